@@ -95,9 +95,9 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
 
     Parameters
     ----------
-    grad: the gradient in the sum
-    tensor: what was summed
-    axis, keepdims: the arguments of the sum
+    grad: gradient with respect to the sum
+    tensor: operand of the sum
+    axis, keepdims: arguments of the sum
 
     >>> import meshcomm as mc
     >>> t = mc.zeros((2, 3), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -158,9 +158,9 @@ def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: 
 
     Parameters
     ----------
-    grad: the gradient in the result
-    subscripts, operands: of the sum
-    number: of the operand, counted from 0
+    grad: gradient with respect to the result
+    subscripts, operands: arguments of the sum
+    number: number of the operand, counted from 0
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.arange(4.0).reshape(2, 2), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -271,7 +271,7 @@ def all_to_all_vjp(  # noqa: PLR0917 - that of all_to_all
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -290,7 +290,7 @@ def all_gather_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -309,7 +309,7 @@ def reduce_scatter_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -340,7 +340,7 @@ def broadcast_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -378,7 +378,7 @@ def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) 
 
     Parameters
     ----------
-    operation: decorated with `traceable`
-    vjp: called with the gradient in the result, and all arguments of the operation
+    operation: function decorated with `traceable`
+    vjp: function of the gradient with respect to the result and all arguments of the operation
     """
     DIFFERENTIABLE[operation] = vjp

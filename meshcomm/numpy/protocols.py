@@ -71,9 +71,9 @@ def numpy_protocol(
 
     Parameters
     ----------
-    function: a function or a universal function of NumPy
-    method: the method of a universal function that is called; None for other functions
-    args, kwargs: the arguments of the call
+    function: function or universal function of NumPy
+    method: called method of a universal function; None for other functions
+    args, kwargs: arguments of the call
     """
     quick = _BY_MASK.get(function)
     if quick is not None:

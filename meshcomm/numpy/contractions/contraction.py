@@ -67,11 +67,11 @@ class ContractionPanel(NamedTuple):
 
     Parameters
     ----------
-    taken: which elements of the indices of the loops
-    fetched: the operands that move for it; the others have been there since an earlier panel
-    begins: whether it is the first of its block of the result
-    ends: whether it is the last one before another block of the result comes
-    again: whether this block of the result has products of earlier panels, before it began
+    taken: interval of elements of each looped index
+    fetched: numbers of the operands that move for this panel; the others are kept from an earlier panel
+    begins: whether this panel is the first one of its block of the result
+    ends: whether this panel is the last one of its block of the result
+    again: whether this block of the result already holds products of earlier panels
     """
 
     taken: dict[str, Stretch]
@@ -87,11 +87,11 @@ class Contraction(FieldsOnly):
 
     Parameters
     ----------
-    operands, result: on one mesh, over which all is cut
-    cut: how each index is cut while blocks are multiplied
-    loops: the indices along which operands move in panels, the outermost first, and the elements of a panel
-    scratch_limit: bytes
-    machine: the constants of the cost model
+    operands, result: factors on one mesh
+    cut: sharding spec of each index while blocks are multiplied
+    loops: pairs of an index along which operands move in panels and the elements of a panel, outermost first
+    scratch_limit: scratch limit in bytes
+    machine: constants of the cost model
     """
 
     operands: tuple[Factor, ...]

@@ -69,12 +69,12 @@ def einsum(
 
     Parameters
     ----------
-    subscripts: as "ij,jk->ik"; or an operand, and then a list of integers, and so on, as NumPy has it
+    subscripts: text such as "ij,jk->ik"; or operands and lists of integers in turn, as NumPy takes them
     operands: tensors, and arrays and numbers that are equal on all ranks
-    layout: of the result
-    dtype: of the result and of the arithmetic, by default as NumPy's
-    max_scratch_bytes: bytes that a rank may use beyond its blocks of operands and result: by default 32 MiB, or the
-        minimum if that is more. The results of three and more operands in between come on top
+    layout: layout of the result
+    dtype: dtype of the result and of the arithmetic; by default NumPy's
+    max_scratch_bytes: scratch limit of a rank in bytes, without its blocks of operands and result; by default 32 MiB,
+        or the minimum if that is more. Intermediate results of three and more operands are not counted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -149,10 +149,10 @@ def plan_einsum(
 
     Parameters
     ----------
-    subscripts, operands: those of `einsum`; an operand may also be a shape, a dtype and a layout
-    layout, dtype: of the result
-    max_scratch_bytes: as in `einsum`
-    machine: the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
+    subscripts, operands: arguments of `einsum`; an operand may also be a tuple of shape, dtype and layout
+    layout, dtype: layout and dtype of the result
+    max_scratch_bytes: scratch limit in bytes, as in `einsum`
+    machine: constants of the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
@@ -299,12 +299,12 @@ class _Fetch(NamedTuple):
 
     Parameters
     ----------
-    number: of the operand
-    taken: the slice of the block
-    move: the relayout, or None
-    of_whole: whether the relayout begins with the whole block
-    order: that of the axes of the whole block in memory, if it is transposed
-    shape: of what the relayout makes
+    number: number of the operand
+    taken: slice of the block
+    move: relayout of the operand; None if it stays
+    of_whole: whether the relayout starts from the whole block
+    order: order in memory of the axes of the whole block, if it is transposed
+    shape: shape of the relaid block
     """
 
     number: int
@@ -320,11 +320,11 @@ class _PanelRun(NamedTuple):
 
     Parameters
     ----------
-    fetches: what it gets
-    into: the slice of its block of the result
-    partial: the shape of what it multiplies, if that moves
-    moves: the relayouts of that, to be added up after the first one
-    begins, ends, again: those of the panel
+    fetches: operands to fetch for the panel
+    into: slice of the block of the result
+    partial: shape of the partial result, if that moves
+    moves: relayouts of the partial result, which is added up after the first one
+    begins, ends, again: as in `ContractionPanel`
     """
 
     fetches: tuple[_Fetch, ...]
@@ -341,10 +341,10 @@ class _PanelContraction:
 
     Parameters
     ----------
-    contraction: its plan
-    device: of this rank
-    orders: of the axes of the operands in memory, as `axes_in_memory` has them
-    here: the session that prepares it; None if nothing moves
+    contraction: plan of the contraction
+    device: device of this rank
+    orders: orders of the axes of the operands in memory, as `axes_in_memory` returns them
+    scope: session in which relayouts are prepared; None if nothing moves
     """
 
     def __init__(

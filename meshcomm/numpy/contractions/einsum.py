@@ -402,13 +402,13 @@ def plan_of(
 
     Parameters
     ----------
-    subscripts: as `numpy.einsum` has them
-    operands: on one mesh
-    layout: of the result; None is that of `default_layout`
-    dtype: of the result; None is what NumPy makes of the operands
-    casting: NumPy's rule for the conversion to *dtype*
-    limit: bytes of scratch
-    machine: the cost model; None is the one with the usual constants
+    subscripts: text, as `numpy.einsum` takes it
+    operands: shapes, dtypes and layouts on one mesh
+    layout: layout of the result; by default that of `default_layout`
+    dtype: dtype of the result; by default NumPy's for these operands
+    casting: NumPy's casting rule for the conversion to *dtype*
+    limit: scratch limit in bytes
+    machine: constants of the cost model; by default the usual ones
     """
     if layout is not None and not isinstance(layout, Layout):
         raise no_layout("einsum: layout= takes a Layout", layout)

@@ -49,12 +49,12 @@ class PanelLoops(NamedTuple):
 
     Parameters
     ----------
-    loops: the indices, outermost first, and the elements of a panel
-    bytes_moved: what a device receives
-    busiest: what the device with the most work sends or receives, panel by panel: where a panel belongs to few
+    loops: pairs of an index and the elements of a panel, outermost first
+    bytes_moved: bytes that a device receives
+    busiest: bytes that the busiest device sends or receives, panel by panel: where a panel belongs to few
         devices, these serve, or add up, all of it while the others wait
-    added: how many loops add to the result, instead of making other elements of it
-    panels: how many
+    added: number of loops over summed indices, which add to the same elements of the result
+    panels: number of panels
     """
 
     loops: tuple[tuple[str, int], ...]

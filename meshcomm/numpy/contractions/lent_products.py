@@ -41,9 +41,9 @@ class _LentPiece(NamedTuple):
 
     Parameters
     ----------
-    device: whose block it is
-    taken: where the piece is in that block
-    starts, stops: where it is in what this device multiplies of the operand
+    device: device that has the block
+    taken: slice of that block
+    starts, stops: interval along each axis of the slice of the operand that this device multiplies
     """
 
     device: int

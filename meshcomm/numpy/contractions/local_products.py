@@ -53,10 +53,10 @@ def multiply(operands: list[IndexedBlock], result: IndexedBlock, *, adds: bool, 
 
     Parameters
     ----------
-    operands: one or two
-    result: what is written to; its dtype is that of the arithmetic, but float16 is added up in float32
-    adds: whether the products are added to what is there
-    limit: bytes of memory; a few elements may take more
+    operands: one or two blocks
+    result: block to write to; its dtype is that of the arithmetic, but float16 is added up in float32
+    adds: whether the products are added to the block of the result
+    limit: scratch limit in bytes; a few elements may take more
     """
     if len(operands) == 2 and not adds and _is_straight(operands[0], operands[1], result):  # the most common case
         np.matmul(operands[0].array, operands[1].array, out=result.array)

@@ -160,7 +160,7 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     Parameters
     ----------
     a, b: tensors, or one of them a plain array
-    axes: how many of the last axes of *a* and of the first of *b*; or two lists, the axes of *a* and those of *b*
+    axes: number of the last axes of *a* and of the first ones of *b*; or two lists, of axes of *a* and of axes of *b*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.arange(6).reshape(2, 3), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -347,9 +347,9 @@ def cross(  # noqa: PLR0917 - NumPy's
     Parameters
     ----------
     a, b: tensors, or one of them a plain array
-    axisa, axisb: the axis of *a*, and that of *b*, that has the components
-    axisc: that of the result; it has none if all vectors have 2 components
-    axis: all three
+    axisa, axisb: axes of *a* and *b* along which the components are
+    axisc: axis of the components in the result; unused if all vectors have 2 components
+    axis: value for all three
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.eye(3, dtype=int), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -474,10 +474,10 @@ def core_product(
 
     Parameters
     ----------
-    ufunc: one of them
-    operands: tensors, and arrays
-    out: a tensor to write the result to, or none
-    options: NumPy's: dtype, casting, axes, axis, keepdims
+    ufunc: one of these functions
+    operands: tensors and arrays
+    out: sequence of one tensor to write the result to, or empty
+    options: NumPy's options: dtype, casting, axes, axis, keepdims
 
     ``ShapeError`` if shapes do not fit, NumPy's ``TypeError`` for dtypes and options that it does not take.
     """

@@ -80,8 +80,8 @@ def nan_to_num(
     Parameters
     ----------
     x: a tensor
-    copy: whether to make a new tensor; else they are written to *x*
-    nan, posinf, neginf: the numbers; None is the largest, or the smallest, of the dtype
+    copy: whether to return a new tensor; else the numbers are written to *x*
+    nan, posinf, neginf: numbers to insert; None for the largest or the smallest number of the dtype
     """
     numbers = [as_number(number) for number in (nan, posinf, neginf)]
     call = deciding("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
@@ -101,10 +101,10 @@ def interp(
 
     Parameters
     ----------
-    x: where to compute values
-    xp, fp: points, ascending, and the values there: all of them are gathered to every rank
-    left, right: the values beyond the points; None is that of the outermost point
-    period: of *xp*, which may then be in any order
+    x: coordinates at which to interpolate
+    xp, fp: ascending coordinates of the points, and their values: both are gathered to every rank
+    left, right: values beyond the points; by default those of the first and the last point
+    period: period of *xp*, which may then be in any order
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -135,9 +135,9 @@ def piecewise(
     Parameters
     ----------
     x: a tensor
-    condlist: boolean tensors or arrays, or one
-    funclist: a function or a number for each condition, and one more for where none holds
-    args, kw: more arguments of the functions
+    condlist: boolean tensors or arrays, or a single one
+    funclist: function or number for each condition, and optionally one more for elements without a true condition
+    args, kw: further arguments of the functions
     """
     name = "numpy.piecewise"
     operands = [unwrapped(x), *map(unwrapped, condlist if isinstance(condlist, list | tuple) else [condlist])]
@@ -164,10 +164,10 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
 
     Parameters
     ----------
-    func1d: takes an array of one axis; its results have one shape and dtype
-    axis: of the lines
+    func1d: function of an array with one axis; its results have one shape and dtype
+    axis: axis along which the lines are
     arr: a tensor
-    args, kwargs: more arguments of the function
+    args, kwargs: further arguments of the function
 
     What the function raises on one rank, all ranks raise. ``ValueError`` if there is no line.
 
@@ -223,9 +223,9 @@ def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
 
     Parameters
     ----------
-    func: takes a tensor and an axis
+    func: function of a tensor and an axis
     a: a tensor
-    axes: one axis, or several; they stay, with length 1
+    axes: one axis or several, which stay with length 1
     """
     tensor = as_tensor("numpy.apply_over_axes", a)
     for axis in normalised_axes(axes, tensor.ndim):

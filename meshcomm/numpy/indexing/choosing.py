@@ -31,11 +31,11 @@ def choose(
 
     Parameters
     ----------
-    a: integers, which broadcast with the choices
-    choices: several tensors and arrays, or one with an axis more
-    out: a tensor to write the result to
-    mode: what to do about an integer that is no number of a choice: a ``ValueError`` on all ranks, or to wrap or to
-        clip it
+    a: tensor or array of integers, which broadcasts with the choices
+    choices: sequence of tensors and arrays, or one tensor with an axis more
+    out: tensor to write the result to
+    mode: treatment of integers without a choice: ``raise`` a ``ValueError`` on all ranks, ``wrap`` them around, or
+        ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -36,9 +36,9 @@ class Diagonal(NamedTuple):
 
     Parameters
     ----------
-    spec: how it is cut
-    length: its number of elements
-    rows, columns: which rows and columns of the block of a device it crosses, as many of both
+    spec: sharding spec of the diagonal
+    length: number of elements of the diagonal
+    rows, columns: slices of the rows and columns of the block of a device that it crosses, of equal lengths
     """
 
     spec: Names
@@ -56,10 +56,10 @@ def kept_diagonal(
 
     Parameters
     ----------
-    layout, shape: of the array
-    axes: that of the rows, and that of the columns
-    offset: how many columns the diagonal is right of the main one
-    device: whose block is asked about; None for a rank outside of the mesh
+    layout, shape: layout and shape of the array
+    axes: axis of the rows and axis of the columns
+    offset: number of columns by which the diagonal is right of the main one
+    device: device that has the block; None for a rank outside of the mesh
 
     >>> from meshcomm import Mesh
     >>> layout = Layout(["x", "y"], Mesh(range(4), {"x": 2, "y": 2}))
@@ -105,8 +105,8 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     Parameters
     ----------
     a: a tensor of two axes or more
-    offset: how many columns the diagonal is right of the main one
-    axis1, axis2: the axis of the rows, and that of the columns
+    offset: number of columns by which the diagonal is right of the main one
+    axis1, axis2: axis of the rows and axis of the columns
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

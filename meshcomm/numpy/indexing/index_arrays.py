@@ -54,11 +54,11 @@ class IndexRequest(NamedTuple):
 
     Parameters
     ----------
-    items: the slices and new axes, for the base; axes with index arrays are whole
-    axes: of the base, those with index arrays, ascending
-    indices: for each of them, the indices; integers from 0 on, once they are checked
-    shape: that the indices broadcast to
-    at: where the axes of the index are among those of the result
+    items: slices and new axes, which are applied first and give the base; axes with index arrays stay whole
+    axes: axes of the base that have index arrays, ascending
+    indices: index array of each of these axes; integers from 0 on, once they are checked
+    shape: shape to which the index arrays broadcast
+    at: first axis of the result that is one of the index
     """
 
     items: Items
@@ -100,10 +100,10 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> Inde
 
     Parameters
     ----------
-    name: of the operation
-    tensor: whose elements are meant
-    index: with arrays
-    nonzero: returns where a mask is true
+    name: name of the operation
+    tensor: indexed tensor
+    index: index with arrays
+    nonzero: function that returns the indices of the true elements of a mask
     """
     parts = [_normal(item) for item in (index if isinstance(index, tuple) else (index,))]
     plain = [part for part in parts if isinstance(part, np.ndarray)]
@@ -262,9 +262,9 @@ def _owned(axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: S
 
     Parameters
     ----------
-    axes, indices: of the base, and what is asked for along each of them
-    shape: of the index on this rank
-    of_base: the numbers of the axes, for messages
+    axes, indices: axes of the base, and the indices along each of them
+    shape: shape of the index on this rank
+    of_base: numbers of the axes, for messages
     """
     axis, cut = axes[0], axes[0].cut
     if len(axes) == 1 and cut.blocks == 1:
@@ -343,9 +343,9 @@ def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
 
     Parameters
     ----------
-    name: of the operation
-    base: what the slices of the index took
-    asked: the index
+    name: name of the operation
+    base: tensor after the slices of the index
+    asked: index in parts
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     layout = index_layout(base, asked, rest)
@@ -413,12 +413,12 @@ def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, ho
 
     Parameters
     ----------
-    name: of the operation
-    base: what the slices of the index took: a view
-    asked: the index
-    value: a number, array or tensor; None for a function of one operand
-    how: a universal function to combine what is there with the value, in the order of the index; by default, it
-        replaces that
+    name: name of the operation
+    base: view of the tensor after the slices of the index
+    asked: index in parts
+    value: number, array or tensor; None for a function of one operand
+    how: universal function that combines elements with the value, in the order of the index; by default the value
+        replaces them
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     names, count = _names(base, asked.axes), len(asked.axes)
@@ -487,9 +487,9 @@ def _lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> 
 
     Parameters
     ----------
-    rows: have the axes of the index first; those have length 1 where rows repeat
-    block_shape: the shape of the index on this rank; None if all rows are one
-    block: to which rows are written, with its *count* axes that have an index first
+    rows: array with the axes of the index first, which have length 1 where rows repeat
+    block_shape: shape of the index on this rank; None if all rows are one
+    block: block to write to, with its *count* indexed axes first
     """
     row = block.shape[count:]
     if block_shape is None:
@@ -530,10 +530,10 @@ def local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: D
 
     Parameters
     ----------
-    name: of the operation
-    value: has as many axes as *shape*
-    shape, layout: of the rows
-    dtype: to which they are converted; None is that of the value
+    name: name of the operation
+    value: tensor or array with as many axes as *shape*
+    shape, layout: shape and layout of the rows
+    dtype: dtype of the returned rows; by default that of the value
     """
     axes = aligned_axes(shape_of(value), shape, layout)
     if isinstance(value, DTensor):

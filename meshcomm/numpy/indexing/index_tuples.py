@@ -131,10 +131,10 @@ def check_within(
 
     Parameters
     ----------
-    name: of the operation
-    arrays: of integers
-    bounds: for each of them, the lowest number, and the one after the highest
-    error: makes an exception of an element that is out of bounds, and the upper bound
+    name: name of the operation
+    arrays: tensors and arrays of integers
+    bounds: lowest number of each of them, and the one after the highest
+    error: function of an element that is out of bounds and the upper bound, which returns the exception
     """
 
     def check() -> None:

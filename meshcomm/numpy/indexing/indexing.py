@@ -318,12 +318,12 @@ class _Assigning(NamedTuple):
 
     Parameters
     ----------
-    name: of the call
-    at, lengths: where the slice is in the block, and its shape there
-    axes: how the slice is cut; None for a number
-    edges: what moves of the tensor, if only what is next to cuts does
-    stays: whether nothing moves, and bytes need no care
-    device: that of this rank
+    name: name of the call
+    at, lengths: position of the slice in the block, and its shape there
+    axes: sharding specs of the slice; None if the value is a number
+    edges: moved edges of the value, if only elements next to cuts move
+    stays: whether nothing moves, and both dtypes are plain numbers
+    device: device of this rank
     """
 
     name: str
@@ -418,9 +418,9 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
 
     Parameters
     ----------
-    value: a tensor
-    shape: of the result
-    axes: for each axis of the result, which one of *value* it is; None for a new one
+    value: tensor
+    shape: shape of the result
+    axes: axis of *value* for each axis of the result; None for a new one
     stays: the axes of *value* that stay sharded; the others have length 1
     """
     whole = relaid(value, value.layout.only(stays).axes, SET)

@@ -102,9 +102,9 @@ class _MaskPlan(NamedTuple):
 
     Parameters
     ----------
-    layout: of what is chosen, cut anywhere
-    call: what the ranks compare
-    starts: where the blocks of the first axis start, and the end of the last one; the other axes of the mask are whole
+    layout: layout of the chosen rows, apart from where they are cut
+    call: text of the call that ranks compare
+    starts: starts of the blocks of the first axis, and the end of the last one; the other axes of the mask are whole
     """
 
     layout: Layout
@@ -198,9 +198,9 @@ def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPla
 
     Parameters
     ----------
-    spec: of the tensor
-    shape: of the mask
-    of_mask: its spec; None if all ranks have it whole
+    spec: spec of the tensor
+    shape: shape of the mask
+    of_mask: spec of the mask; None if all ranks have it whole
     """
     layout, ndim = spec.layout, len(shape)
     if spec.dtype.kind not in "biufc" or spec.mesh.size > SMALL_MESHES or any(n > 1 for n in layout.shape[1:]):

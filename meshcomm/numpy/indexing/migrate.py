@@ -21,8 +21,8 @@ class Migrated(NamedTuple):
 
     Parameters
     ----------
-    rows: an array, or as many as were passed, in a list, tuple or dict as they were
-    sources: of each row, the device that had it; ascending
+    rows: array, or list, tuple or dict of arrays, as passed
+    sources: device from which each row came, ascending
     """
 
     rows: Any
@@ -50,10 +50,10 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
 
     Parameters
     ----------
-    rows: a plain array; or a list, tuple or dict of arrays with as many rows each, which travel together. Dtypes,
+    rows: plain array, or list, tuple or dict of arrays with equally many rows, which travel together. Dtypes,
         and the shapes of rows, are the same on all ranks
-    devices: for each row, the device that gets it
-    mesh: by default the one of `default_mesh`
+    devices: target device of each row
+    mesh: mesh of the devices; by default that of `default_mesh`
 
     On all ranks ``ShapeError`` if there are not as many devices as rows, ``DTypeError`` if they are no integers,
     ``MeshError`` for one that is not in the mesh, ``CollectiveMismatch`` for rows that differ between ranks.

@@ -226,10 +226,10 @@ def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners
 
     Parameters
     ----------
-    tensor: with consecutive blocks
-    flats: which elements, in C order
-    cuts: of its axes
-    owners: the first device that has each block, by its numbers
+    tensor: tensor with consecutive blocks
+    flats: flat indices of the elements, in C order
+    cuts: cuts of its axes
+    owners: first device that has each block, by the numbers of the block
     """
     at, numbers = list(np.unravel_index(flats, tensor.shape)), []
     for axis, cut in enumerate(cuts):

@@ -49,10 +49,10 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
 
     Parameters
     ----------
-    a: a tensor, which is changed
-    ind: indices of the flattened tensor: a tensor in any layout, or a plain array
-    v: values; if there are fewer than indices, they repeat
-    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+    a: tensor to write to
+    ind: indices of the flattened tensor: tensor in any layout, or plain array
+    v: values, which repeat if there are fewer than indices
+    mode: treatment of indices out of bounds: ``raise`` an ``IndexError``, ``wrap`` them around, or ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -237,9 +237,9 @@ def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> N
 
     Parameters
     ----------
-    a: a tensor of two axes, or of more that are equally long; it is changed
-    val: a number, or values
-    wrap: whether the diagonal of a tall matrix goes on below a row without one
+    a: tensor to write to, of two axes, or of more that are equally long
+    val: number, or values
+    wrap: whether the diagonal of a tall matrix starts again below its end, after a row without it
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

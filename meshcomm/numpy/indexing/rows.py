@@ -76,8 +76,8 @@ def called(
 
     Parameters
     ----------
-    function, method, args, kwargs: those of NumPy's protocols
-    out: where it writes; None if it makes something new
+    function, method, args, kwargs: as in NumPy's protocols
+    out: array to write to; None for a new result
     """
     copies = [_copy_of(x) for x in args]
     if not _is_new(function, method) or any(isinstance(x, DTensor) or name == "out" for name, x in kwargs.items()):

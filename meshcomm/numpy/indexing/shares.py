@@ -33,9 +33,9 @@ class _Combining(NamedTuple):
 
     Parameters
     ----------
-    merge: how shares are reduced
-    kinds: of dtypes for which the result is that of one element after the other
-    neutral: what shares begin from, but for the one that has the elements themselves; None: they begin from these, too
+    merge: reduction of the shares of all ranks
+    kinds: kinds of dtypes for which the result equals that of one element after the other
+    neutral: initial value of all shares but one, which begins from the elements; None if all begin from the elements
     """
 
     merge: str | Merge

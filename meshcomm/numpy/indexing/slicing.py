@@ -28,9 +28,9 @@ class KeptSlice(NamedTuple):
 
     Parameters
     ----------
-    layout, shape: of the result
-    block: for each axis of a block, which elements of it are in the result
-    lengths: the shape of the block of the result
+    layout, shape: layout and shape of the result
+    block: slice of each axis of a block that is in the result
+    lengths: shape of the block of the result
     """
 
     layout: Layout
@@ -66,9 +66,9 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
     Parameters
     ----------
-    layout, shape: of the array
-    items: the index
-    device: whose block is asked about; None for a rank outside of the mesh
+    layout, shape: layout and shape of the array
+    items: parts of the index
+    device: device that has the block; None for a rank outside of the mesh
     """
     return _kept_slice(layout, id(layout.mesh), shape, items, device)
 

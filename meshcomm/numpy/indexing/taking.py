@@ -48,10 +48,10 @@ def take(
     Parameters
     ----------
     a: a tensor
-    indices: a tensor in any layout, or a plain array, which is the same on all ranks
-    axis: which axis; None for the elements in C order
-    out: a tensor to write the result to
-    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+    indices: tensor in any layout, or plain array, the same on all ranks
+    axis: axis of the indices; None for the flattened tensor
+    out: tensor to write the result to
+    mode: treatment of indices out of bounds: ``raise`` an ``IndexError``, ``wrap`` them around, or ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -42,8 +42,8 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     Parameters
     ----------
     tensors: tensors, and plain arrays that all ranks have; one of them must be a tensor
-    axis: an axis that all of them have; None joins them flattened
-    layout: of the result; by default that of the largest tensor, the first one if there are several
+    axis: axis along which to join; None to join them flattened
+    layout: layout of the result; by default that of the largest tensor, the first one of equal ones
 
     ``ShapeError`` if other axes than *axis* differ in length; ``MeshError`` for tensors on several meshes.
 

@@ -37,8 +37,8 @@ def sliding_window_view(
     Parameters
     ----------
     x: a tensor
-    window_shape: the length of a window along each axis
-    axis: an axis, or several, one for each length; by default all
+    window_shape: length of a window along each axis
+    axis: axis, or several, one for each length; by default all
     subok: has no effect
     writeable: must be False
 

@@ -112,9 +112,9 @@ def create_by_blocks(
 
     Parameters
     ----------
-    shape, dtype: of the global array
-    where: by default where the rule says
-    block: takes the slices of the global array that a rank holds
+    shape, dtype: shape and dtype of the global array
+    where: layout, mesh or other device of the tensor; by default that of the rule of creation
+    block: function of the slices of the global array that a rank holds, which returns its block
     """
     lengths, kind = as_shape(shape), np.dtype(dtype)
     tensor = create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)

@@ -41,8 +41,8 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     Parameters
     ----------
     arr: a tensor
-    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
-    axis: which axis
+    obj: integer, slice, integers, or mask; the last two may be tensors
+    axis: axis along which to delete; None for the flattened tensor
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -86,9 +86,9 @@ def insert(
     Parameters
     ----------
     arr: a tensor
-    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
-    values: a number, array or tensor
-    axis: which axis; None for the flattened tensor
+    obj: integer, slice, integers, or mask; the last two may be tensors
+    values: number, array or tensor
+    axis: axis along which to insert; None for the flattened tensor
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -35,7 +35,7 @@ class _SortKind(NamedTuple):
     Parameters
     ----------
     name: ``sort`` or ``argsort``
-    kind, stable: as NumPy has them
+    kind, stable: NumPy's arguments
     """
 
     name: str
@@ -73,8 +73,8 @@ def sort(
     Parameters
     ----------
     a: a tensor
-    axis: the axis, or None for all elements; ``ShapeError`` if there is no such axis
-    kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
+    axis: axis along which to sort; None for all elements. ``ShapeError`` if there is no such axis
+    kind, stable: NumPy's arguments. A sort that is stable in NumPy is stable over all ranks
     order: not supported: ``TypeError``
 
     >>> import numpy as np, meshcomm as mc
@@ -181,8 +181,8 @@ def partition(
     Parameters
     ----------
     a: a tensor
-    kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
-    axis: the axis, or None for all elements
+    kth: indices at which elements are as in a sorted array; NumPy's errors for indices out of bounds
+    axis: axis along which to sort; None for all elements
     kind: ``introselect``
     order: not supported: ``TypeError``
 
@@ -250,8 +250,8 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
 
     Parameters
     ----------
-    keys: tensors, and arrays that all ranks have, of one shape, else ``ShapeError``; or a tensor with a row for each
-    axis: along which to sort
+    keys: tensors and arrays of one shape, else ``ShapeError``; or a tensor with a row for each key
+    axis: axis along which to sort
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

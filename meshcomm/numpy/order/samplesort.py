@@ -50,9 +50,9 @@ class Splitters(NamedTuple):
 
     Parameters
     ----------
-    values: ascending
-    ranks: the position in the group of the rank that holds each one
-    indices: where it lies in that rank's block
+    values: ascending array of the splitters
+    ranks: position in the group of the rank that holds each splitter
+    indices: index of each splitter in the block of that rank
     """
 
     values: Array
@@ -64,10 +64,10 @@ class Splitters(NamedTuple):
 
         Parameters
         ----------
-        run: which splitters
-        rank: the position of a rank
-        equal: how many elements are equal to each of them
-        share: the answer for splitters that are from this rank itself
+        run: slice of the splitters
+        rank: position of a rank in the group
+        equal: number of elements equal to each of them
+        share: result for splitters that are from this rank itself
         """
         ranks = self.ranks[run]
         return np.where(ranks > rank, equal, np.where(ranks < rank, 0, share)).astype(np.intp)
@@ -78,8 +78,8 @@ class InOrder(NamedTuple):
 
     Parameters
     ----------
-    values: the elements
-    indices: of each element, where it was among the elements of the global array in C order; None if not asked for
+    values: sorted elements
+    indices: flat index of each element in the global array in C order; None if not asked for
     """
 
     values: DTensor
@@ -91,8 +91,8 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
 
     Parameters
     ----------
-    name: the operation, for messages
-    tensor: sharded along at least one axis, and not empty. If *stable* or *indexed*, its blocks must be consecutive
+    name: name of the operation, for messages
+    tensor: sharded tensor that is not empty. If *stable* or *indexed*, its blocks must be consecutive
         and their numbers ascend with their devices: as `in_flat_order` makes them
     stable: whether equal elements stay in their order; they always do with *indexed*
     indexed: whether to return the indices
@@ -134,8 +134,8 @@ class _Sort(NamedTuple):
 
     Parameters
     ----------
-    ranks: those that share the elements
-    size: the elements of all of them
+    ranks: ranks that share the elements
+    size: number of elements on all of them
     """
 
     ranks: Ranks
@@ -215,8 +215,8 @@ class _Sort(NamedTuple):
 
         Parameters
         ----------
-        arrays: as long as each other; the elements for each rank follow those for the rank before it
-        counts: the elements for each rank
+        arrays: arrays of one length; the elements for each rank follow those for the rank before it
+        counts: number of elements for each rank
         """
         ranks = self.ranks
         arriving = ranks.told(counts)
@@ -241,8 +241,8 @@ class _ReceivedElements(NamedTuple):
 
     Parameters
     ----------
-    ranks: those that exchange elements
-    buffers: one for each array
+    ranks: ranks that exchange elements
+    buffers: buffer for each array
     received_at, even: starts of the elements of each rank in these buffers, and the end of the last ones: as received,
         and in blocks of the usual cut
     """

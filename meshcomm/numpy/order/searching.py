@@ -38,9 +38,9 @@ class Answers(NamedTuple):
 
     Parameters
     ----------
-    side: ``left`` if a question belongs before the elements that are equal to it, ``right`` if after the last one
-    make: makes the answers from the block of the rank, the index at which that begins, and the questions
-    dtype: of the answers
+    side: ``left`` if a question belongs before the elements equal to it, ``right`` if after them
+    make: function of the block of the rank, the index at which it begins, and the questions, which returns the answers
+    dtype: dtype of the answers
     """
 
     side: Side
@@ -79,10 +79,10 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
 
     Parameters
     ----------
-    name: of the operation
-    line: in order, and as `in_flat_order` makes it; it is sharded and has elements
+    name: name of the operation
+    line: sorted sharded tensor of one axis, as `in_flat_order` makes it; not empty
     questions: values to look for
-    how: the ranks answer
+    how: function by which ranks answer
     """
     mesh = line.mesh
     operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
@@ -116,10 +116,10 @@ def searchsorted(
 
     Parameters
     ----------
-    a: ascending, with one axis
-    v: values of any shape
-    side: whether a value belongs before the elements that are equal to it, or after them
-    sorter: the indices that sort *a*, if it is not sorted; as many, else ``ValueError``
+    a: ascending tensor or array of one axis
+    v: values to insert, of any shape
+    side: ``left`` if a value belongs before the elements equal to it, ``right`` if after them
+    sorter: indices that sort *a*, of its length; by default *a* is sorted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -179,11 +179,11 @@ def isin(
 
     Parameters
     ----------
-    element: the elements
-    test_elements: the others, of any shape
+    element: elements to look for
+    test_elements: elements among which to look, of any shape
     assume_unique: changes nothing
-    invert: whether to return which are not
-    kind: as NumPy has it, for its errors; it changes nothing
+    invert: whether to return the opposite
+    kind: NumPy's argument, which is only checked
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -224,8 +224,8 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     Parameters
     ----------
     x: values of any shape; the result is in their layout
-    bins: the edges, ascending or descending: ``ValueError`` otherwise. They may be a sharded tensor
-    right: whether a bin has its right edge in it, and not its left one
+    bins: ascending or descending edges, else ``ValueError``; they may be a sharded tensor
+    right: whether a bin includes its right edge instead of its left one
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

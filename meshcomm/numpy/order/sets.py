@@ -76,11 +76,11 @@ def unique(
     Parameters
     ----------
     ar: a tensor
-    return_index, return_inverse, return_counts: whether to return also where each value is first, which value each
-        element is, and how often each is there
-    axis: whose subarrays are compared; None for elements
+    return_index, return_inverse, return_counts: whether to return also the first index of each value, the number of
+        the value of each element, and how often each value occurs
+    axis: axis of the compared subarrays; None to compare elements
     equal_nan: whether NaN is equal to NaN
-    sorted: may be False; the values are in order all the same
+    sorted: no effect; the values are always sorted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -146,10 +146,10 @@ class _EqualRuns(NamedTuple):
 
     Parameters
     ----------
-    first: of each element, whether it is the first of a run
-    before: how many runs begin in the blocks before
-    end: where the last of its runs ends, counted from the beginning of the block
-    counts: how many runs begin in each block
+    first: mask of the elements that begin a run
+    before: number of runs that begin in earlier blocks
+    end: end of the last of these runs, counted from the beginning of the block
+    counts: number of runs that begin in each block
     """
 
     first: Array
@@ -190,11 +190,11 @@ def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, i
 
     Parameters
     ----------
-    ranks: that share the elements
-    tensor: what they are of
-    ordered: the elements in order, and where they were
-    runs: those of this rank
-    inverse: the block of the result
+    ranks: ranks that share the elements
+    tensor: tensor of the elements
+    ordered: elements in order, with their indices
+    runs: runs of this rank
+    inverse: block of the result
     """
     assert ordered.indices is not None
 
@@ -285,9 +285,9 @@ def intersect1d(
 
     Parameters
     ----------
-    ar1, ar2: one of them is a tensor
-    assume_unique: whether no element of either is there twice
-    return_indices: whether to return also where each element is first, in both
+    ar1, ar2: tensors or arrays, one of them a tensor
+    assume_unique: whether neither has equal elements
+    return_indices: whether to return also the first index of each element in both
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -373,9 +373,9 @@ def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | Non
 
     Parameters
     ----------
-    ary: of any shape
-    to_end, to_begin: what to add after them, and before them; ``TypeError`` unless NumPy's rule ``same_kind`` converts
-        it to the dtype of *ary*
+    ary: tensor of any shape
+    to_end, to_begin: values after and before the differences; ``TypeError`` unless NumPy's rule ``same_kind`` converts
+        them to the dtype of *ary*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

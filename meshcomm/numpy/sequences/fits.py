@@ -44,14 +44,14 @@ def cov(
 
     Parameters
     ----------
-    m: one variable, or a row for each one
-    y: more variables
-    rowvar: whether rows are variables; else columns are
-    bias: whether to divide by the number of observations, and not by one less
-    ddof: what to subtract from that number instead
-    fweights: how often each observation is there: whole numbers
-    aweights: the weights of the observations
-    dtype: of the result, by default float64 or more
+    m: one variable, or a row for each variable
+    y: further variables
+    rowvar: whether rows are variables; otherwise columns are
+    bias: whether to divide by the number of observations instead of one less
+    ddof: number to subtract from the number of observations instead
+    fweights: number of repetitions of each observation
+    aweights: weights of the observations
+    dtype: dtype of the result; by default float64 or more
 
     NumPy's errors and warnings.
     """
@@ -158,8 +158,8 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
 
     Parameters
     ----------
-    p: coefficients, that of the highest power first: all of them are gathered to every rank
-    x: where
+    p: coefficients, highest power first: all of them are gathered to every rank
+    x: points at which to evaluate
     """
     coefficients, (_, at) = gathered("numpy.polyval", p), tensors("numpy.polyval", p, x)
     result: Value = np.zeros_like(at)
@@ -182,12 +182,12 @@ def polyfit(
 
     Parameters
     ----------
-    x, y: the points; *y* may have several columns
-    deg: the degree
+    x, y: coordinates of the points; *y* may have several columns
+    deg: degree of the polynomial
     rcond: singular values below this share of the largest one count as zero
     full: whether to return residuals, rank, singular values and *rcond*, too
-    w: the weights of the points
-    cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` for those of known weights
+    w: weights of the points
+    cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` if weights are known exactly
 
     Coefficients are on all devices, that of the highest power first. NumPy's errors and warnings.
 

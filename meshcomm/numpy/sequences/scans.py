@@ -34,8 +34,8 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
     Parameters
     ----------
     a: a tensor
-    axis: along which; without it, along all elements in C order, with one axis
-    dtype: of the result, by default as numpy.cumsum has it
+    axis: axis along which to add; None for the flattened tensor
+    dtype: dtype of the result; by default that of numpy.cumsum
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

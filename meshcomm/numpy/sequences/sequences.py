@@ -41,9 +41,9 @@ def gradient(
     Parameters
     ----------
     f: a tensor
-    varargs: the distances between samples: a number for all axes, or for each one a number or an array of coordinates
+    varargs: distances between samples: a number for all axes, or a number or an array of coordinates for each axis
     axis: one axis, several, or None for all
-    edge_order: 1 or 2: the order of the differences at the edges
+    edge_order: order of the differences at the edges: 1 or 2
 
     A tensor for one axis, a tuple for several; NumPy's errors.
 
@@ -186,10 +186,10 @@ def trapezoid(
 
     Parameters
     ----------
-    y: the samples
-    x: where they are: of one axis, or of the shape of *y*; None: *dx* apart
-    dx: the distance between samples
-    axis: along which
+    y: samples
+    x: coordinates of the samples, of one axis, or of the shape of *y*; by default they are *dx* apart
+    dx: distance between samples
+    axis: axis of the samples
     """
     name = "numpy.trapezoid"
     samples: Value
@@ -212,9 +212,9 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     Parameters
     ----------
     p: phases, in radians by default
-    discont: the least difference that is a jump, by default half of the period
-    axis: along which
-    period: of the phases
+    discont: least difference that counts as a jump; by default half of the period
+    axis: axis of the samples
+    period: period of the phases
     """
     tensor = as_tensor("numpy.unwrap", p)
     (along,) = normalised_axes(axis, tensor.ndim)
@@ -252,8 +252,8 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
 
     Parameters
     ----------
-    a, v: of one axis
-    mode: ``full``; ``same``: as long as the longer one; ``valid``: without edges
+    a, v: tensors or arrays of one axis
+    mode: length of the result: ``full``; ``same`` as the longer operand; ``valid``, without the edges
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

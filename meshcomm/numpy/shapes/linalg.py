@@ -28,8 +28,8 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     Parameters
     ----------
     t: a tensor
-    axes: for each axis of the result, which one of *t* it is; by default they are reversed
-    layout: of the result, which is copied there at once; by default each axis keeps its sharding, nothing is copied
+    axes: axis of *t* for each axis of the result; by default in reverse order
+    layout: layout of the result, which is copied to it at once; by default each axis keeps its sharding without a copy
 
     >>> import meshcomm as mc
     >>> def program():

@@ -63,10 +63,10 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
 
     Parameters
     ----------
-    axes: how the source is sharded
-    sizes: the dimensions of the mesh
-    source, target: shapes
-    wanted: how the result is to be sharded; by default so that little moves. `result` may still differ from it
+    axes: sharding specs of the source
+    sizes: sizes of the mesh dimensions
+    source, target: shapes before and after
+    wanted: sharding specs of the result, from which `result` may still differ; by default so that little moves
 
     >>> regrouping((("x",), ()), (("x", 2),), (6, 4), (24,)).result
     (('x',),)

@@ -44,8 +44,8 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     Parameters
     ----------
     t: a tensor
-    shape: a length, or several; one of them may be -1
-    layout: of the result. The tensor is relaid once where the shapes allow that
+    shape: length, or several, one of which may be -1
+    layout: layout of the result. The tensor is relaid once where the shapes allow that
 
     ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
 
@@ -114,8 +114,8 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
 
     Parameters
     ----------
-    wanted: how the result is to be sharded, if the shapes allow that
-    name: of the operation
+    wanted: sharding specs of the result, if the shapes allow them
+    name: name of the operation
     """
     result: DTensor = completed(regrouping_of(tensor, shape, wanted, name))
     return result

@@ -32,10 +32,10 @@ def average(
 
     Parameters
     ----------
-    a: a tensor, or an array beside *weights* that are one
+    a: tensor, or array if *weights* are a tensor
     axis: one axis, several, or None for all
-    weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
-        by default it is the mean
+    weights: tensor, or array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
+        by default all are equal
     returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 

@@ -38,9 +38,9 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
 
     Parameters
     ----------
-    x: integers, along one axis; NumPy's ``ValueError`` on all ranks if one is negative
-    weights: as many as *x* has elements; those of equal elements are added up
-    minlength: the least length of the result
+    x: integers of one axis; NumPy's ``ValueError`` on all ranks if one is negative
+    weights: weight of each element of *x*; weights of equal elements are added up
+    minlength: least length of the result
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -117,11 +117,11 @@ def histogramdd(
 
     Parameters
     ----------
-    sample: a row for each point; or a list of their coordinates, one operand for each axis
-    bins: how many along each axis, or one number for all, or the edges along each: the same on every rank
-    range: the lowest and the highest edge along each axis; None for those of the points
-    density: whether to return the density of probability in each box instead of its count
-    weights: one for each point; those in a box are added up
+    sample: tensor with a row for each point; or list of their coordinates along each axis
+    bins: number of bins along each axis, or one for all, or edges along each axis: the same on every rank
+    range: lowest and highest edge along each axis; by default those of the points
+    density: whether to return probability densities instead of counts
+    weights: weight of each point; weights in a bin are added up
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -219,10 +219,10 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
 
     Parameters
     ----------
-    name: of the operation
-    operands: one that has all coordinates, or the coordinates along each axis
-    weights: of the points; None, if there are none
-    together: whether one operand has all
+    name: name of the operation
+    operands: one tensor of all coordinates, or the coordinates along each axis
+    weights: weights of the points, or None
+    together: whether one operand has all coordinates
     """
     tensors = [x for x in operands if isinstance(x, DTensor)]
     if together:

@@ -37,9 +37,9 @@ class ElementGroups(NamedTuple):
 
     Parameters
     ----------
-    along: the axis
-    numbers: of the group of each element, the same on all ranks; -1 for an element of none
-    size: how many groups there are; each has an element
+    along: axis of the groups
+    numbers: number of the group of each element, the same on all ranks; -1 for an element without a group
+    size: number of groups, none of which is empty
     """
 
     along: int
@@ -66,11 +66,11 @@ class Shares(NamedTuple):
 
     Parameters
     ----------
-    merge: how shares are reduced, as `Partial` has it
-    none: the share of no elements
-    share: makes a share; None for the function that makes results
-    dtype: of shares, by default that of the results
-    finish: makes results from what the shares were reduced to
+    merge: reduction of the shares, as in `Partial`
+    none: share of no elements
+    share: function that returns a share; None for the function that returns results
+    dtype: dtype of shares; by default that of the results
+    finish: function that returns results from reduced shares
     """
 
     merge: str | Merge
@@ -85,11 +85,11 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
 
     Parameters
     ----------
-    name: of the reduction, as NumPy has it, or ``count``
-    source: of the elements
-    axes: which are reduced
-    skips: whether elements that are NaN do not count
-    ddof: what is subtracted from the number of elements in a variance
+    name: name of the reduction in NumPy, or ``count``
+    source: dtype of the elements
+    axes: reduced axes
+    skips: whether NaN are left out
+    ddof: number that is subtracted from the number of elements in a variance
     """
     if name in ("count", "any", "all"):
         return {"count": Shares("sum", 0), "any": Shares("max", False), "all": Shares("min", True)}[name]
@@ -125,11 +125,11 @@ class Grouping(NamedTuple):
 
     Parameters
     ----------
-    name, options: of the reduction, which the ranks compare
-    function: takes all elements of a group that a block has; its result lacks *axes*
-    axes: which are reduced, ascending, with that of the groups
-    groups: which elements belong together
-    shares: how devices share it, if they can
+    name, options: name and options of the reduction, which the ranks compare
+    function: function of all elements of a group in a block; its result lacks *axes*
+    axes: reduced axes, ascending, among them that of the groups
+    groups: groups of elements
+    shares: shares of devices; None if they cannot share the reduction
     """
 
     name: str

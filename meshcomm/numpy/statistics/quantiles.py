@@ -40,10 +40,10 @@ class _Statistic(NamedTuple):
 
     Parameters
     ----------
-    name: that of NumPy's function
-    of: the function, which takes an array, ``axis=`` and ``keepdims=``
-    of_line: computes it of some elements in order, from their number; None if that cannot be done
-    ignores_nan: whether these are the elements that are not NaN, if there is any
+    name: name of NumPy's function
+    of: function of an array, ``axis=`` and ``keepdims=``
+    of_line: function of the number of sorted elements and a function that picks some; None if there is none
+    ignores_nan: whether NaN are left out
     """
 
     name: str
@@ -57,9 +57,9 @@ class _QuantileResult(NamedTuple):
 
     Parameters
     ----------
-    shape, dtype: of the result
-    axes: how it is sharded, from how the tensor is
-    of_nothing: each element, if they are reduced from none
+    shape, dtype: shape and dtype of the result
+    axes: function from the sharding specs of the tensor to those of the result
+    of_nothing: value of each element, if there is nothing to reduce
     """
 
     shape: Shape
@@ -79,7 +79,7 @@ def median(
     Parameters
     ----------
     a: a tensor
-    axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
+    axis: one axis, several, or None for all; ``ShapeError`` for a missing one
     out: a tensor to write the result to
     overwrite_input: has no effect
     keepdims: whether reduced axes stay, with length 1
@@ -291,11 +291,11 @@ def _weighted(
 
     Parameters
     ----------
-    function: of NumPy
-    tensor: the elements
-    weights: of its shape, or of its lengths along *axis*
+    function: NumPy's function
+    tensor: tensor of the elements
+    weights: weights of its shape, or of its lengths along *axis*
     axis: one axis, several, or None for all
-    how: the levels, the method, and whether reduced axes stay
+    how: levels, method, and whether reduced axes stay
     """
     name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
     small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)

@@ -242,9 +242,9 @@ def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[
 
     Parameters
     ----------
-    axes: which are reduced
-    wide: in which to add up
-    skips: whether elements that are NaN do not count
+    axes: reduced axes
+    wide: dtype of the sums
+    skips: whether NaN are left out
     """
     share = partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide)
     return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True)
