@@ -28,7 +28,7 @@ from meshcomm.blocks.regions import read
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.numpy.statistics.groups import Grouping, Groups, Shares, grouped, shares_of
+from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, Shares, grouped, shares_of
 
 _groupby = import_module("xarray.core.groupby")
 _is_numeric = _groupby._is_numeric_aggregatable_dtype
@@ -109,7 +109,7 @@ class _Reduction(NamedTuple):
             numbers[rows] = number
         axes = variable.get_axis_num([d for d in variable.dims if d in self.dims])
         function = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
-        groups = Groups(variable.get_axis_num(along), numbers, len(self._groups))
+        groups = ElementGroups(variable.get_axis_num(along), numbers, len(self._groups))
         how = Grouping(f"groupby.{_NAMES[self.function]}", (*self.options.items(),), function, axes, groups)
         found: DTensor | Array
         if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and how.name.endswith("mean")):

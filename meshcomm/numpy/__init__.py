@@ -34,8 +34,8 @@ if not _typing.TYPE_CHECKING:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
         if name not in __all__ and not hasattr(_np, name):  # such as matlib, once it is imported
             raise _missing(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
-        found = globals()[name] = _import_module(_NAMES).named(name)
-        return found
+        value = globals()[name] = _import_module(_NAMES).named(name)
+        return value
 
 
 def __dir__() -> list[str]:

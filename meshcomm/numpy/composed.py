@@ -34,16 +34,16 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 def block(arrays: Value) -> DTensor:
     """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
-    made = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
-    ndim = max(depth, *(x.ndim for x in _leaves(made)))
+    nested_tensors = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
+    ndim = max(depth, *(x.ndim for x in _leaves(nested_tensors)))
 
     def joined(nested: Value, level: int) -> Value:
         if not isinstance(nested, list):
             return np.reshape(nested, (1,) * (ndim - nested.ndim) + nested.shape)
-        return concatenate([joined(each, level + 1) for each in nested], ndim - depth + level)
+        return concatenate([joined(item, level + 1) for item in nested], ndim - depth + level)
 
-    found: DTensor = joined(made, 0)
-    return found if isinstance(arrays, list) else found.copy()
+    result: DTensor = joined(nested_tensors, 0)
+    return result if isinstance(arrays, list) else result.copy()
 
 
 def _depth(nested: Value) -> int:
@@ -54,18 +54,18 @@ def _depth(nested: Value) -> int:
         return 0
     if not nested:
         raise ValueError("List at arrays cannot be empty")
-    depths = {_depth(each) for each in nested}
+    depths = {_depth(item) for item in nested}
     if len(depths) > 1:
         raise ValueError("List depths are mismatched")
     return 1 + depths.pop()
 
 
 def _leaves(nested: Value) -> list[Any]:
-    return [leaf for each in nested for leaf in _leaves(each)] if isinstance(nested, list) else [unwrapped(nested)]
+    return [leaf for item in nested for leaf in _leaves(item)] if isinstance(nested, list) else [unwrapped(nested)]
 
 
 def _nested(like: Value, leaves: Iterator[DTensor]) -> Value:
-    return [_nested(each, leaves) for each in like] if isinstance(like, list) else next(leaves)
+    return [_nested(item, leaves) for item in like] if isinstance(like, list) else next(leaves)
 
 
 @implements(np.resize)
@@ -80,8 +80,8 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     flat: Value = tensor.ravel()
     repeats = -(-size // tensor.size)
     wide: Value = concatenate([flat] * repeats, 0) if repeats > 1 else flat
-    found: Value = wide[:size].reshape(shape)
-    return found.copy()  # type: ignore[no-any-return]
+    reshaped: Value = wide[:size].reshape(shape)
+    return reshaped.copy()  # type: ignore[no-any-return]
 
 
 @implements(np.trim_zeros)
@@ -120,10 +120,10 @@ def diag(v: DTensor, k: int = 0) -> DTensor:
     if tensor.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     n, at = len(tensor) + abs(k), np.arange(len(tensor))
-    made = zeros((n, n), tensor.dtype, tensor.layout.usual_cut(0).insert(1))
+    matrix = zeros((n, n), tensor.dtype, tensor.layout.usual_cut(0).insert(1))
     if len(tensor):
-        made[at + max(-k, 0), at + max(k, 0)] = tensor
-    return made
+        matrix[at + max(-k, 0), at + max(k, 0)] = tensor
+    return matrix
 
 
 @implements(np.diagflat, partly=True)
@@ -152,18 +152,18 @@ def _spaced(function: Callable[..., Any]) -> Function:
         (along,) = normalised_axes(axis, tensors[0].ndim + 1)
 
         def made(*blocks: Array) -> Array:
-            given = iter(blocks)
-            first, last = (next(given) if isinstance(end, DTensor) else end for end in ends)
+            values = iter(blocks)
+            first, last = (next(values) if isinstance(end, DTensor) else end for end in ends)
             return np.asarray(function(first, last, num, endpoint, axis=along, **options))
 
         dtype = made(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
         axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:along], num, *tensors[0].shape[along:])
         layout = Layout((*axes[:along], (), *axes[along:]), tensors[0].mesh)
-        found = mapped(made, *tensors, layout=layout, shape=shape, dtype=dtype)
+        samples = mapped(made, *tensors, layout=layout, shape=shape, dtype=dtype)
         if not retstep:
-            return found
+            return samples
         intervals = num - 1 if endpoint else num
-        return found, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
+        return samples, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
 
     return spaced
 
@@ -184,15 +184,15 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
         tensor = np.atleast_1d(as_tensor(name, x))
         if axis is None and tensor.ndim != 1:
             raise ShapeError(f"a tensor of shape {tensor.shape} has {tensor.ndim} axes: pass the axis to go along")
-        made = function(tensor, 0 if axis is None else axis, dtype)
+        accumulated = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
-            return written(name, out, made, "unsafe")
+            return written(name, out, accumulated, "unsafe")
         (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
-        one = np.full_like(made[(slice(None),) * along + (slice(0, 1),)], first)
-        if not made.shape[along]:
-            shape = tuple(1 if a == along else n for a, n in enumerate(made.shape))
-            one = zeros(shape, made.dtype, Layout.replicated(made.mesh, made.ndim)) + first  # type: ignore[assignment]
-        return written(name, out, concatenate([one.astype(made.dtype), made], along), "unsafe")
+        one = np.full_like(accumulated[(slice(None),) * along + (slice(0, 1),)], first)
+        if not accumulated.shape[along]:
+            shape = tuple(1 if a == along else n for a, n in enumerate(accumulated.shape))
+            one = zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + first  # type: ignore[assignment]
+        return written(name, out, concatenate([one.astype(accumulated.dtype), accumulated], along), "unsafe")
 
     return cumulative
 
@@ -208,13 +208,13 @@ def _of_whole(function: Function) -> Function:
     def computed(*args: Any, **kwargs: Any) -> object:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
         refuse_outside(name, mesh, "how many coefficients are left")
-        found = function(
+        result = function(
             *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
             **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
         )
-        if isinstance(found, tuple):
-            return tuple(replicated(np.asarray(each), mesh) for each in found)
-        return replicated(np.asarray(found), mesh)
+        if isinstance(result, tuple):
+            return tuple(replicated(np.asarray(array), mesh) for array in result)
+        return replicated(np.asarray(result), mesh)
 
     return computed
 
@@ -234,12 +234,12 @@ def real_if_close(a: DTensor, tol: float = 100) -> DTensor:
 
 def _edges(tensor: DTensor, edge: int) -> DTensor:
     """Return the tensor with no more than the elements at its edges, and one more, along each axis."""
-    found: Value = tensor
+    few: Value = tensor
     for axis, n in enumerate(tensor.shape):
         if n > 2 * edge + 1:
             at = [*range(edge + 1), *range(n - edge, n)]
-            found = np.take(found, at, axis=axis)
-    return found  # type: ignore[no-any-return]
+            few = np.take(few, at, axis=axis)
+    return few  # type: ignore[no-any-return]
 
 
 @implements_each(np.array2string, np.array_repr, np.array_str)
@@ -248,9 +248,9 @@ def _text(function: Callable[..., str]) -> Function:
     name = f"numpy.{function.__name__}"
 
     def text(a: Value, *args: Value, **options: Value) -> str:
-        tensor, known = as_tensor(name, a), np.get_printoptions()
-        threshold = options.get("threshold", known["threshold"])
-        edge = options.get("edgeitems", known["edgeitems"])
+        tensor, settings = as_tensor(name, a), np.get_printoptions()
+        threshold = options.get("threshold", settings["threshold"])
+        edge = options.get("edgeitems", settings["edgeitems"])
         if tensor.size <= threshold:
             return function(gathered(name, tensor), *args, **options)
         few = gathered(name, _edges(tensor, edge))
@@ -277,8 +277,8 @@ def _by_samples(function: Function) -> Function:
 
 def _sampled(x: object) -> object:
     """Return an array that takes no memory, with the shape and the dtype of a tensor; else what it is."""
-    held = unwrapped(x)
-    return np.broadcast_to(np.zeros((), held.dtype), held.shape) if isinstance(held, DTensor) else x
+    value = unwrapped(x)
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, DTensor) else x
 
 
 implements(getattr(np, "cumulative_sum", None))(_cumulative(cumsum, 0))

@@ -33,7 +33,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import world_of
 from meshcomm.errors import GroupError
 from meshcomm.numpy.contractions.contractions import einsum, product_subscripts
-from meshcomm.numpy.contractions.einsum import LETTERS, parsed
+from meshcomm.numpy.contractions.einsum import LETTERS, parse_subscripts
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.indexing import setitem, update
 from meshcomm.numpy.reductions.reductions import spread
@@ -95,9 +95,9 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
 
     Parameters
     ----------
-    grad: the gradient in the sum
-    tensor: what was summed
-    axis, keepdims: the arguments of the sum
+    grad: gradient with respect to the sum
+    tensor: operand of the sum
+    axis, keepdims: arguments of the sum
 
     >>> import meshcomm as mc
     >>> t = mc.zeros((2, 3), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -158,29 +158,29 @@ def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: 
 
     Parameters
     ----------
-    grad: the gradient in the result
-    subscripts, operands: of the sum
-    number: of the operand, counted from 0
+    grad: gradient with respect to the result
+    subscripts, operands: arguments of the sum
+    number: number of the operand, counted from 0
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.arange(4.0).reshape(2, 2), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
     >>> einsum_vjp(np.float64(1), "ii", (t,), 0).to_numpy().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    expression = parsed(subscripts, tuple(np.shape(untraced(x)) for x in operands))
+    expression = parse_subscripts(subscripts, tuple(np.shape(untraced(x)) for x in operands))
     letters = dict(zip(dict.fromkeys("".join(expression.operands)), LETTERS, strict=False))
     free = iter(LETTERS[len(letters) :])
     terms = ["".join(letters[i] for i in term) for term in expression.operands]
     others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
     factors = [("".join(letters[i] for i in expression.result), grad), *others]
-    wanted, known, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
+    wanted, covered, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
     for index, n in zip(terms[number], shape, strict=True):
         if index in wanted:
             new = next(free)
             factors.append((index + new, np.eye(n, dtype=bool)))
             wanted += new
             continue
-        if index not in known:
+        if index not in covered:
             factors.append((index, np.ones(n, dtype=bool)))
         wanted += index
     text = f"{','.join(term for term, _ in factors)}->{wanted}"
@@ -200,8 +200,8 @@ def _layout_on(x: Value, *others: Value) -> Layout:
     """Return the layout of *x*; for a plain array the replicated one on the mesh of the *others*."""
     layout = fetch_layout(x)
     if layout is None:
-        found = next(filter(None, map(fetch_layout, others)))
-        layout = Layout.replicated(found.mesh, np.ndim(untraced(x)))
+        reference = next(filter(None, map(fetch_layout, others)))
+        layout = Layout.replicated(reference.mesh, np.ndim(untraced(x)))
     return layout
 
 
@@ -212,10 +212,10 @@ def like(grad: Value, x: Value) -> Value:
     """
     if np.iscomplexobj(untraced(x)) != np.iscomplexobj(untraced(grad)):
         grad = _real(grad) if np.iscomplexobj(untraced(grad)) else grad + 0j
-    here, there = fetch_layout(grad), fetch_layout(x)
-    if there is None:
-        return grad if here is None else whole(grad)
-    return grad if here == there and here.mesh is there.mesh else relayout(grad, there)
+    source, target = fetch_layout(grad), fetch_layout(x)
+    if target is None:
+        return grad if source is None else whole(grad)
+    return grad if source == target and source.mesh is target.mesh else relayout(grad, target)
 
 
 def _real(x: Value) -> Value:
@@ -271,7 +271,7 @@ def all_to_all_vjp(  # noqa: PLR0917 - that of all_to_all
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -290,7 +290,7 @@ def all_gather_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -309,7 +309,7 @@ def reduce_scatter_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -340,7 +340,7 @@ def broadcast_vjp(
 
     Parameters
     ----------
-    grad: the gradient in the result of the call, on this rank
+    grad: gradient with respect to the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -378,7 +378,7 @@ def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) 
 
     Parameters
     ----------
-    operation: decorated with `traceable`
-    vjp: called with the gradient in the result, and all arguments of the operation
+    operation: function decorated with `traceable`
+    vjp: function of the gradient with respect to the result and all arguments of the operation
     """
     DIFFERENTIABLE[operation] = vjp

@@ -17,15 +17,15 @@ def _shown(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | N
     ends, and one between, for which NumPy prints dots.
     """
     options = np.get_printoptions()
-    most = options["threshold"] if threshold is None else threshold
+    limit = options["threshold"] if threshold is None else threshold
     edge = options["edgeitems"] if edgeitems is None else edgeitems
-    if tensor.size <= most:
-        return gathered(name, tensor), {"threshold": most, "edgeitems": edge}
-    found = tensor
+    if tensor.size <= limit:
+        return gathered(name, tensor), {"threshold": limit, "edgeitems": edge}
+    shown = tensor
     for axis, n in enumerate(tensor.shape):
         if n > 2 * edge + 1:
-            found = take(found, np.r_[0 : edge + 1, n - edge : n], axis)
-    return gathered(name, found), {"threshold": 0, "edgeitems": edge}
+            shown = take(shown, np.r_[0 : edge + 1, n - edge : n], axis)
+    return gathered(name, shown), {"threshold": 0, "edgeitems": edge}
 
 
 @implements(np.array2string)

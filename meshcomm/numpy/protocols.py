@@ -71,9 +71,9 @@ def numpy_protocol(
 
     Parameters
     ----------
-    function: a function or a universal function of NumPy
-    method: the method of a universal function that is called; None for other functions
-    args, kwargs: the arguments of the call
+    function: function or universal function of NumPy
+    method: called method of a universal function; None for other functions
+    args, kwargs: arguments of the call
     """
     quick = _BY_MASK.get(function)
     if quick is not None:
@@ -106,22 +106,22 @@ def _called(
     if promotion:
         return promotion.call(function if method is None else getattr(function, method))
     if isinstance(function, np.ufunc) and method is not None:
-        given: Value = kwargs.get("out")
-        if not given:
+        out: Value = kwargs.get("out")
+        if not out:
             return _ufunc(function, method, args, kwargs)
-        held = tuple(map(unwrapped, given))  # what a variable holds
-        made = _ufunc(function, method, args, {**kwargs, "out": held})
-        if all(map(operator.is_, held, given)):
-            return made
-        made = completed(made)
-        return given[0] if len(given) == 1 and made is held[0] else made
+        targets = tuple(map(unwrapped, out))  # what a variable holds
+        result = _ufunc(function, method, args, {**kwargs, "out": targets})
+        if all(map(operator.is_, targets, out)):
+            return result
+        result = completed(result)
+        return out[0] if len(out) == 1 and result is targets[0] else result
     return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
 
 
 def _has_class(x: object) -> bool:
     """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
     items = x if isinstance(x, list | tuple) else (x,)
-    return any(isinstance(each, np.ndarray) and decides(each) for each in items)
+    return any(isinstance(item, np.ndarray) and decides(item) for item in items)
 
 
 def takes_tensors(function: object) -> bool:
@@ -144,8 +144,8 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
 
 
 def _defined(function: Function) -> Function:
-    found = FUNCTIONS.get(function)
-    if found is None:
+    ours = FUNCTIONS.get(function)
+    if ours is None:
         name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
         if module in _ELSEWHERE:
             import_module(_ELSEWHERE[module])
@@ -153,7 +153,7 @@ def _defined(function: Function) -> Function:
                 return FUNCTIONS[function]
         instead = instead_of(name)
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
-    return found
+    return ours
 
 
 def _name_of(function: object) -> str:
@@ -196,7 +196,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return _into_arrays(name, ufunc, method, operands, kwargs | {"out": out})
     if out and any(target is None for target in out):  # some of several results
         several: Value = _ufunc(ufunc, method, inputs, kwargs)
-        return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
+        return tuple(written(name, target, result) for target, result in zip(out, several, strict=True))
     if method != "__call__":
         return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
     for target in out:
@@ -216,27 +216,27 @@ def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[Value],
     if method != "__call__" or not all(isinstance(target, np.ndarray | None) for target in kwargs["out"]):
         raise TypeError(f"{name}: out= must be DTensors, or plain arrays all; {ADVICE}")
     where = ufuncs.mask_of(kwargs.pop("where", True))
-    given = operands if where is True else [*operands, where]
-    known = [np.asarray(x) if isinstance(x, DTensor) else x for x in agree_on_plain(name, given, mesh_of(given))]
+    inputs = operands if where is True else [*operands, where]
+    arrays = [np.asarray(x) if isinstance(x, DTensor) else x for x in agree_on_plain(name, inputs, mesh_of(inputs))]
     if where is not True:
-        kwargs["where"] = known.pop()
-    return ufunc(*known, **kwargs)
+        kwargs["where"] = arrays.pop()
+    return ufunc(*arrays, **kwargs)
 
 
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
     """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
-    given = [unwrapped(value) for value in inputs[2:]]
-    if len(given) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, given)):
+    arguments = [unwrapped(value) for value in inputs[2:]]
+    if len(arguments) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, arguments)):
         raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
     with np.errstate(all="ignore"):  # NumPy's errors for the dtypes, on all ranks
-        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in given))
-    known = agree_on_plain(name, given, tensor.mesh)
+        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in arguments))
+    agreed = agree_on_plain(name, arguments, tensor.mesh)
     if has_arrays(index):
         check_writable(name, tensor)
-        indexing.update(name, tensor, index, known[0] if known else None, ufunc)
+        indexing.update(name, tensor, index, agreed[0] if agreed else None, ufunc)
     else:  # no element is there twice
-        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *known))
+        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *agreed))
 
 
 def _dtype_of_value(value: Value) -> DType:
@@ -262,8 +262,8 @@ def _where(condition: Value, *choices: Value) -> Value:
 
 
 def _dtype_of(x: Value) -> Value:
-    held = unwrapped(untraced(x))
-    return held.dtype if isinstance(held, DTensor) else x
+    value = unwrapped(untraced(x))
+    return value.dtype if isinstance(value, DTensor) else x
 
 
 _BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.taken, operator.setitem: masks.put}

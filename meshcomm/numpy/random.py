@@ -13,8 +13,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = _import_module("meshcomm.random.names").named(name)
-        return found
+        value = globals()[name] = _import_module("meshcomm.random.names").named(name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 from meshcomm.random.distributions import Distributions
 from meshcomm.random.drawing import Seed, Size, Where
 
@@ -100,7 +100,7 @@ class Generator(Distributions):
             return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
         if not isinstance(source, DTensor):
             array = as_array(source)
-            axis_of(axis, array.ndim)
+            normalised_axis(axis, array.ndim)
             source = self._in_layout(array, layout)
         reordered = self._taken(source, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
@@ -152,7 +152,7 @@ class Generator(Distributions):
                 regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
             )
         else:
-            number = axis_of(axis, tensor.ndim)
+            number = normalised_axis(axis, tensor.ndim)
             result = take_along_axis(
                 tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number
             )
@@ -194,7 +194,7 @@ class Generator(Distributions):
             weights = weights.to_numpy()
         number = not isinstance(population, DTensor) and np.ndim(population) == 0
         source = None if number else population if isinstance(population, DTensor) else as_array(population)
-        along = 0 if source is None else axis_of(axis, source.ndim)
+        along = 0 if source is None else normalised_axis(axis, source.ndim)
         n: Any = population if source is None else source.shape[along]
         self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
         if size is None and (source is None or layout is None):
@@ -243,7 +243,7 @@ class Generator(Distributions):
 
     def _taken(self, tensor: DTensor, axis: int) -> DTensor:
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
-        number = axis_of(axis, tensor.ndim)
+        number = normalised_axis(axis, tensor.ndim)
         order = self._order((tensor.shape[number],), tensor.layout.take([number]))
         result = take(tensor, order, number)
         return result if result.layout == tensor.layout else relayout(result, tensor.layout)

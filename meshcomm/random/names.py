@@ -23,7 +23,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.homes import home
+from meshcomm.numpy.namespace.homes import small_arrays
 from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.random import generator
@@ -101,7 +101,7 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
             if type(result) is not np.ndarray:
                 return result
             return small(result) if written is None else written
-        rule = home()
+        rule = small_arrays()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
         tensors = [(x, rule.make(x)) for x in arrays]
         result = ours(

@@ -38,7 +38,7 @@ from meshcomm.core.layouts.specs import CutSpec, is_interval
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.indexing.slicing import Slice, kept_slice
+from meshcomm.numpy.indexing.slicing import KeptSlice, kept_slice
 
 FLOP = 2.5e-11
 """Seconds. The time of a multiplication, or of an addition, of two matrices by the BLAS of NumPy on a core. Measured
@@ -62,16 +62,16 @@ class Factor(FieldsOnly):
     dtype: DType
 
 
-class Panel(NamedTuple):
+class ContractionPanel(NamedTuple):
     """A turn of the loops of a contraction.
 
     Parameters
     ----------
-    taken: which elements of the indices of the loops
-    fetched: the operands that move for it; the others have been there since an earlier panel
-    begins: whether it is the first of its block of the result
-    ends: whether it is the last one before another block of the result comes
-    again: whether this block of the result has products of earlier panels, before it began
+    taken: interval of elements of each looped index
+    fetched: numbers of the operands that move for this panel; the others are kept from an earlier panel
+    begins: whether this panel is the first one of its block of the result
+    ends: whether this panel is the last one of its block of the result
+    again: whether this block of the result already holds products of earlier panels
     """
 
     taken: dict[str, AxisSlice]
@@ -87,11 +87,11 @@ class Contraction(FieldsOnly):
 
     Parameters
     ----------
-    operands, result: on one mesh, over which all is cut
-    cut: how each index is cut while blocks are multiplied
-    loops: the indices along which operands move in panels, the outermost first, and the elements of a panel
-    scratch_limit: bytes
-    machine: the constants of the cost model
+    operands, result: factors on one mesh
+    cut: sharding spec of each index while blocks are multiplied
+    loops: pairs of an index along which operands move in panels and the elements of a panel, outermost first
+    scratch_limit: scratch limit in bytes
+    machine: constants of the cost model
     """
 
     operands: tuple[Factor, ...]
@@ -109,7 +109,7 @@ class Contraction(FieldsOnly):
     @cached_property
     def lengths(self) -> dict[str, int]:
         """The number of elements of each index."""
-        return lengths_of(self.operands)
+        return index_lengths(self.operands)
 
     @cached_property
     def summed(self) -> Names:
@@ -118,7 +118,7 @@ class Contraction(FieldsOnly):
 
     # -- panels -------------------------------------------------------------------------------------------------------
 
-    def panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[ContractionPanel]:
         """Return the panels in their order, one at least."""
         loops, lengths = [index for index, _ in self.loops], self.lengths
         ranges = [
@@ -140,13 +140,13 @@ class Contraction(FieldsOnly):
                 again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
             if pending is not None:
                 yield pending._replace(ends=begins)
-            pending = Panel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
+            pending = ContractionPanel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
             last = turn
         assert pending is not None
         yield pending
 
     @cached_property
-    def first(self) -> Panel:
+    def first(self) -> ContractionPanel:
         """The first panel, the largest one."""
         return next(self.panels())
 
@@ -154,37 +154,37 @@ class Contraction(FieldsOnly):
         """Return the number of panels."""
         return prod(max(1, -(-self.lengths[index] // width)) for index, width in self.loops)
 
-    def items(self, factor: Factor, panel: Panel) -> Items:
+    def items(self, factor: Factor, panel: ContractionPanel) -> Items:
         """Return the index that takes the slice of *factor* for a panel."""
         return tuple(panel.taken.get(i) or AxisSlice(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
 
-    def slice_of(self, factor: Factor, panel: Panel, device: int | None) -> Slice:
+    def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> KeptSlice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
-        found = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
-        assert found is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
-        return found
+        slice_ = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
+        assert slice_ is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
+        return slice_
 
-    def wanted(self, factor: Factor, panel: Panel) -> Axes:
+    def wanted(self, factor: Factor, panel: ContractionPanel) -> Axes:
         """Return how the slice of *factor* is cut while blocks are multiplied."""
         cut = dict(self.cut)
         return tuple(
             tuple(cut[i]) if i in panel.taken and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
         )
 
-    def moved(self, factor: Factor, panel: Panel) -> Plan | None:
+    def moved(self, factor: Factor, panel: ContractionPanel) -> Plan | None:
         """Return the relayout of the slice of an operand for a panel; None if it stays."""
-        found, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
-        if found.layout.axes == axes:
+        source, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
+        if source.layout.axes == axes:
             return None
-        return self._plan(found.shape, factor.dtype, found.layout, Layout(axes, self.mesh))
+        return self._plan(source.shape, factor.dtype, source.layout, Layout(axes, self.mesh))
 
     @cached_property
     def keeps_result(self) -> bool:
         """Whether devices multiply straight into their blocks of the result."""
-        found = self.slice_of(self.result, self.first, None).layout.axes
-        return not self.summed and found == self.wanted(self.result, self.first)
+        kept_axes = self.slice_of(self.result, self.first, None).layout.axes
+        return not self.summed and kept_axes == self.wanted(self.result, self.first)
 
-    def reduced(self, panel: Panel) -> tuple[Plan, ...]:
+    def reduced(self, panel: ContractionPanel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
 
         The first array has one more axis, for the mesh dimensions that are summed over, if there are any. Where
@@ -192,22 +192,22 @@ class Contraction(FieldsOnly):
         """
         if self.keeps_result:
             return ()
-        found, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
-        shape, dtype = found.shape, self.result.dtype
+        target, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
+        shape, dtype = target.shape, self.result.dtype
         if not self.summed:
-            return (self._plan(shape, dtype, Layout(axes, self.mesh), found.layout),)
+            return (self._plan(shape, dtype, Layout(axes, self.mesh), target.layout),)
         shares = devices_along(self.mesh, self.summed)
-        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(found)
+        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(target)
         first = self._plan((shares, *shape), dtype, source, Layout(((), *there.axes), self.mesh))
-        return (first,) if there == found.layout else (first, self._plan(shape, dtype, there, found.layout))
+        return (first,) if there == target.layout else (first, self._plan(shape, dtype, there, target.layout))
 
-    def _shared_out(self, found: Slice) -> Layout:
+    def _shared_out(self, target: KeptSlice) -> Layout:
         """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
-        free = tuple(name for name in self.summed if name not in used(found.layout) and self.mesh.dim_size(name) > 1)
-        size = prod(found.shape) * self.result.dtype.itemsize
+        free = tuple(name for name in self.summed if name not in used(target.layout) and self.mesh.dim_size(name) > 1)
+        size = prod(target.shape) * self.result.dtype.itemsize
         if not free or size <= REDUCED_AT_ONCE:
-            return found.layout
-        return Layout(spread_over(found.layout.axes, found.shape, free, self.mesh), self.mesh)
+            return target.layout
+        return Layout(spread_over(target.layout.axes, target.shape, free, self.mesh), self.mesh)
 
     def _plan(self, shape: Shape, dtype: DType, source: Layout, target: Layout) -> Plan:
         try:
@@ -255,14 +255,14 @@ class Contraction(FieldsOnly):
         first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
         received = messages = 0
         for factor in (*self.operands, self.result):
-            its = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
-            turns = counts[: max(its, default=-1) + 1]
-            again = prod(count for number, count in enumerate(turns) if number not in its)
+            own_loops = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
+            turns = counts[: max(own_loops, default=-1) + 1]
+            again = prod(count for number, count in enumerate(turns) if number not in own_loops)
             for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
                 plans = self.reduced(panel) if factor is self.result else (self.moved(factor, panel),)
-                known = [plan for plan in plans if plan is not None]
-                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in known)
-                messages += times * sum(plan.messages for plan in known) if panel is first else 0
+                moving = [plan for plan in plans if plan is not None]
+                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in moving)
+                messages += times * sum(plan.messages for plan in moving) if panel is first else 0
         return received, messages
 
     @property
@@ -285,16 +285,16 @@ class Contraction(FieldsOnly):
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond the blocks of operands and result."""
         moved, reduced = self._first_plans
-        held = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
+        landed = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
         packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
         partial = 0
         if not self.keeps_result:
-            found = self.slice_of(self.result, self.first, None)
-            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(found.shape)
+            target = self.slice_of(self.result, self.first, None)
+            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(target.shape)
             partial *= self.result.dtype.itemsize
-            held += partial + sum(_largest(plan.target, plan) for plan in reduced)
+            landed += partial + sum(_largest(plan.target, plan) for plan in reduced)
         multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
-        return held + packed + min(local_limit(self.scratch_limit), multiplied)
+        return landed + packed + min(local_limit(self.scratch_limit), multiplied)
 
     @property
     def seconds(self) -> float:
@@ -336,7 +336,7 @@ def _text(factor: Factor, plan: Plan | None) -> str:
     return f"{source} -> {target}" + (": each device has it already" if only_cuts(plan) else "")
 
 
-def lengths_of(operands: tuple[Factor, ...]) -> dict[str, int]:
+def index_lengths(operands: tuple[Factor, ...]) -> dict[str, int]:
     """Return the number of elements of each index, in the order in which the operands have them."""
     return {index: n for operand in operands for index, n in zip(operand.indices, operand.shape, strict=True)}
 
@@ -358,13 +358,13 @@ def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
     >>> spread_over(((), ()), (3, 5), ("x",), mesh), spread_over((("x",), ()), (4, 1), ("y",), mesh)
     (((), ('x',)), (('x', 'y'), ()))
     """
-    found = list(axes)
+    result = list(axes)
     fitting = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
     if fitting:
         whole = [a for a in fitting if devices_along(mesh, axes[a]) == 1]
         axis = max(whole or fitting, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
-        found[axis] = (*axes[axis], *names)
-    return tuple(found)
+        result[axis] = (*axes[axis], *names)
+    return tuple(result)
 
 
 def _largest(layout: Layout, plan: Plan) -> int:

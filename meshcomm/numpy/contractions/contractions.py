@@ -30,11 +30,11 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.numpy.contractions.contraction import Contraction, Panel, local_limit, only_cuts
-from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
+from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
+from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
-from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
@@ -69,12 +69,12 @@ def einsum(
 
     Parameters
     ----------
-    subscripts: as "ij,jk->ik"; or an operand, and then a list of integers, and so on, as NumPy has it
+    subscripts: text such as "ij,jk->ik"; or operands and lists of integers in turn, as NumPy takes them
     operands: tensors, and arrays and numbers that are equal on all ranks
-    layout: of the result
-    dtype: of the result and of the arithmetic, by default as NumPy's
-    max_scratch_bytes: bytes that a rank may use beyond its blocks of operands and result: by default 32 MiB, or the
-        minimum if that is more. The results of three and more operands in between come on top
+    layout: layout of the result
+    dtype: dtype of the result and of the arithmetic; by default NumPy's
+    max_scratch_bytes: scratch limit of a rank in bytes, without its blocks of operands and result; by default 32 MiB,
+        or the minimum if that is more. Intermediate results of three and more operands are not counted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -107,26 +107,26 @@ def contracting(
     *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
     *dtype*.
     """
-    text, given = arguments_of(subscripts, operands)
-    if any(map(is_traced, given)):
+    text, arguments = arguments_of(subscripts, operands)
+    if any(map(is_traced, arguments)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
-        result: DTensor = traced(np.einsum, (text, *given), **options)
+        result: DTensor = traced(np.einsum, (text, *arguments), **options)
         return result if layout is None else relayout(result, layout)
-    tensors = tensors_of(name, given)
+    tensors = tensors_of(name, arguments)
     text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
-    described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
+    described = tuple([EinsumOperand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
     as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
-    if len(plan.path) == 1 and as_given and all(isinstance(each, DTensor) for each in given):
+    if len(plan.path) == 1 and as_given and all(isinstance(x, DTensor) for x in arguments):
         (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
 
         def run(*operands: DTensor) -> DTensor:
             return _contract(name, planned, [operands[number] for number in turn], limit)
 
-        return Call(Recipe(run), tuple(given))
+        return Call(Recipe(run), tuple(arguments))
     for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
         taken = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
@@ -149,10 +149,10 @@ def plan_einsum(
 
     Parameters
     ----------
-    subscripts, operands: those of `einsum`; an operand may also be a shape, a dtype and a layout
-    layout, dtype: of the result
-    max_scratch_bytes: as in `einsum`
-    machine: the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
+    subscripts, operands: arguments of `einsum`; an operand may also be a tuple of shape, dtype and layout
+    layout, dtype: layout and dtype of the result
+    max_scratch_bytes: scratch limit in bytes, as in `einsum`
+    machine: constants of the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
@@ -161,9 +161,9 @@ def plan_einsum(
     >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
     (64, ['x', 'y'])
     """
-    text, given = arguments_of(subscripts, operands)
-    tensors = [unwrapped(untraced(x)) for x in given]
-    mesh = next((each for each in map(_mesh_of, tensors) if each is not None), None)
+    text, arguments = arguments_of(subscripts, operands)
+    tensors = [unwrapped(untraced(x)) for x in arguments]
+    mesh = next((candidate for candidate in map(_mesh_of, tensors) if candidate is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
     described = tuple(_described(x, mesh) for x in tensors)
@@ -183,18 +183,18 @@ def _mesh_of(x: object) -> Mesh | None:
     return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
 
 
-def _described(x: object, mesh: Mesh) -> Operand:
+def _described(x: object, mesh: Mesh) -> EinsumOperand:
     """Return an operand of a plan; errors as for a tensor that cannot be."""
     if isinstance(x, DTensor):
-        operand = Operand(x.shape, x.dtype, x.layout)
+        operand = EinsumOperand(x.shape, x.dtype, x.layout)
     elif isinstance(x, tuple) and _mesh_of(x) is not None:
-        operand = Operand(as_shape(x[0]), as_dtype(x[1]), x[2])
+        operand = EinsumOperand(as_shape(x[0]), as_dtype(x[1]), x[2])
         if operand.layout.ndim != len(operand.shape):
             raise LayoutError(f"shape {operand.shape} with a layout for {counted(operand.layout.ndim, 'axis')}")
         operand.layout.check_fits(operand.shape)
     else:
         array = np.asarray(x)
-        operand = Operand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
+        operand = EinsumOperand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
     if not same_grid(operand.layout.mesh, mesh):
         raise MeshError(f"operands must be on one mesh, but are on the {mesh} and the {operand.layout.mesh}")
     return operand
@@ -202,9 +202,9 @@ def _described(x: object, mesh: Mesh) -> Operand:
 
 def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
     """Return the diagonal of a tensor with repeated indices. Collective if its elements have to move."""
-    while (found := repeated_axes(indices)) is not None:
-        tensor = diagonal(tensor, 0, *found)
-        indices = "".join(i for axis, i in enumerate(indices) if axis not in found) + indices[found[0]]
+    while (axes := repeated_axes(indices)) is not None:
+        tensor = diagonal(tensor, 0, *axes)
+        indices = "".join(i for axis, i in enumerate(indices) if axis not in axes) + indices[axes[0]]
     return tensor
 
 
@@ -216,13 +216,13 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
     (problem, contraction), mesh, block = planned, tensors[0].mesh, None
     if contraction.moves:
         subject = (name, problem, limit, tuple(map(axes_in_memory, tensors)))
-        with session(name, mesh) as here:
-            if here is not None:
-                block = _CONTRACT.run(here, subject, subject, tuple([tensor._block for tensor in tensors]))
+        with session(name, mesh) as scope:
+            if scope is not None:
+                block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
     else:  # no other machine would move anything
         block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor._block for tensor in tensors]))
-    found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
-    layout = found if found.mesh is mesh else Layout(found.axes, mesh)
+    planned_layout = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
+    layout = planned_layout if planned_layout.mesh is mesh else Layout(planned_layout.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
@@ -239,38 +239,38 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
 
 
 def _built(
-    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Session
+    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], scope: Session
 ) -> Callable[..., Array]:
-    contraction = cheapest_contraction(problem, limit, here.machine)
-    shapes = _shapes(contraction, here.device)
+    contraction = cheapest_contraction(problem, limit, scope.machine)
+    shapes = _shapes(contraction, scope.device)
     lending: Lending | None = None
     if can_lend(contraction, orders):
-        lending = Lending(here, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
+        lending = Lending(scope, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
     on_node: LentProduct | None = None
-    panels = _Contracts(contraction, here.device, orders, here) if lending is None else None
+    panels = _PanelContraction(contraction, scope.device, orders, scope) if lending is None else None
 
     def contract(*blocks: Array) -> Array:
         nonlocal on_node, panels
         # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
         with unstopped():
-            found = None
+            result = None
             if lending is not None and lending.is_possible():
-                on_node = on_node or LentProduct(contraction, orders, here.device, lending)
-                found = on_node(*blocks)
-            if found is None:
-                panels = panels or _Contracts(contraction, here.device, orders, here)
-                found = panels(*blocks)
-            return found
+                on_node = on_node or LentProduct(contraction, orders, scope.device, lending)
+                result = on_node(*blocks)
+            if result is None:
+                panels = panels or _PanelContraction(contraction, scope.device, orders, scope)
+                result = panels(*blocks)
+            return result
 
     def together(*blocks: Array) -> Array:
         wrong = _misfit(shapes, blocks)
         if wrong is not None:
             fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
-            here.join_and_raise(wrong, lambda: contract(*fitting))
+            scope.join_and_raise(wrong, lambda: contract(*fitting))
         try:
             return contract(*blocks)
         except BaseException as error:
-            here.end_after(error)
+            scope.end_after(error)
             raise
 
     return together
@@ -299,12 +299,12 @@ class _Fetch(NamedTuple):
 
     Parameters
     ----------
-    number: of the operand
-    taken: the slice of the block
-    move: the relayout, or None
-    of_whole: whether the relayout begins with the whole block
-    order: that of the axes of the whole block in memory, if it is transposed
-    shape: of what the relayout makes
+    number: number of the operand
+    taken: slice of the block
+    move: relayout of the operand; None if it stays
+    of_whole: whether the relayout starts from the whole block
+    order: order in memory of the axes of the whole block, if it is transposed
+    shape: shape of the relaid block
     """
 
     number: int
@@ -315,16 +315,16 @@ class _Fetch(NamedTuple):
     shape: Shape = ()
 
 
-class _Turn(NamedTuple):
+class _PanelRun(NamedTuple):
     """What a device does for a panel.
 
     Parameters
     ----------
-    fetches: what it gets
-    into: the slice of its block of the result
-    partial: the shape of what it multiplies, if that moves
-    moves: the relayouts of that, to be added up after the first one
-    begins, ends, again: those of the panel
+    fetches: operands to fetch for the panel
+    into: slice of the block of the result
+    partial: shape of the partial result, if that moves
+    moves: relayouts of the partial result, which is added up after the first one
+    begins, ends, again: as in `ContractionPanel`
     """
 
     fetches: tuple[_Fetch, ...]
@@ -336,21 +336,21 @@ class _Turn(NamedTuple):
     again: bool
 
 
-class _Contracts:
+class _PanelContraction:
     """A contraction on one device, ready to run. To run it is Collective over the mesh if something moves.
 
     Parameters
     ----------
-    contraction: its plan
-    device: of this rank
-    orders: of the axes of the operands in memory, as `axes_in_memory` has them
-    here: the session that prepares it; None if nothing moves
+    contraction: plan of the contraction
+    device: device of this rank
+    orders: orders of the axes of the operands in memory, as `axes_in_memory` returns them
+    scope: session in which relayouts are prepared; None if nothing moves
     """
 
     def __init__(
-        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Session | None = None
+        self, contraction: Contraction, device: int, orders: tuple[Order, ...], scope: Session | None = None
     ) -> None:
-        self._contraction, self._device, self._orders, self._here = contraction, device, orders, here
+        self._contraction, self._device, self._orders, self._scope = contraction, device, orders, scope
         result = contraction.result
         self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
         self._indices = tuple(operand.indices for operand in contraction.operands)
@@ -365,26 +365,27 @@ class _Contracts:
         if wrong is not None:
             raise wrong
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
-        current = [Block(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
+        current = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
         moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
         for turn in self._turns or map(self._turn, self._contraction.panels()):
             for fetch in turn.fetches:
                 number, last = fetch.number, moved[fetch.number]
                 if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
-                    last, moved[number], current[number] = None, None, Block(blocks[number], self._indices[number])
-                found = self._fetched(fetch, blocks[number], last)
-                moved[number] = None if fetch.move is None else found
-                current[number] = Block(found, self._indices[number])
+                    last = moved[number] = None
+                    current[number] = IndexedBlock(blocks[number], self._indices[number])
+                factor = self._fetched(fetch, blocks[number], last)
+                moved[number] = None if fetch.move is None else factor
+                current[number] = IndexedBlock(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(current, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
+                multiply(current, IndexedBlock(target, indices), adds=turn.again or not turn.begins, limit=limit)
                 continue
             if turn.begins or partial is None:
                 partial = new_block(turn.partial, self._dtype)
-            multiply(current, Block(partial, indices), adds=not turn.begins, limit=limit)
+            multiply(current, IndexedBlock(partial, indices), adds=not turn.begins, limit=limit)
             if turn.ends:
-                stored(self._reduced(turn, partial), target, adds=turn.again)
+                store_product(self._reduced(turn, partial), target, adds=turn.again)
                 partial = None
         return into
 
@@ -396,48 +397,48 @@ class _Contracts:
             block = _view(block, fetch.taken)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
-        found = fetch.move(block, last)
-        assert found is not None
-        return found
+        out = fetch.move(block, last)
+        assert out is not None
+        return out
 
-    def _reduced(self, turn: _Turn, partial: Array) -> Array:
+    def _reduced(self, turn: _PanelRun, partial: Array) -> Array:
         """Return the block of the result for a panel from what each device multiplied."""
         for number, reduce in enumerate(turn.moves):
-            found = reduce(partial[None] if self._shares and number == 0 else partial, None)
-            assert found is not None
-            partial = summed_up(found) if self._shares and number == 0 else found
+            out = reduce(partial[None] if self._shares and number == 0 else partial, None)
+            assert out is not None
+            partial = summed_up(out) if self._shares and number == 0 else out
         return partial
 
-    def _turn(self, panel: Panel) -> _Turn:
-        contraction, device, here = self._contraction, self._device, self._here
+    def _turn(self, panel: ContractionPanel) -> _PanelRun:
+        contraction, device, scope = self._contraction, self._device, self._scope
         result, mesh = contraction.result, contraction.mesh
-        found = contraction.slice_of(result, panel, device)
+        target = contraction.slice_of(result, panel, device)
         partial: Shape = ()
         moves: tuple[Move, ...] = ()
         if not contraction.keeps_result:
-            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(found.shape, device)
-        if panel.ends and here is not None:
-            moves = tuple(move(here, plan) for plan in contraction.reduced(panel))
+            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(target.shape, device)
+        if panel.ends and scope is not None:
+            moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
-        return _Turn(fetches, found.block, partial, moves, *panel[2:])
+        return _PanelRun(fetches, target.block, partial, moves, *panel[2:])
 
-    def _fetch(self, number: int, panel: Panel) -> _Fetch:
-        contraction, device, here = self._contraction, self._device, self._here
+    def _fetch(self, number: int, panel: ContractionPanel) -> _Fetch:
+        contraction, device, scope = self._contraction, self._device, self._scope
         operand, order = contraction.operands[number], self._orders[number]
-        kept, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
+        source, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
         if plan is None:
-            return _Fetch(number, kept.block)
+            return _Fetch(number, source.block)
         if only_cuts(plan):
-            boxes = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
+            boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
             taken = tuple(
-                slice(each.start + first, each.start + first + n)
-                for each, (first, n) in zip(kept.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
+                slice(span.start + first, span.start + first + n)
+                for span, (first, n) in zip(source.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
             )
             return _Fetch(number, taken)
-        assert here is not None
+        assert scope is not None
         shape = plan.target.block_shape(plan.shape, device)
         if order is None:
-            return _Fetch(number, kept.block, move(here, plan), shape=shape)
+            return _Fetch(number, source.block, move(scope, plan), shape=shape)
         starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
 
         def held(device: int) -> Box:
@@ -445,20 +446,20 @@ class _Contracts:
             return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
 
         straight = order == tuple(range(len(order)))
-        fetch = move(here, plan, None if straight else order, held)
+        fetch = move(scope, plan, None if straight else order, held)
         return _Fetch(number, (), fetch, True, None if straight else tuple(np.argsort(order).tolist()), shape)
 
 
 @lru_cache(maxsize=1024)
-def _local(contraction: Contraction, device: int) -> _Contracts:
+def _local(contraction: Contraction, device: int) -> _PanelContraction:
     """Return a contraction in which nothing moves, ready to run."""
-    return _Contracts(contraction, device, (None,) * len(contraction.operands))
+    return _PanelContraction(contraction, device, (None,) * len(contraction.operands))
 
 
 def _view(array: Array, slices: tuple[slice, ...]) -> Array:
     """Return a slice of *array*, which is an array also if it has no axes."""
-    found: Array = array[(*slices, ...)]  # type: ignore[arg-type]
-    return found
+    view: Array = array[(*slices, ...)]  # type: ignore[arg-type]
+    return view
 
 
 def _shifted(span: Span, start: int) -> Span:
@@ -504,10 +505,10 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     call = product_of_one_device(a, b)
     if call is not None:
         return call
-    found = inner_of_alike(a, b)
-    if found is None:
-        found = short_product(a, b)
-    return contracting("numpy.matmul", product_subscripts, (a, b)) if found is None else found
+    result = inner_of_alike(a, b)
+    if result is None:
+        result = short_product(a, b)
+    return contracting("numpy.matmul", product_subscripts, (a, b)) if result is None else result
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

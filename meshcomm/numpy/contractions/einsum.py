@@ -22,7 +22,7 @@ from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
+from meshcomm.numpy.contractions.contraction import Contraction, Factor, index_lengths, spread_over
 from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
 from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
@@ -34,7 +34,7 @@ _BROADCAST = 0x2460  # the first of the indices that stand for the axes of an el
 _ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
 
 
-class Operand(NamedTuple):
+class EinsumOperand(NamedTuple):
     """What a plan knows of a tensor."""
 
     shape: Shape
@@ -55,12 +55,12 @@ class Expression(NamedTuple):
 # -- subscripts -------------------------------------------------------------------------------------------------------
 
 
-def from_lists(given: Sequence[object]) -> tuple[str, list[object]]:
+def from_lists(arguments: Sequence[object]) -> tuple[str, list[object]]:
     """Return subscripts and operands from arguments in turns: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
-    count = len(given) // 2
-    operands, lists = list(given[: 2 * count : 2]), list(given[1 : 2 * count : 2])
+    count = len(arguments) // 2
+    operands, lists = list(arguments[: 2 * count : 2]), list(arguments[1 : 2 * count : 2])
     text = ",".join(map(_letters, lists))
-    return (f"{text}->{_letters(given[-1])}" if len(given) % 2 else text), operands
+    return (f"{text}->{_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
 
 
 def _letters(subscripts: object) -> str:
@@ -68,21 +68,21 @@ def _letters(subscripts: object) -> str:
         listed = list(subscripts)  # type: ignore[call-overload]
     except TypeError:
         raise ShapeError(f"einsum: subscripts {quote(subscripts)} must be a string, or a list of integers") from None
-    found = ""
-    for each in listed:
-        if each is Ellipsis:
-            found += "..."
+    text = ""
+    for subscript in listed:
+        if subscript is Ellipsis:
+            text += "..."
             continue
-        number = integer(each, "a subscript", TypeError)
+        number = integer(subscript, "a subscript", TypeError)
         if not 0 <= number < len(LETTERS):
             raise ShapeError(f"einsum: subscript {quote(number)}; 0 <= subscript < {len(LETTERS)}")
         # NumPy sorts them as numbers, and letters with capitals first.
-        found += sorted(LETTERS)[number]
-    return found
+        text += sorted(LETTERS)[number]
+    return text
 
 
 @lru_cache(maxsize=1024)
-def parsed(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
+def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
     """Return the expression that *subscripts* are for operands of these *shapes*; ``ShapeError`` if they do not fit.
 
     Source: the rules of `numpy.einsum`.
@@ -132,7 +132,7 @@ def parsed(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
 def _checked(what: str, term: str) -> str:
     """Return the letters of a term; ``ShapeError`` if it has anything else but one ellipsis."""
     letters = term.replace("...", "", 1)
-    wrong = next((each for each in letters if each not in LETTERS), None)
+    wrong = next((letter for letter in letters if letter not in LETTERS), None)
     if wrong is not None:
         why = "an ellipsis (...) has three dots, and is there once" if wrong == "." else "subscripts are letters"
         raise ShapeError(f"einsum: {wrong!r} in the subscripts {term!r} of {what}: {why}")
@@ -143,11 +143,11 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
     """Return the terms with an index of its own for each axis of length 1 that is stretched."""
     lengths: dict[str, tuple[int, int]] = {}  # of an index, and the operand that it is from
     for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
-        own: dict[str, int] = {}
+        own_lengths: dict[str, int] = {}
         for index, n in zip(term, shape, strict=True):
-            if own.setdefault(index, n) != n:
+            if own_lengths.setdefault(index, n) != n:
                 raise ShapeError(
-                    f"einsum: operand {number} has {own[index]} and {n} elements along index {_shown(index)}"
+                    f"einsum: operand {number} has {own_lengths[index]} and {n} elements along index {_shown(index)}"
                 )
             length, first = lengths.get(index, (1, number))
             if length != n and 1 not in (length, n):
@@ -158,11 +158,11 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
             if index not in lengths or length == 1:
                 lengths[index] = n, number
     alone = iter(range(_ALONE, _ALONE + sum(map(len, terms))))
-    found = []
+    renamed_terms = []
     for term, shape in zip(terms, shapes, strict=True):
         renamed = {i: chr(next(alone)) for i, n in zip(term, shape, strict=True) if n == 1 != lengths[i][0]}
-        found.append("".join(renamed.get(i, i) for i in term))
-    return tuple(found)
+        renamed_terms.append("".join(renamed.get(i, i) for i in term))
+    return tuple(renamed_terms)
 
 
 def _shown(index: str) -> str:
@@ -207,7 +207,7 @@ def _pairs(turn: tuple[int, ...], count: int) -> Path:
         return ((first,),)
     pairs, taken = [(first, others[0])], [first, others[0]]
     for other in others[1:]:
-        pairs.append((other - sum(1 for each in taken if each < other), count - len(pairs) - 1))
+        pairs.append((other - sum(1 for number in taken if number < other), count - len(pairs) - 1))
         taken.append(other)
     return tuple(pairs)
 
@@ -230,15 +230,15 @@ def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layou
     taken: set[str] = set()
     axes = []
     for index in result:
-        found: tuple[str, ...] = ()
+        names: tuple[str, ...] = ()
         for operand in operands:
-            if index in operand.indices and not found:
-                found = free_names(operand.layout.axes[operand.indices.index(index)], taken)
-        axes.append(found)
-        taken.update(found)
+            if index in operand.indices and not names:
+                names = free_names(operand.layout.axes[operand.indices.index(index)], taken)
+        axes.append(names)
+        taken.update(names)
     cutting = {name for operand in operands for name in used(operand.layout)}
     left = tuple(name for name, size in mesh.dims if name in cutting and name not in taken and size > 1)
-    lengths = lengths_of(tuple(operands))
+    lengths = index_lengths(tuple(operands))
     shape = tuple(lengths[index] for index in result)
     return Layout(spread_over(tuple(axes), shape, left, mesh) if left else axes, mesh)
 
@@ -246,18 +246,18 @@ def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layou
 def _without_repeats(factor: Factor) -> Factor:
     """Return the diagonal of a factor with repeated indices: as `numpy.diagonal` of tensors has it, axis by axis."""
     while True:
-        found = repeated_axes(factor.indices)
-        if found is None:
+        axes = repeated_axes(factor.indices)
+        if axes is None:
             return factor
         indices, shape, layout = factor.indices, factor.shape, factor.layout
-        diagonal = kept_diagonal(layout, shape, found, 0, None)
+        diagonal = kept_diagonal(layout, shape, axes, 0, None)
         if diagonal is None:
-            layout = Layout(layout.undealt(found), layout.mesh)
-            diagonal = kept_diagonal(layout, shape, found, 0, None)
+            layout = Layout(layout.undealt(axes), layout.mesh)
+            diagonal = kept_diagonal(layout, shape, axes, 0, None)
             assert diagonal is not None
-        others = [axis for axis in range(len(shape)) if axis not in found]
+        others = [axis for axis in range(len(shape)) if axis not in axes]
         factor = Factor(
-            "".join(indices[axis] for axis in others) + indices[found[0]],
+            "".join(indices[axis] for axis in others) + indices[axes[0]],
             (*(shape[axis] for axis in others), diagonal.length),
             Layout((*(layout.axes[axis] for axis in others), diagonal.spec), layout.mesh),
             factor.dtype,
@@ -300,10 +300,10 @@ class EinsumPlan(FieldsOnly):
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
         """The contractions of one or two operands, in their order."""
-        found, minimum = list[Contraction](), 0
+        plans, minimum = list[Contraction](), 0
         for problem in self.problems:
             try:
-                found.append(cheapest_contraction(problem, self.limit, self.machine))
+                plans.append(cheapest_contraction(problem, self.limit, self.machine))
             except ScratchTooSmallError as error:
                 minimum = max(minimum, error.minimum)
         if minimum:
@@ -311,7 +311,7 @@ class EinsumPlan(FieldsOnly):
                 f"max_scratch_bytes={self.limit} is too little for the einsum {self.subscripts!r}: the minimum is "
                 f"{minimum} bytes"
             )
-        return tuple(found)
+        return tuple(plans)
 
     @property
     def subscripts(self) -> str:
@@ -336,38 +336,38 @@ class EinsumPlan(FieldsOnly):
     @property
     def bytes_moved(self) -> int:
         """The most bytes that a device receives from others, added over the contractions."""
-        return sum(each.bytes_moved for each in self.contractions)
+        return sum(plan.bytes_moved for plan in self.contractions)
 
     @property
     def messages(self) -> int:
         """The most messages that a device receives: peers with data for it, added over all relayouts."""
-        return sum(each.messages for each in self.contractions)
+        return sum(plan.messages for plan in self.contractions)
 
     @property
     def flops(self) -> int:
         """The most multiplications and additions of a device."""
-        return sum(each.flops for each in self.contractions)
+        return sum(plan.flops for plan in self.contractions)
 
     @property
     def seconds(self) -> float:
         """The time by the cost model: of the arithmetic, and of all that moves."""
-        return sum(each.seconds for each in self.contractions)
+        return sum(plan.seconds for plan in self.contractions)
 
     @cached_property
     def peak_bytes(self) -> int:
         """The most bytes that a device holds at once."""
-        held, peak = sum(map(_bytes, self.operands)), 0
+        blocks, peak = sum(map(_bytes, self.operands)), 0
         left = [0] * len(self.operands)  # bytes of results in between, beside the operands
-        for turn, each in zip(self.path, self.contractions, strict=True):
-            new = _bytes(each.result)
-            peak = max(peak, held + sum(left) + new + each.scratch_bytes)
+        for turn, plan in zip(self.path, self.contractions, strict=True):
+            new = _bytes(plan.result)
+            peak = max(peak, blocks + sum(left) + new + plan.scratch_bytes)
             left = [size for number, size in enumerate(left) if number not in turn] + [new]
         return peak
 
     @property
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond its blocks in one of the contractions: the scratch."""
-        return max(each.scratch_bytes for each in self.contractions)
+        return max(plan.scratch_bytes for plan in self.contractions)
 
     def __repr__(self) -> str:
         texts = (f"{factor.shape} {factor.layout.specs_text}" for factor in self.operands)
@@ -390,7 +390,7 @@ _USUAL = Machine()
 
 def plan_of(
     subscripts: str,
-    operands: tuple[Operand, ...],
+    operands: tuple[EinsumOperand, ...],
     *,
     layout: Layout | None,
     dtype: DTypeLike | None,
@@ -402,13 +402,13 @@ def plan_of(
 
     Parameters
     ----------
-    subscripts: as `numpy.einsum` has them
-    operands: on one mesh
-    layout: of the result; None is that of `default_layout`
-    dtype: of the result; None is what NumPy makes of the operands
-    casting: NumPy's rule for the conversion to *dtype*
-    limit: bytes of scratch
-    machine: the cost model; None is the one with the usual constants
+    subscripts: text, as `numpy.einsum` takes it
+    operands: shapes, dtypes and layouts on one mesh
+    layout: layout of the result; by default that of `default_layout`
+    dtype: dtype of the result; by default NumPy's for these operands
+    casting: NumPy's casting rule for the conversion to *dtype*
+    limit: scratch limit in bytes
+    machine: constants of the cost model; by default the usual ones
     """
     if layout is not None and not isinstance(layout, Layout):
         raise no_layout("einsum: layout= takes a Layout", layout)
@@ -419,32 +419,33 @@ def plan_of(
 @lru_cache(maxsize=1024)
 def _planned(  # noqa: PLR0917 - the key of a cache
     subscripts: str,
-    operands: tuple[Operand, ...],
+    operands: tuple[EinsumOperand, ...],
     layout: Layout | None,
     dtype: DType | None,
     casting: Casting,
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    expression, mesh = parsed(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
+    expression = parse_subscripts(subscripts, tuple(operand.shape for operand in operands))
+    mesh = operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
         for indices, operand in zip(expression.operands, operands, strict=True)
     ]
     if layout is not None:
-        lengths = lengths_of(tuple(left))
+        lengths = index_lengths(tuple(left))
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
-    given, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
+    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
 
     def contract(turn: tuple[int, ...], *, last: bool) -> None:
         taken = tuple(left[number] for number in turn)
         for number in sorted(turn, reverse=True):
             del left[number]
         needed = {*expression.result, *(index for factor in left for index in factor.indices)}
-        lengths = lengths_of(taken)
+        lengths = index_lengths(taken)
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
-        goal = layout if last and layout is not None else default_layout(indices, given if last else taken, mesh)
+        goal = layout if last and layout is not None else default_layout(indices, factors if last else taken, mesh)
         result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
         problems.append(Problem(taken, result))
         left.append(result)
@@ -452,21 +453,21 @@ def _planned(  # noqa: PLR0917 - the key of a cache
 
     if len(left) > 1:  # an index that one operand alone has is summed over first
         counts = Counter("".join(factor.indices for factor in left) + expression.result)
-        for factor in given:
+        for factor in factors:
             if any(counts[index] == 1 for index in factor.indices):
-                contract((next(number for number, each in enumerate(left) if each is factor),), last=False)
+                contract((next(number for number, other in enumerate(left) if other is factor),), last=False)
     rest = contraction_path(tuple(left), expression.result)
     for number, turn in enumerate(rest, 1):
         contract(turn, last=number == len(rest))
-    return EinsumPlan(expression, given, tuple(path), tuple(problems), limit, machine)
+    return EinsumPlan(expression, factors, tuple(path), tuple(problems), limit, machine)
 
 
 def _kind(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
     """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
     kind = np.result_type(*dtypes) if dtype is None else dtype
-    for each in dtypes:
-        if not np.can_cast(each, kind, casting):
-            raise TypeError(f"einsum: an operand of {each} cannot become {kind} by the rule {casting!r}")
+    for operand_dtype in dtypes:
+        if not np.can_cast(operand_dtype, kind, casting):
+            raise TypeError(f"einsum: an operand of {operand_dtype} cannot become {kind} by the rule {casting!r}")
     if kind.kind not in "biufc":
         raise TypeError(f"einsum multiplies numbers, not {kind}")
     return as_dtype(kind.newbyteorder("="))

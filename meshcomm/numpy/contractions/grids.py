@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
 from math import ceil, gcd, inf, isqrt, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import FieldsOnly, Names
@@ -31,7 +31,7 @@ from meshcomm.numpy.contractions.contraction import (
     Contraction,
     Factor,
     arithmetic_seconds,
-    lengths_of,
+    index_lengths,
     local_limit,
     pack_limit,
 )
@@ -40,18 +40,21 @@ TOLERATED = 1.1
 _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
 _MOST_LOOPS = 3  # of them, one within the other
 
+Assignment: TypeAlias = dict[str, str | None]
+"""For each mesh dimension, the index that it cuts; None if it cuts none."""
 
-class Loops(NamedTuple):
+
+class PanelLoops(NamedTuple):
     """Panels, and what they cost.
 
     Parameters
     ----------
-    loops: the indices, outermost first, and the elements of a panel
-    bytes_moved: what a device receives
-    busiest: what the device with the most work sends or receives, panel by panel: where a panel belongs to few
+    loops: pairs of an index and the elements of a panel, outermost first
+    bytes_moved: bytes that a device receives
+    busiest: bytes that the busiest device sends or receives, panel by panel: where a panel belongs to few
         devices, these serve, or add up, all of it while the others wait
-    added: how many loops add to the result, instead of making other elements of it
-    panels: how many
+    added: number of loops over summed indices, which add to the same elements of the result
+    panels: number of panels
     """
 
     loops: tuple[tuple[str, int], ...]
@@ -81,7 +84,7 @@ class Problem(FieldsOnly):
     @cached_property
     def lengths(self) -> dict[str, int]:
         """The number of elements of each index."""
-        return lengths_of(self.operands)
+        return index_lengths(self.operands)
 
     def on(self, mesh: Mesh) -> "Problem":
         """Return the same problem on a mesh whose dimensions are factors of those of this one."""
@@ -89,14 +92,14 @@ class Problem(FieldsOnly):
         return Problem(tuple(moved[:-1]), moved[-1])
 
 
-class Grid:
+class IndexGrid:
     """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
 
-    def __init__(self, problem: Problem, given: dict[str, str | None]) -> None:
-        self.problem, self.given = problem, given
+    def __init__(self, problem: Problem, assignment: Assignment) -> None:
+        self.problem, self.assignment = problem, assignment
         mesh = problem.mesh
         dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
-        for name, index in given.items():
+        for name, index in assignment.items():
             if index is not None:
                 dims[index].append(name)
         self.cut = {index: self._spec(index, names) for index, names in dims.items()}
@@ -110,13 +113,13 @@ class Grid:
         """Return how these mesh dimensions cut an index: as the first factor that they cut has it, if one has."""
         if not names:
             return ()
-        found = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
-        for spec in found:
+        specs = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
+        for spec in specs:
             if set(spec) == set(names):
                 return spec
-        first = max(found, key=lambda spec: len(set(spec) & set(names)))
-        kept = [name for name in first if name in names]
-        return (*kept, *(name for name in names if name not in kept))
+        first = max(specs, key=lambda spec: len(set(spec) & set(names)))
+        common = [name for name in first if name in names]
+        return (*common, *(name for name in names if name not in common))
 
     def elements(self, factor: Factor) -> int:
         """Return the most elements of *factor* that a device multiplies."""
@@ -125,19 +128,19 @@ class Grid:
     def _common(self, factor: Factor) -> float:
         """Return about how many of these elements a device has already."""
         mesh, common = self.problem.mesh, 1.0
-        for index, n, own in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
+        for index, n, spec in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
             wanted = self.cut[index]
-            p, q = devices_along(mesh, own), self.blocks[index]
-            if own == wanted:
+            p, q = devices_along(mesh, spec), self.blocks[index]
+            if spec == wanted:
                 common *= -(-n // q)
-            elif isinstance(own, CutSpec) or isinstance(wanted, CutSpec):
+            elif isinstance(spec, CutSpec) or isinstance(wanted, CutSpec):
                 common *= n / p / q
             else:
                 length = 0
-                while length < min(len(own), len(wanted)) and own[length] == wanted[length]:
+                while length < min(len(spec), len(wanted)) and spec[length] == wanted[length]:
                     length += 1
-                both = devices_along(mesh, own[:length])
-                common *= -(-n // max(p, q)) if length == min(len(own), len(wanted)) else n * both / p / q
+                both = devices_along(mesh, spec[:length])
+                common *= -(-n // max(p, q)) if length == min(len(spec), len(wanted)) else n * both / p / q
         return common
 
     def _received(self, factor: Factor) -> float:
@@ -146,8 +149,8 @@ class Grid:
     def _of_result(self) -> float:
         """Return about how many bytes a device receives of the result."""
         result, mesh = self.problem.result, self.problem.mesh
-        own = [devices_along(mesh, names) for names in result.layout.axes]
-        share = prod(-(-n // p) for n, p in zip(result.shape, own, strict=True))
+        blocks = [devices_along(mesh, names) for names in result.layout.axes]
+        share = prod(-(-n // p) for n, p in zip(result.shape, blocks, strict=True))
         if self.shares == 1:
             return max(0.0, share - self._common(result)) * result.dtype.itemsize
         partial = self.elements(result)
@@ -167,7 +170,7 @@ class Grid:
         if factor is self.problem.result:
             return self.keeps_result
         return self.received[self.problem.operands.index(factor)] == 0 and all(
-            is_interval(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+            is_interval(spec, self.cut[i]) for i, spec in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
     @cached_property
@@ -187,7 +190,7 @@ class Grid:
             if machine.one_node
             else (machine.wait_between, machine.beta_between)
         )
-        moving = sum(1 for each in (*self.received, self.of_result) if each > 0)
+        moving = sum(1 for size in (*self.received, self.of_result) if size > 0)
         return arithmetic_seconds(self.flops) + beta * bytes_moved + alpha * moving * panels
 
     # -- panels -------------------------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ class Grid:
     @cached_property
     def _needs(self) -> list[tuple[Factor, float, float]]:
         """The factors that move: how many bytes each receives, and how many it takes."""
-        found = [
+        needs = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
             for operand, received in zip(self.problem.operands, self.received, strict=True)
             if not self.stays(operand)
@@ -203,8 +206,8 @@ class Grid:
         if not self.keeps_result:
             result = self.problem.result
             size = float(self.elements(result) * result.dtype.itemsize)
-            found.append((result, self.of_result, size if self.shares > 1 else 2 * size))
-        return found
+            needs.append((result, self.of_result, size if self.shares > 1 else 2 * size))
+        return needs
 
     @property
     def moves(self) -> bool:
@@ -218,48 +221,48 @@ class Grid:
         Such an index is not cut, or only cut where all factors that have it move.
         """
         moving = [factor for factor, _, _ in self._needs]
-        found = [
+        indices = [
             index
             for index, n in self.problem.lengths.items()
             if n > 1
             and (self.blocks[index] == 1 or all(index not in f.indices or f in moving for f in self.problem.factors))
         ]
-        return sorted(found, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
+        return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
 
-    def loops(self, limit: float, number: int) -> Loops | None:
+    def loops(self, limit: float, number: int) -> PanelLoops | None:
         """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
         are none. Panels that are not needed are the best.
         """
         whole = self._fit((), (), limit)
         if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
             return whole
-        best: Loops | None = None
+        best: PanelLoops | None = None
         for order in permutations(self.looped, number):
-            found = self._fitted(order, limit)
-            if found is not None and (best is None or _better(found, best)):
-                best = found
+            loops = self._fitted(order, limit)
+            if loops is not None and (best is None or _better(loops, best)):
+                best = loops
         return best
 
     def minimum(self) -> float:
         """Return the fewest bytes that factors take in any panels."""
         return min(
-            self._held(dict.fromkeys(some, 1))
+            self._held(dict.fromkeys(order, 1))
             for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
-            for some in permutations(self.looped, number)
+            for order in permutations(self.looped, number)
         )
 
-    def _fitted(self, order: tuple[str, ...], limit: float) -> Loops | None:
+    def _fitted(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
         """Return the best panels along *order*: the last index has the longest panels that fit."""
-        best: Loops | None = None
+        best: PanelLoops | None = None
         if self._held(dict.fromkeys(order, 1)) > limit:
             return None
         for outer in self._widths(order[:-1]):
             widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
             if widest is None:
                 continue
-            found = self._fit(order, (*outer, widest), limit)
-            if found is not None and (best is None or _better(found, best)):
-                best = found
+            loops = self._fit(order, (*outer, widest), limit)
+            if loops is not None and (best is None or _better(loops, best)):
+                best = loops
         return best
 
     def _widths(self, order: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
@@ -275,10 +278,10 @@ class Grid:
     def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
         n = self.problem.lengths[index]
-        least, most = (self._held({**widths, index: width}) for width in (1, n))
-        if least > limit:
+        shortest, longest = (self._held({**widths, index: width}) for width in (1, n))
+        if shortest > limit:
             return None
-        width = n if most <= limit else 1 + int((limit - least) * (n - 1) / (most - least))
+        width = n if longest <= limit else 1 + int((limit - shortest) * (n - 1) / (longest - shortest))
         while self._held({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
         return self._aligned(index, -(-n // -(-n // width)))
@@ -297,29 +300,29 @@ class Grid:
     def _held(self, widths: dict[str, int]) -> float:
         """Return the bytes that the factors that move take in panels of these lengths."""
         lengths = self.problem.lengths
-        held = 0.0
+        total = 0.0
         for factor, _, size in self._needs:
             for index in factor.indices:
                 if index in widths:
                     p = self.blocks[index]
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
-            held += size
+            total += size
             if factor is self.problem.result and self.shares > 1:
                 shares = self._share(widths) * factor.dtype.itemsize
-                held += (self.shares + 1) * shares
-        return held
+                total += (self.shares + 1) * shares
+        return total
 
     def _share(self, widths: dict[str, int]) -> float:
         """Return the most elements of the result that a device adds up for a panel of these lengths."""
         result, share, partial = self.problem.result, 1.0, 1.0
-        for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._own, strict=True)):
+        for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._result_blocks, strict=True)):
             width = widths.get(index, n)
             share *= self._owned(result.layout.cyclic(axis), n, p, width)
             partial *= -(-width // self.blocks[index])
-        return min(share, max(partial / self.shares, 1.0)) if prod(self._own) == 1 else share
+        return min(share, max(partial / self.shares, 1.0)) if prod(self._result_blocks) == 1 else share
 
     @cached_property
-    def _own(self) -> list[int]:
+    def _result_blocks(self) -> list[int]:
         """Into how many blocks each axis of the result is cut."""
         return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
 
@@ -328,7 +331,7 @@ class Grid:
         """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
         return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
-    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
+    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
         if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
@@ -344,21 +347,21 @@ class Grid:
                 received *= self._owned(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
             busiest += received
         added = sum(index not in self.problem.result.indices for index in order)
-        return Loops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
+        return PanelLoops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
 
 
-def _better(a: Loops, b: Loops) -> bool:
+def _better(a: PanelLoops, b: PanelLoops) -> bool:
     return (a.busiest, a.added, a.panels) < (b.busiest, b.added, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class GridChoice(NamedTuple):
     """A grid, its panels, and its cost in seconds by the model."""
 
-    grid: Grid
-    loops: Loops
+    grid: IndexGrid
+    loops: PanelLoops
     seconds: float
 
 
@@ -368,43 +371,45 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
-    grids, kept = _grids(problem, machine)
-    minimum = min(map(_minimum, kept))  # the same for every machine
+    grids, starts = _grids(problem, machine)
+    minimum = min(map(_minimum, starts))  # the same for every machine
     if limit is not None and limit < minimum:
         raise ScratchTooSmallError(minimum)
-    most = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
-    found = _best(grids, kept, most, machine)
-    assert found is not None
-    grid = found.grid
+    allowed = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
+    best = _best(grids, starts, allowed, machine)
+    assert best is not None
+    grid = best.grid
     return Contraction(
         grid.problem.operands,
         grid.problem.result,
         tuple(grid.cut.items()),
-        found.loops.loops,
-        int(most),
+        best.loops.loops,
+        int(allowed),
         machine,
     )
 
 
-def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+def _best(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    found = (_best_along(number, grids, kept, limit, machine) for number in range(1, _MOST_LOOPS + 1))
-    return next((each for each in found if each is not None), None)
+    candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
+    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
-def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
-    fewest, fitted = inf, dict[int, Loops | None]()
+def _best_along(
+    number: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
+) -> GridChoice | None:
+    fewest, fitted = inf, dict[int, PanelLoops | None]()
 
-    def loops_of(grid: Grid) -> Loops | None:
+    def loops_of(grid: IndexGrid) -> PanelLoops | None:
         if id(grid) not in fitted:
             fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
         return fitted[id(grid)]
 
-    for grid in kept:
+    for grid in starts:
         loops = loops_of(grid)
         if loops is not None:
             fewest = min(fewest, loops.bytes_moved)
-    best: Found | None = None
+    best: GridChoice | None = None
     for grid in sorted(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved)):
         if best is not None and grid.seconds(machine, grid.bytes_moved) >= best.seconds:
             break
@@ -415,7 +420,7 @@ def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, 
             continue
         seconds = grid.seconds(machine, loops.busiest, loops.panels)
         if best is None or seconds < best.seconds:
-            best = Found(grid, loops, seconds)
+            best = GridChoice(grid, loops, seconds)
     return best
 
 
@@ -431,7 +436,7 @@ def _for_panels(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
-def _minimum(grid: Grid) -> int:
+def _minimum(grid: IndexGrid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
     least, mesh = grid.minimum(), grid.problem.mesh
     if not grid.moves:
@@ -442,44 +447,44 @@ def _minimum(grid: Grid) -> int:
     return ceil(limit)
 
 
-def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
+def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[IndexGrid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
-    visited: dict[tuple[str | None, ...], Grid] = {}
-    kept = [_visit(problem, given, visited) for given in _starts(problem)]
-    for start in kept:
+    visited: dict[tuple[str | None, ...], IndexGrid] = {}
+    starts = [_visit(problem, assignment, visited) for assignment in _starts(problem)]
+    for start in starts:
         _climb(start, machine, visited)
-    found = list(visited.values())
+    grids = list(visited.values())
     split = _split(problem.mesh)
-    best = min(found, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
+    best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
     if split is not None and best.bytes_moved > 0:
-        finer, again = problem.on(split), dict[tuple[str | None, ...], Grid]()
+        finer, again = problem.on(split), dict[tuple[str | None, ...], IndexGrid]()
         owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
-        given = {factor: best.given[name] for name, factors in owners.items() for factor in factors}
-        _climb(_visit(finer, given, again), machine, again)
-        found += list(again.values())[1:]
-    return found, kept
+        assignment = {factor: best.assignment[name] for name, factors in owners.items() for factor in factors}
+        _climb(_visit(finer, assignment, again), machine, again)
+        grids += list(again.values())[1:]
+    return grids, starts
 
 
-def _starts(problem: Problem) -> Iterator[dict[str, str | None]]:
+def _starts(problem: Problem) -> Iterator[Assignment]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
-        given: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
+        assignment: Assignment = {name: None for name, _ in problem.mesh.dims}
         for factor in (first, *problem.factors):
             for index, names in zip(factor.indices, factor.layout.axes, strict=True):
                 for name in names:
-                    if given[name] is None and (factor is first or index not in first.indices):
-                        given[name] = index
-        yield given
+                    if assignment[name] is None and (factor is first or index not in first.indices):
+                        assignment[name] = index
+        yield assignment
 
 
-def _visit(problem: Problem, given: dict[str, str | None], visited: dict[tuple[str | None, ...], Grid]) -> Grid:
-    key = tuple(given.values())
+def _visit(problem: Problem, assignment: Assignment, visited: dict[tuple[str | None, ...], IndexGrid]) -> IndexGrid:
+    key = tuple(assignment.values())
     if key not in visited:
-        visited[key] = Grid(problem, given)
+        visited[key] = IndexGrid(problem, assignment)
     return visited[key]
 
 
-def _climb(start: Grid, machine: Machine, visited: dict[tuple[str | None, ...], Grid]) -> None:
+def _climb(start: IndexGrid, machine: Machine, visited: dict[tuple[str | None, ...], IndexGrid]) -> None:
     """Visit grids that are cheaper and cheaper: each differs from the last one in one mesh dimension."""
     problem, best = start.problem, start
     cost = best.seconds(machine, best.bytes_moved)
@@ -491,8 +496,8 @@ def _climb(start: Grid, machine: Machine, visited: dict[tuple[str | None, ...], 
             if size == 1:
                 continue
             for index in (*indices, None):
-                if index != best.given[name]:
-                    grid = _visit(problem, {**best.given, name: index}, visited)
+                if index != best.assignment[name]:
+                    grid = _visit(problem, {**best.assignment, name: index}, visited)
                     seconds = grid.seconds(machine, grid.bytes_moved)
                     if seconds < cost:
                         best, cost, improved = grid, seconds, True

@@ -18,7 +18,7 @@ from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
-from meshcomm.numpy.contractions.local_products import Block, multiply
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply
 
 LENT_FROM = 2**20
 """Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
@@ -36,14 +36,14 @@ Lent: TypeAlias = list[list[Bytes]]
 """For each device, the blocks that it has lent."""
 
 
-class _Piece(NamedTuple):
+class _LentPiece(NamedTuple):
     """What this device multiplies of the block of a device.
 
     Parameters
     ----------
-    device: whose block it is
-    taken: where the piece is in that block
-    starts, stops: where it is in what this device multiplies of the operand
+    device: device that has the block
+    taken: slice of that block
+    starts, stops: interval along each axis of the slice of the operand that this device multiplies
     """
 
     device: int
@@ -66,12 +66,12 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
         if orders[number] is None:
             return False
         for axis, n in enumerate(operand.shape):
-            own, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
+            cut, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
             if operand.layout.axes[axis] == wanted.axes[axis]:
                 continue
-            if not (own.is_consecutive and there.is_consecutive):
+            if not (cut.is_consecutive and there.is_consecutive):
                 return False
-            if own.shortest < SHORTEST_LENT:
+            if cut.shortest < SHORTEST_LENT:
                 return False
         moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
     return moving >= LENT_FROM and 0 not in contraction.lengths.values()
@@ -85,7 +85,7 @@ def _wanted(contraction: Contraction, operand: Factor) -> Layout:
 
 def lent(contraction: Contraction) -> list[int]:
     """Return the operands of which devices need more than they have."""
-    plans = ((n, contraction.moved(each, contraction.first)) for n, each in enumerate(contraction.operands))
+    plans = ((n, contraction.moved(operand, contraction.first)) for n, operand in enumerate(contraction.operands))
     return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
@@ -97,7 +97,7 @@ class LentProduct:
         self._lent = lent(contraction)
         self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
         devices = range(contraction.mesh.size)
-        self._shapes = [[f.layout.block_shape(f.shape, each) for f in contraction.operands] for each in devices]
+        self._shapes = [[f.layout.block_shape(f.shape, device) for f in contraction.operands] for device in devices]
         itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
         self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
 
@@ -116,12 +116,12 @@ class LentProduct:
             if spans is None:
                 continue
             operands = [
-                Block(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
+                IndexedBlock(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
                 for number, piece in enumerate((one, other))
             ]
             target = tuple(slice(*spans[index]) for index in result.indices)
             key = tuple(spans[index] for index in result.indices)
-            multiply(operands, Block(into[target], result.indices), adds=key in written, limit=limit)
+            multiply(operands, IndexedBlock(into[target], result.indices), adds=key in written, limit=limit)
             written.add(key)
         self._lending.take_back()
         return into
@@ -132,14 +132,14 @@ class LentProduct:
         return block.transpose(np.argsort(order))
 
     def _read(
-        self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
+        self, number: int, piece: _LentPiece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
-        own = piece.device == self._device
-        block = blocks[number] if own else self._block(number, piece.device, lent)
-        found: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
+        is_local = piece.device == self._device
+        block = blocks[number] if is_local else self._block(number, piece.device, lent)
+        piece_block: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
-        return found[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
+        return piece_block[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 
     def _block(self, number: int, device: int, lent: Lent) -> Array:
         """Return the block of an operand that another device has lent."""
@@ -147,28 +147,28 @@ class LentProduct:
         assert order is not None
         in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
         data = lent[device][self._lent.index(number)]
-        found: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
-        return found
+        block: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
+        return block
 
-    def _pieces_of(self, operand: Factor) -> list[_Piece]:
+    def _pieces_of(self, operand: Factor) -> list[_LentPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
         wanted = _wanted(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):
-            own, span = layout.cut(axis, n), box[axis]
-            if layout.axes[axis] == wanted.axes[axis] or not own.is_consecutive:
+            cut, span = layout.cut(axis, n), box[axis]
+            if layout.axes[axis] == wanted.axes[axis] or not cut.is_consecutive:
                 length = wanted.block_shape(operand.shape, device)[axis]
                 axes.append([(numbers[axis], slice(0, length), 0, length)])
                 continue
             begin, end = span[0], span[1]
-            found = []
-            for number in own.overlapping((begin, end)):
-                start, stop = max(begin, own.start(number)), min(end, own.start(number + 1))
+            parts = []
+            for number in cut.overlapping((begin, end)):
+                start, stop = max(begin, cut.start(number)), min(end, cut.start(number + 1))
                 if start < stop:
-                    first = own.start(number)
-                    found.append((number, slice(start - first, stop - first), start - begin, stop - begin))
-            axes.append(found)
+                    first = cut.start(number)
+                    parts.append((number, slice(start - first, stop - first), start - begin, stop - begin))
+            axes.append(parts)
         pieces = []
         for row in product(*axes):
             coordinates = coordinates_of(mesh, device)
@@ -176,12 +176,12 @@ class LentProduct:
                 for name, where in unravel(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
-            taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)
-            pieces.append(_Piece(owner, taken, starts, tuple(each[3] for each in row)))
+            taken, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
+            pieces.append(_LentPiece(owner, taken, starts, tuple(part[3] for part in row)))
         return pieces
 
 
-def _common(a: str, one: _Piece, b: str, other: _Piece) -> dict[str, tuple[int, int]] | None:
+def _common(a: str, one: _LentPiece, b: str, other: _LentPiece) -> dict[str, tuple[int, int]] | None:
     """Return the elements of each index that two pieces have in common; None if there are none of some index."""
     spans = dict(zip(a, zip(one.starts, one.stops, strict=True), strict=True))
     for index, start, stop in zip(b, other.starts, other.stops, strict=True):

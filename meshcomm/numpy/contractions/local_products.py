@@ -19,7 +19,7 @@ from meshcomm.core._types import Array, DType
 from meshcomm.core.memory.copies import contiguous
 
 
-class Block(NamedTuple):
+class IndexedBlock(NamedTuple):
     """A block of an operand or a result, and the index of each axis."""
 
     array: Array
@@ -29,11 +29,12 @@ class Block(NamedTuple):
         """Return the number of elements of each index."""
         return dict(zip(self.indices, self.array.shape, strict=True))
 
-    def taken(self, index: str, start: int, stop: int) -> "Block":
+    def taken(self, index: str, start: int, stop: int) -> "IndexedBlock":
         """Return the view of some elements of *index*; all, if the block does not have it."""
         if index not in self.indices:
             return self
-        return Block(self.array[(slice(None),) * self.indices.index(index) + (slice(start, stop),)], self.indices)
+        axis = self.indices.index(index)
+        return IndexedBlock(self.array[(slice(None),) * axis + (slice(start, stop),)], self.indices)
 
     def ordered(self, indices: str) -> Array:
         """Return the view with axes in the order of *indices*, and an axis of length 1 for each that is missing."""
@@ -47,15 +48,15 @@ class Block(NamedTuple):
         return "".join(sorted(indices, key=lambda index: -abs(strides[index])))
 
 
-def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) -> None:
+def multiply(operands: list[IndexedBlock], result: IndexedBlock, *, adds: bool, limit: int) -> None:
     """Write the sum of the products of one or two blocks to the block of a result, or add it.
 
     Parameters
     ----------
-    operands: one or two
-    result: what is written to; its dtype is that of the arithmetic, but float16 is added up in float32
-    adds: whether the products are added to what is there
-    limit: bytes of memory; a few elements may take more
+    operands: one or two blocks
+    result: block to write to; its dtype is that of the arithmetic, but float16 is added up in float32
+    adds: whether the products are added to the block of the result
+    limit: scratch limit in bytes; a few elements may take more
     """
     if len(operands) == 2 and not adds and _is_straight(operands[0], operands[1], result):  # the most common case
         np.matmul(operands[0].array, operands[1].array, out=result.array)
@@ -72,14 +73,14 @@ def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) ->
         index = max(lengths, key=lambda i: lengths[i])
         half = lengths[index] // 2
         for number, (start, stop) in enumerate(((0, half), (half, lengths[index]))):
-            some = [block.taken(index, start, stop) for block in operands]
+            halves = [block.taken(index, start, stop) for block in operands]
             again = adds or (number > 0 and index not in result.indices)
-            multiply(some, result.taken(index, start, stop), adds=again, limit=limit)
+            multiply(halves, result.taken(index, start, stop), adds=again, limit=limit)
         return
     work.run()
 
 
-def _is_straight(a: Block, b: Block, result: Block) -> bool:
+def _is_straight(a: IndexedBlock, b: IndexedBlock, result: IndexedBlock) -> bool:
     """Return whether NumPy's matmul takes the blocks as they are, without a copy."""
     arrays = a.array, b.array, result.array
     dtype = result.array.dtype
@@ -105,24 +106,24 @@ def _is_matmul(a: str, b: str, result: str) -> bool:
 class _Summed:
     """The sum of one block over indices that the result lacks."""
 
-    def __init__(self, block: Block, result: Block, adds: bool) -> None:
+    def __init__(self, block: IndexedBlock, result: IndexedBlock, adds: bool) -> None:
         self._block, self._result, self._adds = block, result, adds
         self.needed = result.array.nbytes if adds or len(block.indices) > len(result.indices) else 0
 
     def run(self) -> None:
         block, (into, indices) = self._block, self._result
         axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
-        kept = "".join(index for index in block.indices if index in indices)
-        found = Block(block.array, kept)
+        remaining = "".join(index for index in block.indices if index in indices)
+        total = IndexedBlock(block.array, remaining)
         if axes:
-            found = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), kept)
-        stored(found.ordered(indices), into, adds=self._adds)
+            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
+        store_product(total.ordered(indices), into, adds=self._adds)
 
 
 class _Elementwise:
     """The products of two blocks that share no summed index, or that have nothing but stacks of vectors."""
 
-    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
         self._operands, self._result, self._adds = operands, result, adds
         self._inner = "".join(i for i in operands[0].indices if i not in result.indices)
         widened = result.array.dtype != _arithmetic(result.array.dtype)
@@ -134,12 +135,12 @@ class _Elementwise:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
             lists = [[axes[index] for index in block.indices] for block in (a, b)]
             out = [axes[index] for index in indices]
-            found = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            stored(found, into, adds=self._adds)
+            products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
+            store_product(products, into, adds=self._adds)
             return
         left, right = a.ordered(indices), b.ordered(indices)
         if self._adds or dtype != into.dtype:
-            stored(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
+            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
         else:
             np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
 
@@ -147,7 +148,7 @@ class _Elementwise:
 class _Matrices:
     """Products of matrices: stacks of (rows, inner) times (inner, columns)."""
 
-    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
         a, b = operands
         self._adds, self._result = adds, result
         dtype = self._dtype = _arithmetic(result.array.dtype)
@@ -162,8 +163,8 @@ class _Matrices:
         self._right = _Matrix(b, (stack, inner, columns), dtype)
         self._into = _Matrix(result, (stack, rows, columns), dtype)
         self.direct = not adds and not self._into.copied
-        made = 0 if self.direct else result.array.size * dtype.itemsize
-        self.needed = self._left.copied + self._right.copied + made
+        size = 0 if self.direct else result.array.size * dtype.itemsize
+        self.needed = self._left.copied + self._right.copied + size
 
     def run(self) -> None:
         left, right = self._left.get(), self._right.get()
@@ -172,16 +173,16 @@ class _Matrices:
             return
         stack, rows, columns = self._groups
         lengths = self._result.lengths()
-        found = np.matmul(left, right)
+        products = np.matmul(left, right)
         order = stack + rows + columns
-        made = Block(found.reshape([lengths[index] for index in order]), order)
-        stored(made.ordered(self._result.indices), self._result.array, adds=self._adds)
+        product = IndexedBlock(products.reshape([lengths[index] for index in order]), order)
+        store_product(product.ordered(self._result.indices), self._result.array, adds=self._adds)
 
 
 class _Matrix:
     """A block as a stack of matrices: a view, or *copied* bytes if BLAS cannot take the view."""
 
-    def __init__(self, block: Block, groups: tuple[str, str, str], dtype: DType) -> None:
+    def __init__(self, block: IndexedBlock, groups: tuple[str, str, str], dtype: DType) -> None:
         self._block, self._groups, self._dtype = block, groups, dtype
         lengths = block.lengths()
         stack = tuple(lengths[index] for index in groups[0])
@@ -196,11 +197,11 @@ class _Matrix:
         if self.view is not None:
             return self.view
         ordered = self._block.ordered("".join(self._groups))
-        found = contiguous(ordered) if ordered.dtype == self._dtype else ordered.astype(self._dtype, order="C")
-        return found.reshape(self._shape)
+        ordered_copy = contiguous(ordered) if ordered.dtype == self._dtype else ordered.astype(self._dtype, order="C")
+        return ordered_copy.reshape(self._shape)
 
 
-def _work(operands: list[Block], result: Block, adds: bool) -> "_Summed | _Elementwise | _Matrices":
+def _work(operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> "_Summed | _Elementwise | _Matrices":
     if len(operands) == 1:
         return _Summed(operands[0], result, adds)
     a, b = operands
@@ -219,16 +220,16 @@ def _arithmetic(dtype: DType) -> DType:
 
 def summed_up(shares: Array) -> Array:
     """Return the sum of partial sums, one after the other along the first axis."""
-    found: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
-    return np.asarray(found, shares.dtype, order="C")
+    total: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
+    return np.asarray(total, shares.dtype, order="C")
 
 
-def stored(found: Array, into: Array, *, adds: bool) -> None:
+def store_product(values: Array, into: Array, *, adds: bool) -> None:
     """Write an array into another one, or add it."""
     if adds:
-        np.add(into, found, out=into, casting="unsafe")
+        np.add(into, values, out=into, casting="unsafe")
     else:
-        np.copyto(into, found, casting="unsafe")
+        np.copyto(into, values, casting="unsafe")
 
 
 def _joined(array: Array, stacks: int, rows: int, shape: tuple[int, ...]) -> Array | None:

@@ -27,12 +27,12 @@ from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import arguments_of, contracting, matmul
-from meshcomm.numpy.contractions.einsum import parsed, repeated_axes
+from meshcomm.numpy.contractions.einsum import parse_subscripts, repeated_axes
 from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.indexing.diagonals import main_diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
@@ -41,17 +41,17 @@ Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 
 def _factors(name: str, *operands: object) -> list[Value]:
     """Return *operands* as tensors and arrays; ``TypeError`` for what is none of them."""
-    held = [unwrapped(x) for x in operands]
-    for x in held:
+    values = [unwrapped(x) for x in operands]
+    for x in values:
         if not is_operand(x):
             raise TypeError(not_operand(f"numpy.{name}", x))
-    return [x if isinstance(x, DTensor) else as_array(x) for x in held]
+    return [x if isinstance(x, DTensor) else as_array(x) for x in values]
 
 
 def _call(function: Callable[..., object], *args: object, **options: object) -> DTensor:
     """Return what *function*, one of NumPy, makes of tensors."""
-    made: DTensor = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
-    return made
+    result: DTensor = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
+    return result
 
 
 # -- sums over pairs of axes ------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def axes_of_tensordot(axes: object) -> Axes:
         return range(-count, 0), range(max(count, 0))
     if len(pair) != 2:
         raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
-    first, second = (list(each) if isinstance(each, Iterable) else [each] for each in pair)
+    first, second = (list(numbers) if isinstance(numbers, Iterable) else [numbers] for numbers in pair)
     return first, second
 
 
@@ -93,8 +93,8 @@ def subscripts_of(left: int, right: int, axes: Axes) -> str:
     first, second = list(ascii_letters[:left]), list(ascii_letters[left : left + right])
     for one, other in zip(*axes, strict=True):
         second[other] = first[one]
-    kept = [letter for letter in first + second if not (letter in first and letter in second)]
-    return f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
+    letters = [letter for letter in first + second if not (letter in first and letter in second)]
+    return f"{''.join(first)},{''.join(second)}->{''.join(letters)}"
 
 
 def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> Call | DTensor:
@@ -103,8 +103,8 @@ def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None
     ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
     """
     left, right = operands
-    pairs = [[axis_of(axis, x.ndim) for axis in each] for x, each in zip(operands, axes, strict=True)]
-    if len(pairs[0]) != len(pairs[1]) or any(len(set(each)) < len(each) for each in pairs):
+    pairs = [[normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)]
+    if len(pairs[0]) != len(pairs[1]) or any(len(set(numbers)) < len(numbers) for numbers in pairs):
         raise ShapeError(
             f"numpy.{name}: axes {quote(pairs[0])} of the first operand and {quote(pairs[1])} of the second are no "
             "pairs: each names as many axes, each of them once"
@@ -160,7 +160,7 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     Parameters
     ----------
     a, b: tensors, or one of them a plain array
-    axes: how many of the last axes of *a* and of the first of *b*; or two lists, the axes of *a* and those of *b*
+    axes: number of the last axes of *a* and of the first ones of *b*; or two lists, of axes of *a* and of axes of *b*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.arange(6).reshape(2, 3), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -188,11 +188,11 @@ def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
     """
     left, right = _factors("dot", a, b)
-    found = None if out is not None else inner_of_alike(left, right)
-    if found is None and out is None:
-        found = short_product(left, right)
-    if found is not None:
-        return found
+    result = None if out is not None else inner_of_alike(left, right)
+    if result is None and out is None:
+        result = short_product(left, right)
+    if result is not None:
+        return result
     if left.ndim and right.ndim:
         return _summed("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
     if out is None:
@@ -216,9 +216,9 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
         )
     if left.shape != right.shape:
         left, right = np.reshape(left, -1), np.reshape(right, -1)
-    found = inner_of_alike(left, right) if left.dtype.kind == "f" else None
-    if found is not None:
-        return found
+    result = inner_of_alike(left, right) if left.dtype.kind == "f" else None
+    if result is not None:
+        return result
     every = range(left.ndim)
     return _summed("vdot", (_conjugate(left), right), (every, every))
 
@@ -288,9 +288,9 @@ def _identity(like: DTensor) -> DTensor:
     """Return identity matrices in the shape, dtype and layout of a tensor."""
 
     def make(slices: tuple[slice, ...]) -> Array:
-        rows, columns = (np.arange(like.shape[-1])[each] for each in slices[-2:])
+        rows, columns = (np.arange(like.shape[-1])[taken] for taken in slices[-2:])
         eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
-        return np.broadcast_to(eye, [len(range(n)[each]) for n, each in zip(like.shape, slices, strict=True)])
+        return np.broadcast_to(eye, [len(range(n)[taken]) for n, taken in zip(like.shape, slices, strict=True)])
 
     return from_callback(like.shape, like.dtype, like.layout, make)
 
@@ -331,8 +331,8 @@ def kron(a: Factor, b: Factor) -> DTensor:
 
 def _in_turns(x: Value, ndim: int, turn: int) -> Value:
     """Return *x* with new axes, so that its own are the last ones of each second of 2 *ndim* axes."""
-    own = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
-    return np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own))
+    own_axes = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
+    return np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
 
 
 @implements(np.cross)
@@ -347,18 +347,18 @@ def cross(  # noqa: PLR0917 - NumPy's
     Parameters
     ----------
     a, b: tensors, or one of them a plain array
-    axisa, axisb: the axis of *a*, and that of *b*, that has the components
-    axisc: that of the result; it has none if all vectors have 2 components
-    axis: all three
+    axisa, axisb: axes of *a* and *b* along which the components are
+    axisc: axis of the components in the result; unused if all vectors have 2 components
+    axis: value for all three
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.distribute(np.eye(3, dtype=int), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
     >>> np.cross(t, [0, 0, 1]).to_numpy().tolist()
     [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     """
-    name, given = "numpy.cross", _factors("cross", a, b)
+    name, factors = "numpy.cross", _factors("cross", a, b)
     axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    factors = agree_on_plain(name, given, mesh_of(given))
+    factors = agree_on_plain(name, factors, mesh_of(factors))
     dtype = _dtype_of_cross(factors, axes)
     left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
@@ -379,8 +379,8 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
     for x, axis in zip(factors, axes, strict=False):
         along = axis % x.ndim if x.ndim else 0
         lengths.append(x.shape[along] if x.ndim else 0)
-        known = 3 if lengths[-1] == 2 else lengths[-1]
-        asked.append(np.ones([known if number == along else 1 for number in range(x.ndim)], x.dtype))
+        components = 3 if lengths[-1] == 2 else lengths[-1]
+        asked.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
     dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths:
@@ -400,7 +400,7 @@ def _components_last(name: str, x: Value, axis: int) -> Value:
 def _crossed(a: Array, b: Array, dtype: DType) -> Array:
     """Return the cross products along the last axes, as numpy.cross, which would warn once more."""
     several = 3 in (a.shape[-1], b.shape[-1])
-    made = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
+    out = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
 
     def product(one: int, other: int) -> Array | None:
         there = one < a.shape[-1] and other < b.shape[-1]
@@ -410,19 +410,19 @@ def _crossed(a: Array, b: Array, dtype: DType) -> Array:
         i, k = (number + 1) % 3, (number + 2) % 3
         first, second = product(i, k), product(k, i)
         if second is None:
-            made[..., number] = first
+            out[..., number] = first
         elif first is None:
-            np.negative(second, out=made[..., number])
+            np.negative(second, out=out[..., number])
         else:
-            np.subtract(first, second, out=made[..., number])
-    return made if several else made[..., 2].copy()
+            np.subtract(first, second, out=out[..., number])
+    return out if several else out[..., 2].copy()
 
 
 @implements(getattr(np.linalg, "cross", None))
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
     first, second = _factors("linalg.cross", x1, x2)
     for x in (first, second):
-        if x.shape[axis_of(axis, x.ndim)] != 3:
+        if x.shape[normalised_axis(axis, x.ndim)] != 3:
             raise ShapeError(
                 f"numpy.linalg.cross takes vectors of 3 components, not shape {x.shape} along axis {axis}"
             )
@@ -474,10 +474,10 @@ def core_product(
 
     Parameters
     ----------
-    ufunc: one of them
-    operands: tensors, and arrays
-    out: a tensor to write the result to, or none
-    options: NumPy's: dtype, casting, axes, axis, keepdims
+    ufunc: one of these functions
+    operands: tensors and arrays
+    out: sequence of one tensor to write the result to, or empty
+    options: NumPy's options: dtype, casting, axes, axis, keepdims
 
     ``ShapeError`` if shapes do not fit, NumPy's ``TypeError`` for dtypes and options that it does not take.
     """
@@ -490,12 +490,12 @@ def core_product(
         _asked(ufunc, factors, out, options)
     factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
-    factors = [_moved(x, each, None) for x, each in zip(factors, axes, strict=False)]
-    made: Value = completed(product(factors[0], factors[1]))
+    factors = [_moved(x, source, None) for x, source in zip(factors, axes, strict=False)]
+    result: Value = completed(product(factors[0], factors[1]))
     if keepdims:
-        made = np.expand_dims(made, -1)
-    made = _moved(made, None, axes[2])
-    return written(name, out or None, made, options.get("casting", "same_kind"))
+        result = np.expand_dims(result, -1)
+    result = _moved(result, None, axes[2])
+    return written(name, out or None, result, options.get("casting", "same_kind"))
 
 
 _CONVERTING = {"dtype", "signature", "sig"}
@@ -519,8 +519,8 @@ def _core_axes(options: Mapping[str, Any]) -> list[Any]:
     """Return where the core axes of both operands and of the result are; None where they are the last ones."""
     if "axis" in options:
         return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]
-    given = [each if isinstance(each, tuple) else (each,) for each in options.get("axes", ())]
-    return [*given, *[None] * (3 - len(given))]
+    axes = [entry if isinstance(entry, tuple) else (entry,) for entry in options.get("axes", ())]
+    return [*axes, *[None] * (3 - len(axes))]
 
 
 def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | None) -> Value:
@@ -547,11 +547,11 @@ def _einsum_of_numpy(
     if others:
         names = ", ".join(others)
         raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
-    text, given = arguments_of(operands[0], operands[1:])
-    if out is None and dtype is None and len(given) == 1 and isinstance(given[0], DTensor) and isinstance(text, str):
-        (indices,), result_indices = parsed(text, (given[0].shape,))
+    text, tensors = arguments_of(operands[0], operands[1:])
+    if out is dtype is None and len(tensors) == 1 and isinstance(tensors[0], DTensor) and isinstance(text, str):
+        (indices,), result_indices = parse_subscripts(text, (tensors[0].shape,))
         if set(indices) == set(result_indices):
-            return _view(given[0], indices, result_indices)
+            return _view(tensors[0], indices, result_indices)
     call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
     return call if out is None else written("numpy.einsum", out, completed(call), casting)
 
@@ -561,4 +561,4 @@ def _view(tensor: DTensor, indices: str, result: str) -> DTensor:
     while (axes := repeated_axes(indices)) is not None:
         tensor = main_diagonal(tensor, axes)
         indices = indices.replace(indices[axes[0]], "", 2) + indices[axes[0]]
-    return tensor.transpose([indices.index(each) for each in result])
+    return tensor.transpose([indices.index(letter) for letter in result])

@@ -33,12 +33,12 @@ def short_product(a: object, b: object) -> DTensor | None:
     n = matrix.shape[1 - summed]
     if not 0 < n * a.dtype.itemsize <= PASSING or mesh.size > SMALL_MESHES or not a.size:
         return None
-    cut, other, its = matrix.layout.axes[summed], matrix.layout.axes[1 - summed], vector.layout.axes[0]
-    if isinstance(cut, Cyclic) or isinstance(other, Cyclic) or isinstance(its, Cyclic):
+    cut, other, vector_cut = matrix.layout.axes[summed], matrix.layout.axes[1 - summed], vector.layout.axes[0]
+    if isinstance(cut, Cyclic) or isinstance(other, Cyclic) or isinstance(vector_cut, Cyclic):
         return None
-    if not other and cut == its and devices_along(mesh, cut) > 1:
+    if not other and cut == vector_cut and devices_along(mesh, cut) > 1:
         return _added_up(a, b, n, cut)
-    if devices_along(mesh, cut) == 1 and {*its} <= {*other} and (is_passing(vector) or not any(its)):
+    if devices_along(mesh, cut) == 1 and {*vector_cut} <= {*other} and (is_passing(vector) or not any(vector_cut)):
         whole = relaid(vector, ((),), "numpy.matmul")
         pair = (whole, b) if vector is a else (a, whole)
         layout = matrix.layout._recut((other,))

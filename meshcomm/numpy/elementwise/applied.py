@@ -56,10 +56,10 @@ def i0(x: DTensor) -> DTensor:
     Collective over the mesh for texts, which NumPy takes for numbers: what one rank cannot convert is an error on all.
     """
     tensor = as_tensor("numpy.i0", x)
-    given = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
-    found = elementwise("numpy.i0", lambda block: in_stretches(np.i0, block, ()), [given])
-    assert isinstance(found, DTensor)
-    return found
+    numbers = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
+    result = elementwise("numpy.i0", lambda block: in_stretches(np.i0, block, ()), [numbers])
+    assert isinstance(result, DTensor)
+    return result
 
 
 def _as_day(x: Value) -> Value:
@@ -80,10 +80,10 @@ def nan_to_num(
     Parameters
     ----------
     x: a tensor
-    copy: whether to make a new tensor; else they are written to *x*
-    nan, posinf, neginf: the numbers; None is the largest, or the smallest, of the dtype
+    copy: whether to return a new tensor; else the numbers are written to *x*
+    nan, posinf, neginf: numbers to insert; None for the largest or the smallest number of the dtype
     """
-    numbers = [as_number(each) for each in (nan, posinf, neginf)]
+    numbers = [as_number(number) for number in (nan, posinf, neginf)]
     call = deciding("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
     return call if copy else written("numpy.nan_to_num", x, completed(call))
 
@@ -101,10 +101,10 @@ def interp(
 
     Parameters
     ----------
-    x: where to compute values
-    xp, fp: points, ascending, and the values there: all of them are gathered to every rank
-    left, right: the values beyond the points; None is that of the outermost point
-    period: of *xp*, which may then be in any order
+    x: coordinates at which to interpolate
+    xp, fp: ascending coordinates of the points, and their values: both are gathered to every rank
+    left, right: values beyond the points; by default those of the first and the last point
+    period: period of *xp*, which may then be in any order
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -115,13 +115,13 @@ def interp(
     [[15.0], [25.0]]
     """
     name = "numpy.interp"
-    operands = [unwrapped(each) for each in (x, xp, fp)]
+    operands = [unwrapped(operand) for operand in (x, xp, fp)]
     mesh = mesh_of(operands)
-    known, *table_of_values = agree_on_plain(name, operands, mesh)
-    points, values = (gathered(name, each) for each in table_of_values)
-    at = known if isinstance(known, DTensor) else replicated(known, mesh)
-    made: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
-    return made  # type: ignore[no-any-return]
+    positions, *table_of_values = agree_on_plain(name, operands, mesh)
+    points, values = (gathered(name, table) for table in table_of_values)
+    at = positions if isinstance(positions, DTensor) else replicated(positions, mesh)
+    result: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
+    return result  # type: ignore[no-any-return]
 
 
 @implements(np.piecewise)
@@ -135,9 +135,9 @@ def piecewise(
     Parameters
     ----------
     x: a tensor
-    condlist: boolean tensors or arrays, or one
-    funclist: a function or a number for each condition, and one more for where none holds
-    args, kw: more arguments of the functions
+    condlist: boolean tensors or arrays, or a single one
+    funclist: function or number for each condition, and optionally one more for elements without a true condition
+    args, kw: further arguments of the functions
     """
     name = "numpy.piecewise"
     operands = [unwrapped(x), *map(unwrapped, condlist if isinstance(condlist, list | tuple) else [condlist])]
@@ -148,11 +148,11 @@ def piecewise(
     conditions = list(condlist) if several or tensor.ndim == 0 < np.ndim(condlist) else [condlist]
 
     def made(block: Array, *conditions: Array) -> Array:
-        shaped = [np.broadcast_to(each, block.shape) for each in conditions]
+        shaped = [np.broadcast_to(condition, block.shape) for condition in conditions]
         return np.piecewise(block, shaped, list(funclist), *args, **kw)
 
-    found: Value = elementwise(name, made, [tensor, *map(unwrapped, conditions)])
-    return found  # type: ignore[no-any-return]
+    result: Value = elementwise(name, made, [tensor, *map(unwrapped, conditions)])
+    return result  # type: ignore[no-any-return]
 
 
 @implements(np.apply_along_axis)
@@ -164,10 +164,10 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
 
     Parameters
     ----------
-    func1d: takes an array of one axis; its results have one shape and dtype
-    axis: of the lines
+    func1d: function of an array with one axis; its results have one shape and dtype
+    axis: axis along which the lines are
     arr: a tensor
-    args, kwargs: more arguments of the function
+    args, kwargs: further arguments of the function
 
     What the function raises on one rank, all ranks raise. ``ValueError`` if there is no line.
 
@@ -189,30 +189,31 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
     shapes = [layout.block_shape(lines.shape, device) for device in range(mesh.size)]
     filled = [all(n for number, n in enumerate(shape) if number != along) for shape in shapes]
     call = f"{name} along axis {along} of {tensor.shape} {tensor.dtype}"
-    own = layout.block_shape(lines.shape)
+    block_shape = layout.block_shape(lines.shape)
 
     def compute() -> Array | None:
-        if not all(n for number, n in enumerate(own) if number != along):
+        if not all(n for number, n in enumerate(block_shape) if number != along):
             return None
         return np.asarray(np.apply_along_axis(func1d, along, lines._block, *args, **kwargs), order="C")
 
-    made = together(name, mesh, call, compute)
+    results = together(name, mesh, call, compute)
 
     def look() -> tuple[Shape, str]:
-        assert made is not None
-        return made.shape[along : made.ndim - (tensor.ndim - along - 1)], dtype_text(made.dtype)
+        assert results is not None
+        return results.shape[along : results.ndim - (tensor.ndim - along - 1)], dtype_text(results.dtype)
 
-    told, text = looked_up(name, mesh, call, look, filled.index(True))
+    line_shape, text = looked_up(name, mesh, call, look, filled.index(True))
 
     def check() -> None:
-        if made is not None and list(look()[0]) != list(told):
-            raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {told}")
+        if results is not None and list(look()[0]) != list(line_shape):
+            raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {line_shape}")
 
     together(name, mesh, f"{call}: its results have one shape", check)
     dtype, axes = dtype_of_text(text), layout.axes
-    block = np.empty((*own[:along], *told, *own[along + 1 :]), dtype) if made is None else made
-    shape = (*tensor.shape[:along], *told, *tensor.shape[along + 1 :])
-    axes = (*axes[:along], *((),) * len(told), *axes[along + 1 :])
+    empty = (*block_shape[:along], *line_shape, *block_shape[along + 1 :])
+    block = np.empty(empty, dtype) if results is None else results
+    shape = (*tensor.shape[:along], *line_shape, *tensor.shape[along + 1 :])
+    axes = (*axes[:along], *((),) * len(line_shape), *axes[along + 1 :])
     return make(block.astype(dtype, copy=False), Layout(axes, mesh), shape, dtype)
 
 
@@ -222,18 +223,18 @@ def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
 
     Parameters
     ----------
-    func: takes a tensor and an axis
+    func: function of a tensor and an axis
     a: a tensor
-    axes: one axis, or several; they stay, with length 1
+    axes: one axis or several, which stay with length 1
     """
     tensor = as_tensor("numpy.apply_over_axes", a)
     for axis in normalised_axes(axes, tensor.ndim):
-        made: Value = func(tensor, axis)
-        if made.ndim == tensor.ndim - 1:
-            made = np.expand_dims(made, axis)
-        if made.ndim != tensor.ndim:
-            raise ValueError(f"numpy.apply_over_axes: a function of {tensor.ndim} axes gave {made.ndim}")
-        tensor = made
+        result: Value = func(tensor, axis)
+        if result.ndim == tensor.ndim - 1:
+            result = np.expand_dims(result, axis)
+        if result.ndim != tensor.ndim:
+            raise ValueError(f"numpy.apply_over_axes: a function of {tensor.ndim} axes gave {result.ndim}")
+        tensor = result
     return tensor
 
 
@@ -269,8 +270,8 @@ def _bits(
     (along,) = normalised_axes(axis, tensor.ndim)
     function(np.zeros((1,) * tensor.ndim, tensor.dtype), along)  # NumPy's error for the dtype, on all ranks
     shape = (*tensor.shape[:along], length(tensor.shape[along]), *tensor.shape[along + 1 :])
-    made = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
-    return make(*made, shape, np.dtype(np.uint8))
+    blocks = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
+    return make(*blocks, shape, np.dtype(np.uint8))
 
 
 _WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument

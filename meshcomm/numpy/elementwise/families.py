@@ -16,9 +16,9 @@ class Family(Generic[P, R]):
 
     Parameters
     ----------
-    source: the module of whose functions they take the arguments
-    like: the function whose arguments they take, as docstrings say; by default the first of the family
-    body: takes the name of a function, and then what the function takes
+    source: module with the functions whose arguments the family takes
+    like: function named in docstrings as the one with these arguments; by default the first one of the family
+    body: function of a name and the arguments of the function of that name
     """
 
     def __init__(self, source: str, like: str, body: Callable[Concatenate[str, P], R]) -> None:
@@ -29,9 +29,9 @@ class Family(Generic[P, R]):
 
         Parameters
         ----------
-        name: of the function
-        summary: the first paragraph of its docstring; by default its docstring is that of the body
-        arguments: the rest of its docstring; by default it names the function whose arguments this one takes
+        name: name of the function
+        summary: first paragraph of its docstring; by default the docstring of the body is used
+        arguments: rest of its docstring; by default a reference to the function with the same arguments
         """
         self._like = self._like or name
         if not summary:

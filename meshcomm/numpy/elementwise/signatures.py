@@ -42,19 +42,19 @@ def like_numpy(function: Function, ours: Function) -> Function:
         if len(args) == 1 and taken.issuperset(kwargs) and all(map(is_not, kwargs.values(), repeat(NO_VALUE))):
             return ours(*args, **kwargs)  # as the methods of tensors call it
         form = _form(function)
-        given = form.bind(*args, **kwargs).arguments
-        out = None if "out" in taken else given.pop("out", None)
-        for argument in [argument for argument in given if argument not in taken]:
-            value = given.pop(argument)
+        arguments = form.bind(*args, **kwargs).arguments
+        out = None if "out" in taken else arguments.pop("out", None)
+        for argument in [argument for argument in arguments if argument not in taken]:
+            value = arguments.pop(argument)
             if not _is_default(value, form.parameters[argument]):
                 raise TypeError(f"{name}: {argument}= is not supported for DTensors; leave it out")
-        made = ours(**{argument: value for argument, value in given.items() if value is not NO_VALUE})
+        result = ours(**{argument: value for argument, value in arguments.items() if value is not NO_VALUE})
         if out is None or out is NO_VALUE:
-            return made
-        made = completed(made)
+            return result
+        result = completed(result)
         kinds = _SAME_KIND.get(function.__name__)
-        casting: Casting = "same_kind" if kinds and _kind(given) in kinds else "unsafe"
-        return written(name, out, made, casting)
+        casting: Casting = "same_kind" if kinds and _kind(arguments) in kinds else "unsafe"
+        return written(name, out, result, casting)
 
     return called
 
@@ -116,9 +116,9 @@ def implements_each(*functions: Function) -> Callable[[Maker], Maker]:
     return define
 
 
-def _kind(given: Mapping[str, object]) -> str:
+def _kind(arguments: Mapping[str, object]) -> str:
     """Return the kind of the dtype of the first argument."""
-    return as_tensor("a reduction", next(iter(given.values()))).dtype.kind
+    return as_tensor("a reduction", next(iter(arguments.values()))).dtype.kind
 
 
 @lru_cache(maxsize=256)

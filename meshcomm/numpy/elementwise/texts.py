@@ -38,10 +38,10 @@ def _of_texts(function: Function) -> Function:
         arguments = list(bound.arguments.values())
         operands = [text_as_scalar(unwrapped(x)) for x in arguments[:count]]
         mesh = mesh_of(operands)
-        known = agree_on_plain(name, operands, mesh)
-        if function in (np.strings.partition, np.strings.rpartition) and shape_of(known[1]):
+        agreed = agree_on_plain(name, operands, mesh)
+        if function in (np.strings.partition, np.strings.rpartition) and shape_of(agreed[1]):
             raise TypeError(f"{name}: sep= is one text for DTensors, not an array")
-        return _computed(name, lambda *blocks: function(*blocks, *arguments[count:]), known, mesh)
+        return _computed(name, lambda *blocks: function(*blocks, *arguments[count:]), agreed, mesh)
 
     return applied
 
@@ -52,28 +52,28 @@ def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh
     shape = broadcast_shape(name, [shape_of(x) for x in operands])
     layout = common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, operands, shape, layout)
-    own = layout.block_shape(shape)
-    filled = 0 not in (own if 0 not in shape else ())  # NumPy says what it makes of no texts
+    size = layout.block_shape(shape)
+    filled = 0 not in (size if 0 not in shape else ())  # NumPy says what it makes of no texts
 
     def compute() -> tuple[Array, ...] | None:
-        made: Value = function(*blocks) if filled else None
-        return made if made is None or isinstance(made, tuple) else (made,)
+        result: Value = function(*blocks) if filled else None
+        return result if result is None or isinstance(result, tuple) else (result,)
 
-    made = together(name, mesh, f"{name} of {shape}", compute)
+    local = together(name, mesh, f"{name} of {shape}", compute)
     count = 3 if name.endswith("partition") else 1
-    dtypes = _dtypes(name, mesh, [(each.dtype.char, each.dtype.itemsize) for each in made or ()], count)
+    dtypes = _dtypes(name, mesh, [(array.dtype.char, array.dtype.itemsize) for array in local or ()], count)
     results = tuple(
-        make(np.empty(own, dtype) if made is None else np.asarray(made[i], dtype, order="C"), layout, shape, dtype)
+        make(np.empty(size, dtype) if local is None else np.asarray(local[i], dtype, order="C"), layout, shape, dtype)
         for i, dtype in enumerate(dtypes)
     )
     return results if count > 1 else results[0]
 
 
-def _dtypes(name: str, mesh: Mesh, own: list[tuple[str, int]], count: int) -> list[DType]:
-    """Return *count* dtypes, of the longest texts of all ranks; *own* are kinds and bytes on this one, if any."""
-    rows = Layout([tuple(each for each, _ in mesh.dims), ()], mesh)
+def _dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> list[DType]:
+    """Return *count* dtypes, of the longest texts of all ranks; *local* are kinds and bytes on this one, if any."""
+    rows = Layout([tuple(dim for dim, _ in mesh.dims), ()], mesh)
     sizes = np.zeros((1, 2 * count), np.int64)
-    sizes[0, : 2 * len(own)] = [number for kind, size in own for number in (ord(kind), size)]
-    most: Value = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
-    kinds = gathered(name, most).reshape(count, 2).tolist()
+    sizes[0, : 2 * len(local)] = [number for kind, size in local for number in (ord(kind), size)]
+    longest: Value = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
+    kinds = gathered(name, longest).reshape(count, 2).tolist()
     return [np.dtype(f"{chr(kind)}{size // np.dtype(f'{chr(kind)}1').itemsize}") for kind, size in kinds]

@@ -98,15 +98,15 @@ def clip(
     if options:
         raise TypeError(f"numpy.clip of DTensors takes no {', '.join(options)}=; it takes a_min, a_max, and out")
     bounds = [unwrapped(x) for x in (low, high)]
-    given = [x for x in bounds if x is not None]
+    present = [x for x in bounds if x is not None]
 
     lacking = [x is None for x in bounds]  # not the bounds, which a recipe would keep alive
 
     def clipped(block: Array, *others: Array, **into: object) -> object:
-        found = iter(others)
-        return np.clip(block, *(None if lacks else next(found) for lacks in lacking), **_single(into))
+        blocks = iter(others)
+        return np.clip(block, *(None if lacks else next(blocks) for lacks in lacking), **_single(into))
 
-    return deciding("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
+    return deciding("numpy.clip", clipped, [unwrapped(a), *present], _outs("clip", out))
 
 
 @operation(np.round, np.around)
@@ -114,8 +114,8 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
     def rounded(block: Array, **into: object) -> object:
-        made = np.round(block, decimals, **_single(into))
-        return exact_copy(made) if made is block else made  # NumPy returns integers as they are
+        result = np.round(block, decimals, **_single(into))
+        return exact_copy(result) if result is block else result  # NumPy returns integers as they are
 
     return deciding("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
 

@@ -31,11 +31,11 @@ def choose(
 
     Parameters
     ----------
-    a: integers, which broadcast with the choices
-    choices: several tensors and arrays, or one with an axis more
-    out: a tensor to write the result to
-    mode: what to do about an integer that is no number of a choice: a ``ValueError`` on all ranks, or to wrap or to
-        clip it
+    a: tensor or array of integers, which broadcasts with the choices
+    choices: sequence of tensors and arrays, or one tensor with an axis more
+    out: tensor to write the result to
+    mode: treatment of integers without a choice: ``raise`` a ``ValueError`` on all ranks, ``wrap`` them around, or
+        ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -47,12 +47,12 @@ def choose(
     """
     name = "numpy.choose"
     check_mode(name, mode)
-    given = unwrapped(choices)
-    if isinstance(given, DTensor):
-        whole = whole_along(given, (0,), name)
+    unwrapped_choices = unwrapped(choices)
+    if isinstance(unwrapped_choices, DTensor):
+        whole = whole_along(unwrapped_choices, (0,), name)
         listed: list[object] = [getitem(whole, number) for number in range(len(whole))]
     else:
-        listed = list(given)
+        listed = list(unwrapped_choices)
     if not listed:
         raise ShapeError(f"{name}: there must be a choice")
     numbers, *others = on_mesh(name, [a, *listed])
@@ -61,13 +61,13 @@ def choose(
         error = ValueError(f"{name}: an element is no number of one of the {len(others)} choices")
         check_within(name, [numbers], [(0, len(others))], lambda number, n: error)
         mode = "clip"  # a sample is one, which may be no choice
-    made = elementwise(
+    result = elementwise(
         name,
         lambda block, *arrays: _choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
         [numbers, *others],
     )
-    assert isinstance(made, DTensor)
-    return written(name, out, made)
+    assert isinstance(result, DTensor)
+    return written(name, out, result)
 
 
 @implements(np.select, partly=True)
@@ -86,9 +86,9 @@ def select(
         conditions = [np.asarray(block) for block in blocks[:count]]
         return np.select(conditions, blocks[count:-1], blocks[-1])
 
-    made = elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
-    assert isinstance(made, DTensor)
-    return made
+    result = elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
+    assert isinstance(result, DTensor)
+    return result
 
 
 @implements(np.unravel_index, partly=True)
@@ -112,14 +112,14 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     def row_numbers(block: Array) -> tuple[Array, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
-        found: tuple[Array, ...] = _unravel(
+        rows: tuple[Array, ...] = _unravel(
             np.asarray(block) % size, lengths, order
         )  # a sample is one, which may be out of bounds
-        return found
+        return rows
 
-    made = elementwise(name, row_numbers, [tensor])
-    assert isinstance(made, tuple)
-    return made
+    rows = elementwise(name, row_numbers, [tensor])
+    assert isinstance(rows, tuple)
+    return rows
 
 
 @implements(np.ravel_multi_index, partly=True)
@@ -134,28 +134,28 @@ def ravel_multi_index(
     lengths = (dims,) if isinstance(dims, int) else tuple(dims)
     index = on_mesh(name, multi_index)
     modes = (mode,) * len(lengths) if isinstance(mode, str) else tuple(mode)
-    for each in modes:
-        check_mode(name, each)
+    for axis_mode in modes:
+        check_mode(name, axis_mode)
     if not len(index) == len(lengths) == len(modes):
         raise ShapeError(f"{name}: {len(index)} indices and {len(modes)} modes for {len(lengths)} axes")
-    _ravel([np.empty(0, each.dtype) for each in index], lengths, "clip", order)
-    strict = [number for number, each in enumerate(modes) if each == "raise"]
+    _ravel([np.empty(0, array.dtype) for array in index], lengths, "clip", order)
+    strict = [number for number, axis_mode in enumerate(modes) if axis_mode == "raise"]
     check_within(
         name,
         [index[number] for number in strict],
         [(0, lengths[number]) for number in strict],
         lambda number, n: ValueError(f"{name}: invalid entry {number} in coordinates array, for an axis of {n}"),
     )
-    safe = tuple("clip" if each == "raise" else each for each in modes)
-    if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(each) for each in index]):
+    safe = tuple("clip" if axis_mode == "raise" else axis_mode for axis_mode in modes)
+    if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(array) for array in index]):
         raise ValueError(f"{name}: no entry fits an axis of 0")  # on all ranks, also those without an element
-    made = elementwise(
+    flat = elementwise(
         name,
         lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
         index,
     )
-    assert isinstance(made, DTensor)
-    return made
+    assert isinstance(flat, DTensor)
+    return flat
 
 
 @implements(np.ix_)
@@ -164,10 +164,10 @@ def ix_(*args: object) -> tuple[object, ...]:
 
     A mask stands for where it is true. Collective over the mesh of a tensor of bool.
     """
-    made = list[object]()
-    for number, each in enumerate(args):
-        held = unwrapped(each)
-        one: DTensor | Array = held if isinstance(held, DTensor) else np.asarray(held)
+    indices = list[object]()
+    for number, sequence in enumerate(args):
+        value = unwrapped(sequence)
+        one: DTensor | Array = value if isinstance(value, DTensor) else np.asarray(value)
         if one.ndim != 1:
             raise ShapeError("numpy.ix_: Cross index must be 1 dimensional")
         if not isinstance(one, DTensor) and not one.size:
@@ -175,8 +175,8 @@ def ix_(*args: object) -> tuple[object, ...]:
         if one.dtype == bool:
             (one,) = indices_of_mask(one)
         others = [axis for axis in range(len(args)) if axis != number]
-        made.append(np.expand_dims(one, tuple(others)))
-    return tuple(made)
+        indices.append(np.expand_dims(one, tuple(others)))
+    return tuple(indices)
 
 
 @implements(np.diag_indices_from, partly=True)

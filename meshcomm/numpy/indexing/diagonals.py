@@ -28,7 +28,7 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import sum
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 
 class Diagonal(NamedTuple):
@@ -36,9 +36,9 @@ class Diagonal(NamedTuple):
 
     Parameters
     ----------
-    spec: how it is cut
-    length: its number of elements
-    rows, columns: which rows and columns of the block of a device it crosses, as many of both
+    spec: sharding spec of the diagonal
+    length: number of elements of the diagonal
+    rows, columns: slices of the rows and columns of the block of a device that it crosses, of equal lengths
     """
 
     spec: Names
@@ -56,10 +56,10 @@ def kept_diagonal(
 
     Parameters
     ----------
-    layout, shape: of the array
-    axes: that of the rows, and that of the columns
-    offset: how many columns the diagonal is right of the main one
-    device: whose block is asked about; None for a rank outside of the mesh
+    layout, shape: layout and shape of the array
+    axes: axis of the rows and axis of the columns
+    offset: number of columns by which the diagonal is right of the main one
+    device: device that has the block; None for a rank outside of the mesh
 
     >>> from meshcomm import Mesh
     >>> layout = Layout(["x", "y"], Mesh(range(4), {"x": 2, "y": 2}))
@@ -105,8 +105,8 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     Parameters
     ----------
     a: a tensor of two axes or more
-    offset: how many columns the diagonal is right of the main one
-    axis1, axis2: the axis of the rows, and that of the columns
+    offset: number of columns by which the diagonal is right of the main one
+    axis1, axis2: axis of the rows and axis of the columns
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -119,7 +119,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     tensor = as_tensor("diagonal", a)
     if tensor.ndim < 2:
         raise ShapeError(f"diagonal takes a tensor of 2 axes or more, not of shape {tensor.shape}")
-    rows, columns = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    rows, columns = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)
@@ -132,9 +132,9 @@ def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
 
 
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
-    found = _kept(tensor, rows, columns, offset)
-    if found is not None:
-        return viewed(lambda _: found._block, tensor, found.layout, of)
+    kept_view = _kept(tensor, rows, columns, offset)
+    if kept_view is not None:
+        return viewed(lambda _: kept_view._block, tensor, kept_view.layout, of)
     moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, of)
@@ -149,15 +149,15 @@ def _writeable(array: Array, rows: int, columns: int) -> Array:
 
 def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
     """Return a diagonal that stays where it is, or None."""
-    found = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
-    if found is None:
+    part = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
+    if part is None:
         return None
     others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
-    layout = Layout([*(tensor.layout.axes[axis] for axis in others), found.spec], tensor.mesh)
+    layout = Layout([*(tensor.layout.axes[axis] for axis in others), part.spec], tensor.mesh)
     taken = [slice(None)] * tensor.ndim
-    taken[rows], taken[columns] = found.rows, found.columns
+    taken[rows], taken[columns] = part.rows, part.columns
     local = on_blocks(lambda block: _writeable(block[tuple(taken)], rows, columns), tensor)
-    return make(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
+    return make(local, layout, (*(tensor.shape[axis] for axis in others), part.length), tensor.dtype)
 
 
 @implements(np.trace, partly=True)

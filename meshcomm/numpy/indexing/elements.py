@@ -47,10 +47,10 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> Value:
     where = _where(spec)
     if where is None:
         return None
-    found = where.find(index)
-    if found is None:
+    location = where.find(index)
+    if location is None:
         return None
-    device, at = found
+    device, at = location
     block = tensor._block
     if where.is_whole:
         return _as_tensor(block[at], spec)
@@ -72,7 +72,7 @@ def _as_tensor(value: Value, spec: TensorSpec) -> DTensor:
     return make(np.array(value, spec.dtype), where.result, (), spec.dtype)
 
 
-def _paged(tensor: DTensor, index: Sequence[int], where: "_Where") -> Value:
+def _paged(tensor: DTensor, index: Sequence[int], where: "_ElementOwners") -> Value:
     """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
     pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
@@ -105,18 +105,18 @@ def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Arra
         return None
     if isinstance(value, DTensor) and (value.mesh is not spec.mesh or value.dtype.kind not in KINDS):
         return None
-    found = where.find(index)
-    if found is None:
+    location = where.find(index)
+    if location is None:
         return None
     pages = PAGES.get(id(tensor))
     if pages is not None:
         pages.write(index, value._block[()] if isinstance(value, DTensor) else value)
-    device, at = found
+    device, at = location
     is_here = where.is_whole or where.is_here(device)
     return (tensor._block, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
 
 
-class _Where:
+class _ElementOwners:
     """Which device has an element, and where in its block."""
 
     def __init__(self, spec: TensorSpec, cuts: Sequence[Consecutive]) -> None:
@@ -130,8 +130,8 @@ class _Where:
 
     def is_here(self, device: int) -> bool:
         """Return whether this rank has the same block as *device*."""
-        own = self._mesh.rank
-        return own is not None and self._numbers[own] == self._numbers[device]
+        rank = self._mesh.rank
+        return rank is not None and self._numbers[rank] == self._numbers[device]
 
     def find(self, index: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
         """Return the first device that has the element at *index*, and where; None if it is out of bounds."""
@@ -147,9 +147,9 @@ class _Where:
 
 
 @lru_cache(maxsize=1024)
-def _where(spec: TensorSpec) -> _Where | None:
+def _where(spec: TensorSpec) -> _ElementOwners | None:
     """Return where elements are; None for tensors whose elements go the long way."""
     if spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
         return None
     cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-    return _Where(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None
+    return _ElementOwners(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None

@@ -31,10 +31,10 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
     kind = _checked(tensor, names)
 
     def copied(block: Array) -> Array:
-        made = np.zeros(block.shape, kind)
+        copy = np.zeros(block.shape, kind)
         for name in names:
-            made[name] = block[name]
-        return made
+            copy[name] = block[name]
+        return copy
 
     def fetch(base: DTensor) -> DTensor:
         return mapped(copied, base, dtype=kind)
@@ -52,20 +52,20 @@ def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Cal
     *assign* writes a value to a tensor.
     """
     kind = _checked(tensor, names)
-    given = unwrapped(value)
-    if isinstance(given, tuple):
-        given = np.array(given, kind)
-    of = given.dtype.names if isinstance(given, DTensor | np.ndarray | np.void) else None
+    record = unwrapped(value)
+    if isinstance(record, tuple):
+        record = np.array(record, kind)
+    of = record.dtype.names if isinstance(record, DTensor | np.ndarray | np.void) else None
     if of is not None and len(of) != len(names):
         raise DTypeError(f"a value with the fields {', '.join(of)} is assigned to {', '.join(names)}")
     for number, name in enumerate(names):
-        assign(field(tensor, name), given if of is None else given[of[number]])  # type: ignore[index]
+        assign(field(tensor, name), record if of is None else record[of[number]])  # type: ignore[index]
 
 
 def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
     """Return the dtype of some fields. ``KeyError`` if there is no such one, as NumPy raises it."""
-    found: np.dtype[np.void] = np.empty(0, tensor.dtype)[list(names)].dtype
-    return found
+    dtype: np.dtype[np.void] = np.empty(0, tensor.dtype)[list(names)].dtype
+    return dtype
 
 
 def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
@@ -79,13 +79,13 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
         return tensor.dtype.names[index]
     if isinstance(index, str):
         return index
-    names = isinstance(index, list) and bool(index) and all(isinstance(each, str) for each in index)
+    names = isinstance(index, list) and bool(index) and all(isinstance(name, str) for name in index)
     return list(index) if names else None  # type: ignore[call-overload]
 
 
 @implements_each(operator.eq, operator.ne)
 def _compared(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
     def compared(left: object, right: object) -> object:
-        return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(each)) for each in (left, right)])
+        return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(x)) for x in (left, right)])
 
     return compared

@@ -42,20 +42,23 @@ Take: TypeAlias = Callable[[DTensor, Items], DTensor]
 
 IndexArray: TypeAlias = DTensor | Indices
 
+Nonzero: TypeAlias = Callable[[Any], tuple[IndexArray, ...]]
+"""Returns where a mask is true."""
+
 _MOST_AXES = 64
 """Axes. NumPy 2 allows no more."""
 
 
-class Request(NamedTuple):
+class IndexRequest(NamedTuple):
     """An index with arrays, in parts.
 
     Parameters
     ----------
-    items: the slices and new axes, for the base; axes with index arrays are whole
-    axes: of the base, those with index arrays, ascending
-    indices: for each of them, the indices; integers from 0 on, once they are checked
-    shape: that the indices broadcast to
-    at: where the axes of the index are among those of the result
+    items: slices and new axes, which are applied first and give the base; axes with index arrays stay whole
+    axes: axes of the base that have index arrays, ascending
+    indices: index array of each of these axes; integers from 0 on, once they are checked
+    shape: shape to which the index arrays broadcast
+    at: first axis of the result that is one of the index
     """
 
     items: Items
@@ -67,13 +70,13 @@ class Request(NamedTuple):
 
 def has_arrays(index: object) -> bool:
     """Return whether an *index* has arrays, tensors, lists or masks in it, so that it is no slice."""
-    for each in index if isinstance(index, tuple) else (index,):
-        if each is None or each is Ellipsis or (isinstance(each, slice | int | np.integer) and not _is_bool(each)):
+    for item in index if isinstance(index, tuple) else (index,):
+        if item is None or item is Ellipsis or (isinstance(item, slice | int | np.integer) and not _is_bool(item)):
             continue
-        held = as_array_of(unwrapped(each))
-        if _is_bool(held) or isinstance(held, list | tuple | range):
+        part = as_array_of(unwrapped(item))
+        if _is_bool(part) or isinstance(part, list | tuple | range):
             return True
-        if isinstance(held, np.ndarray | DTensor) and (held.ndim or held.dtype == bool or held.dtype.kind not in "iu"):
+        if isinstance(part, np.ndarray | DTensor) and (part.ndim or part.dtype == bool or part.dtype.kind not in "iu"):
             return True
     return False
 
@@ -92,70 +95,70 @@ def _is_bool(x: object) -> bool:
 # -- from an index to a request ---------------------------------------------------------------------------------------
 
 
-def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], tuple[IndexArray, ...]]) -> Request:
+def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> IndexRequest:
     """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays, or masks.
 
     Parameters
     ----------
-    name: of the operation
-    tensor: whose elements are meant
-    index: with arrays
-    nonzero: returns where a mask is true
+    name: name of the operation
+    tensor: indexed tensor
+    index: index with arrays
+    nonzero: function that returns the indices of the true elements of a mask
     """
-    given = [_normal(each) for each in (index if isinstance(index, tuple) else (index,))]
-    plain = [each for each in given if isinstance(each, np.ndarray)]
-    agree_on_plain(name, [tensor, *plain], mesh_of([tensor, *given]))  # which refuses an index on another mesh
-    full = _expanded(index, given, tensor.shape)
+    parts = [_normal(item) for item in (index if isinstance(index, tuple) else (index,))]
+    plain = [part for part in parts if isinstance(part, np.ndarray)]
+    agree_on_plain(name, [tensor, *plain], mesh_of([tensor, *parts]))  # which refuses an index on another mesh
+    full = _expanded(index, parts, tensor.shape)
     items: list[Item] = []  # of the base
     arrays: dict[int, IndexArray] = {}
     axis, positions = 0, list[int]()  # positions: where in the index an array is, or an integer
-    for position, each in enumerate(full):
-        if each is None:
+    for position, part in enumerate(full):
+        if part is None:
             items.append(None)
-        elif _is_mask(each):
-            _check_mask(each, tensor.shape, axis)
-            found: tuple[IndexArray, ...] = nonzero(each) if each.ndim else ()
-            if not each.ndim:  # true or false for an axis of its own
+        elif _is_mask(part):
+            _check_mask(part, tensor.shape, axis)
+            index_arrays: tuple[IndexArray, ...] = nonzero(part) if part.ndim else ()
+            if not part.ndim:  # true or false for an axis of its own
                 items.append(None)
-                found = (np.zeros(int(bool(each)), dtype=np.intp),)
-            for number, one in enumerate(found):
-                arrays[len(items) - (not each.ndim)] = one
-                if each.ndim:
+                index_arrays = (np.zeros(int(bool(part)), dtype=np.intp),)
+            for number, one in enumerate(index_arrays):
+                arrays[len(items) - (not part.ndim)] = one
+                if part.ndim:
                     items.append(AxisSlice(0, tensor.shape[axis + number]))
-            axis += each.ndim
+            axis += part.ndim
             positions.append(position)
-        elif isinstance(each, np.ndarray | DTensor):
-            arrays[len(items)] = each
+        elif isinstance(part, np.ndarray | DTensor):
+            arrays[len(items)] = part
             items.append(AxisSlice(0, tensor.shape[axis]))
             positions.append(position)
             axis += 1
         else:
-            items.append(parsed_index(each, (tensor.shape[axis],))[0])
+            items.append(parsed_index(part, (tensor.shape[axis],))[0])
             if isinstance(items[-1], int):  # an integer is an index array here
                 arrays[len(items) - 1] = np.asarray(items[-1], dtype=np.intp)
                 items[-1] = AxisSlice(0, tensor.shape[axis])
                 positions.append(position)
             axis += 1
-    shape_found = _broadcast(arrays, len(items))
     together = positions == list(range(positions[0], positions[0] + len(positions)))
-    return Request(tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0)
+    at = min(arrays) if together else 0
+    return IndexRequest(tuple(items), tuple(arrays), tuple(arrays.values()), _broadcast(arrays, len(items)), at)
 
 
-def _normal(each: object) -> Value:
+def _normal(part: object) -> Value:
     """Return one part of an index: an integer, slice, None or ..., or an array or a tensor of integers or bools."""
-    held = as_array_of(unwrapped(each))
-    if held is None or held is Ellipsis or isinstance(held, slice):
-        return held
-    if _is_bool(held):
-        return np.asarray(held)
-    if isinstance(held, list | tuple | range):
-        made = as_index(held) if len(held) else np.zeros(0, dtype=np.intp)
-        held = made.astype(np.intp) if not made.size and made.dtype.kind == "f" else made
-    if not isinstance(held, np.ndarray | DTensor):
-        return held
-    if held.dtype.kind not in "iub":
-        raise IndexError(f"index of dtype {held.dtype}: arrays used as indices have integers or bools")
-    return operator.index(held) if isinstance(held, np.ndarray) and not held.ndim and held.dtype != bool else held
+    value = as_array_of(unwrapped(part))
+    if value is None or value is Ellipsis or isinstance(value, slice):
+        return value
+    if _is_bool(value):
+        return np.asarray(value)
+    if isinstance(value, list | tuple | range):
+        array = as_index(value) if len(value) else np.zeros(0, dtype=np.intp)
+        value = array.astype(np.intp) if not array.size and array.dtype.kind == "f" else array
+    if not isinstance(value, np.ndarray | DTensor):
+        return value
+    if value.dtype.kind not in "iub":
+        raise IndexError(f"index of dtype {value.dtype}: arrays used as indices have integers or bools")
+    return operator.index(value) if isinstance(value, np.ndarray) and not value.ndim and value.dtype != bool else value
 
 
 def as_index(items: Sequence[object]) -> Array:
@@ -166,29 +169,29 @@ def as_index(items: Sequence[object]) -> Array:
         raise IndexError(f"a list used as index has integers or bools, not {quote(items)}") from None
 
 
-def _is_mask(each: object) -> bool:
-    return isinstance(each, np.ndarray | DTensor) and each.dtype == bool
+def _is_mask(part: object) -> bool:
+    return isinstance(part, np.ndarray | DTensor) and part.dtype == bool
 
 
-def _axes_of(each: object) -> int:
+def _axes_of(part: object) -> int:
     """Return how many axes of the tensor a part of an index is for."""
-    if each is None:
+    if part is None:
         return 0
-    return each.ndim if _is_mask(each) else 1  # type: ignore[attr-defined]
+    return part.ndim if _is_mask(part) else 1  # type: ignore[attr-defined]
 
 
-def _expanded(index: object, given: list[Any], shape: Shape) -> list[Any]:
+def _expanded(index: object, parts: list[Any], shape: Shape) -> list[Any]:
     """Return the parts of an index, with slices for the axes that ... stands for, or that are left."""
-    ellipses = [position for position, each in enumerate(given) if each is Ellipsis]
+    ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
     if len(ellipses) > 1:
         raise IndexError(f"index {quote(index)} has {len(ellipses)} ellipses (...); one at most")
-    taken = sum(_axes_of(each) for each in given if each is not Ellipsis)
+    taken = sum(_axes_of(part) for part in parts if part is not Ellipsis)
     if taken > len(shape):
         raise IndexError(
             f"too many indices: {quote(index)} is for {taken} of the {counted(len(shape), 'axis')} of shape {shape}"
         )
-    at = ellipses[0] if ellipses else len(given)
-    return [*given[:at], *[slice(None)] * (len(shape) - taken), *given[at + 1 :]]
+    at = ellipses[0] if ellipses else len(parts)
+    return [*parts[:at], *[slice(None)] * (len(shape) - taken), *parts[at + 1 :]]
 
 
 def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
@@ -217,14 +220,14 @@ def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
 # -- where the rows are -----------------------------------------------------------------------------------------------
 
 
-class Share(NamedTuple):
+class IndexShare(NamedTuple):
     """What this rank needs of an index array, and which box of it that is."""
 
     array: Indices
     box: Box
 
 
-class _Axis(NamedTuple):
+class _IndexedAxis(NamedTuple):
     """One axis of the base with an index: how it is cut, how long its blocks are, and who has them in the group."""
 
     cut: AnyCut
@@ -236,12 +239,12 @@ class _Axis(NamedTuple):
         return (np.zeros((), dtype=np.intp), indices) if self.cut.blocks == 1 else self.cut.find(indices)
 
 
-def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
+def _axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
     mesh, cut = base.mesh, base.layout.cut(axis, base.shape[axis])
     numbers = np.arange(cut.blocks, dtype=np.intp)
-    own = tuple(base.layout.axes[axis])
+    dims = tuple(base.layout.axes[axis])
     coordinates = (
-        dict(zip(own, np.unravel_index(numbers, [mesh.dim_size(name) for name in own]), strict=True)) if own else {}
+        dict(zip(dims, np.unravel_index(numbers, [mesh.dim_size(name) for name in dims]), strict=True)) if dims else {}
     )
     positions = np.zeros(cut.blocks, dtype=np.intp)
     stride = 1
@@ -249,24 +252,24 @@ def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
         if name in coordinates:
             positions += coordinates[name] * stride
         stride *= mesh.dim_size(name)
-    return _Axis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
+    return _IndexedAxis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned(axes: Sequence[_Axis], indices: Sequence[Share], shape: Shape, of_base: Sequence[int]) -> Owned:
+def _owned(axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
 
     Parameters
     ----------
-    axes, indices: of the base, and what is asked for along each of them
-    shape: of the index on this rank
-    of_base: the numbers of the axes, for messages
+    axes, indices: axes of the base, and the indices along each of them
+    shape: shape of the index on this rank
+    of_base: numbers of the axes, for messages
     """
     axis, cut = axes[0], axes[0].cut
     if len(axes) == 1 and cut.blocks == 1:
-        here = in_bounds(indices[0], of_base[0], cut.length)
-        flat = np.ascontiguousarray(np.broadcast_to(here, shape), dtype=np.intp).reshape(-1)
+        in_axis = in_bounds(indices[0], of_base[0], cut.length)
+        flat = np.ascontiguousarray(np.broadcast_to(in_axis, shape), dtype=np.intp).reshape(-1)
         return Owned(np.zeros(len(flat), np.int32), flat)
     if len(axes) == 1 and cut.is_consecutive:
         flat = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
@@ -276,14 +279,14 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[Share], shape: Shape, of_bas
         if wrong < 0:
             return Owned(owners, row_numbers)
     checked = [
-        in_bounds(each, number, axis.cut.length) for axis, each, number in zip(axes, indices, of_base, strict=True)
+        in_bounds(share, number, axis.cut.length) for axis, share, number in zip(axes, indices, of_base, strict=True)
     ]
     owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
-    for axis, each in zip(axes, checked, strict=True):
-        numbers, inside = axis.find(each)
+    for axis, axis_indices in zip(axes, checked, strict=True):
+        numbers, inside = axis.find(axis_indices)
         owners = owners + axis.positions[numbers]
         row_numbers = row_numbers * axis.lengths[numbers] + inside
-    return Owned(*[np.ascontiguousarray(np.broadcast_to(each, shape)).reshape(-1) for each in (owners, row_numbers)])
+    return Owned(*[np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1) for array in (owners, row_numbers)])
 
 
 def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
@@ -293,11 +296,11 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     """
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
-    found = [Share(each, ((0, len(each)),)) for each in np.unravel_index(indices, tensor.shape)]
-    return _owned([_axis(tensor, axis, names) for axis in axes], found, indices.shape, axes)
+    shares = [IndexShare(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
+    return _owned([_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
 
 
-def in_bounds(share: Share, axis: int, length: int) -> Indices:
+def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
     """Return indices from 0 on; ``IndexError`` for one that is out of bounds."""
     indices = share.array
     if not indices.size:
@@ -306,23 +309,21 @@ def in_bounds(share: Share, axis: int, length: int) -> Indices:
         return indices.astype(np.intp, copy=False)
     wrong = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
     if wrong.any():
-        first = [each[:1] for each in np.nonzero(wrong)]
-        at = tuple(int(global_indices(span, each)[0]) for span, each in zip(share.box, first, strict=True))
+        first = [line[:1] for line in np.nonzero(wrong)]
+        at = tuple(int(global_indices(span, local)[0]) for span, local in zip(share.box, first, strict=True))
         where = f", at {at} of the index array" if at else ""
         raise IndexError(f"index {indices[wrong][0]} is out of bounds for axis {axis} with size {length}{where}")
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
-def call_text(name: str, base: DTensor, asked: Request) -> str:
+def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     """Return what the ranks compare about a call with an index."""
     specs = base.layout.specs_text
-    index = ", ".join(
-        f"{each.shape} {each.layout.specs_text if isinstance(each, DTensor) else 'plain'}" for each in asked.indices
-    )
+    index = ", ".join(f"{x.shape} {x.layout.specs_text if isinstance(x, DTensor) else 'plain'}" for x in asked.indices)
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[Share]]) -> Owned:
+def _agreed(ranks: Ranks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -337,18 +338,18 @@ def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, lis
 # -- get --------------------------------------------------------------------------------------------------------------
 
 
-def get(name: str, base: DTensor, asked: Request) -> DTensor:
+def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
     """Return the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
     ----------
-    name: of the operation
-    base: what the slices of the index took
-    asked: the index
+    name: name of the operation
+    base: tensor after the slices of the index
+    asked: index in parts
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     layout = index_layout(base, asked, rest)
-    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
+    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
     at, count = asked.at, len(asked.shape)
     axes = [base.layout.axes[axis] for axis in rest]
     specs = (*axes[:at], *layout.axes, *axes[at:])
@@ -356,18 +357,18 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
     result = Layout(specs, base.mesh)
     names = _names(base, asked.axes)
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
 
     def fetched(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
-            own = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, base, asked, (own, index))
-            made = new_block(result.block_shape(shape), base.dtype)
-            rows = np.moveaxis(made, range(at, at + count), range(count))
-            rows = rows.reshape(prod(own), *rows.shape[count:])  # a view: the axes of the index are together
+            block_shape = layout.block_shape(asked.shape)
+            owned = _agreed(ranks, base, asked, (block_shape, index))
+            out = new_block(result.block_shape(shape), base.dtype)
+            rows = np.moveaxis(out, range(at, at + count), range(count))
+            rows = rows.reshape(prod(block_shape), *rows.shape[count:])  # a view: the axes of the index are together
             block = np.moveaxis(block, asked.axes, range(len(asked.axes)))
             fetch(ranks if names else None, block, len(asked.axes), owned, rows)
-        return made
+        return out
 
     return mapped(fetched, base, layout=result, shape=shape)
 
@@ -377,73 +378,73 @@ def _names(base: DTensor, axes: Sequence[int]) -> Names:
     return base.layout.dims_along(axes)
 
 
-def index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
+def index_layout(base: DTensor, asked: IndexRequest, rest: list[int]) -> Layout:
     """Return how the axes of the index are cut, by mesh dimensions that the other axes do not have."""
     used = {name for axis in rest for name in base.layout.axes[axis]}
-    tensors = [each for each in asked.indices if isinstance(each, DTensor)]
+    tensors = [array for array in asked.indices if isinstance(array, DTensor)]
     if tensors:
         common = common_layout(asked.shape, tensors)
         return Layout([free_names(names, used) for names in common.axes], base.mesh)
-    found: list[Names] = [()] * len(asked.shape)
+    specs: list[Names] = [()] * len(asked.shape)
     for axis, index in zip(asked.axes, asked.indices, strict=True):
         names = free_names(tuple(base.layout.axes[axis]), used)
         offset = len(asked.shape) - index.ndim
         long = [number for number in range(len(asked.shape)) if number >= offset and index.shape[number - offset] > 1]
-        if names and found:
+        if names and specs:
             to = long[0] if long else 0
-            found[to] = (*found[to], *names)
+            specs[to] = (*specs[to], *names)
             used.update(names)
-    return Layout(found, base.mesh)
+    return Layout(specs, base.mesh)
 
 
-def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> Share:
+def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> IndexShare:
     """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
     axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
     box = Layout(axes, layout.mesh).block_box(index.shape, device)
     local = relaid(index, axes, name, layout.mesh)._block if isinstance(index, DTensor) else cut_out(index, box)
-    return Share(np.asarray(local), box)
+    return IndexShare(np.asarray(local), box)
 
 
 # -- set --------------------------------------------------------------------------------------------------------------
 
 
-def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np.ufunc | None = None) -> None:
+def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* to the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
     ----------
-    name: of the operation
-    base: what the slices of the index took: a view
-    asked: the index
-    value: a number, array or tensor; None for a function of one operand
-    how: a universal function to combine what is there with the value, in the order of the index; by default, it
-        replaces that
+    name: name of the operation
+    base: view of the tensor after the slices of the index
+    asked: index in parts
+    value: number, array or tensor; None for a function of one operand
+    how: universal function that combines elements with the value, in the order of the index; by default the value
+        replaces them
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     names, count = _names(base, asked.axes), len(asked.axes)
     spread = None if value is None else in_front(name, base, asked, rest, value)
     constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
-    plain = not any(isinstance(each, DTensor) for each in asked.indices)
+    plain = not any(isinstance(array, DTensor) for array in asked.indices)
     # Each rank may know all indices and rows: then it writes those that it owns, and nothing travels.
     everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
     layout = _flat_layout(base, asked, () if everywhere else names)
-    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
+    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
     own_rows: Array | None = None
     if spread is not None:
         cut = [()] * len(asked.shape) if constant else layout.axes
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
         shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
         own_rows = local_rows(name, spread, shape, to, base.dtype if how is None else None)
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
 
     def delivered(block: Array) -> None:
         with ranks_along(name, base.mesh, names, text) as ranks:
-            own = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, base, asked, (own, index))
+            block_shape = layout.block_shape(asked.shape)
+            owned = _agreed(ranks, base, asked, (block_shape, index))
             block = np.moveaxis(block, asked.axes, range(count))
-            lines = None if own_rows is None else _lines(own_rows, None if constant else own, block, count)
+            lines = None if own_rows is None else _lines(own_rows, None if constant else block_shape, block, count)
             write = _writer(block, lines if constant else None, how)
             if constant:
                 lines = None
@@ -460,14 +461,14 @@ def _writer(block: Array, constant: Array | None, how: np.ufunc | None) -> Write
     """Return what writes rows to a block; all of them are *constant* if that is given."""
 
     def write(index: tuple[Indices, ...], rows: Array | None) -> None:
-        given = rows if constant is None else constant
+        values = rows if constant is None else constant
         if not len(index[0]):
             return
         if how is None:
-            assert given is not None
-            opaque(block)[index] = opaque(given)
+            assert values is not None
+            opaque(block)[index] = opaque(values)
         else:
-            how.at(block, index, *(() if given is None else (as_combined(how, given, block),)))
+            how.at(block, index, *(() if values is None else (as_combined(how, values, block),)))
 
     return write
 
@@ -481,44 +482,44 @@ def as_combined(how: np.ufunc, values: Array, block: Array) -> Array:
     return values.astype(kinds[1], copy=False) if kinds[0] == kinds[2] == block.dtype else values
 
 
-def _lines(rows: Array, own: Shape | None, block: Array, count: int) -> Array:
+def _lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> Array:
     """Return the rows that this rank has, one after the other, apart from the memory of *block*.
 
     Parameters
     ----------
-    rows: have the axes of the index first; those have length 1 where rows repeat
-    own: the shape of the index on this rank; None if all rows are one
-    block: to which rows are written, with its *count* axes that have an index first
+    rows: array with the axes of the index first, which have length 1 where rows repeat
+    block_shape: shape of the index on this rank; None if all rows are one
+    block: block to write to, with its *count* indexed axes first
     """
     row = block.shape[count:]
-    if own is None:
-        made = rows.reshape(rows.shape[rows.ndim - len(row) :])
+    if block_shape is None:
+        lines = rows.reshape(rows.shape[rows.ndim - len(row) :])
     else:
-        made = np.broadcast_to(rows, (*own, *row)).reshape(prod(own), *row)
-    return made.copy() if np.may_share_memory(made, block) else made
+        lines = np.broadcast_to(rows, (*block_shape, *row)).reshape(prod(block_shape), *row)
+    return lines.copy() if np.may_share_memory(lines, block) else lines
 
 
-def _flat_layout(base: DTensor, asked: Request, names: Names) -> Layout:
+def _flat_layout(base: DTensor, asked: IndexRequest, names: Names) -> Layout:
     """Return a layout of the index in which *names* cut it into consecutive stretches, in the order of the ranks."""
     first = next((axis for axis, n in enumerate(asked.shape) if n > 1), 0)
     return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
 
 
-def in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
+def in_front(name: str, base: DTensor, asked: IndexRequest, rest: list[int], value: Operand) -> Operand:
     """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
     lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
-    given = shape_of(value)
-    extra = len(given) - len(shape)
-    wide = (1,) * -extra + given[max(extra, 0) :]
+    value_shape = shape_of(value)
+    extra = len(value_shape) - len(shape)
+    wide = (1,) * -extra + value_shape[max(extra, 0) :]
     fits = all(n in (1, m) for n, m in zip(wide, shape, strict=True))
-    if not fits or any(n != 1 for n in given[: max(extra, 0)]):
+    if not fits or any(n != 1 for n in value_shape[: max(extra, 0)]):
         raise ShapeError(
-            f"{name}: shape mismatch: a value of shape {given} could not be broadcast to the indexing result of "
+            f"{name}: shape mismatch: a value of shape {value_shape} could not be broadcast to the indexing result of "
             f"shape {shape}"
         )
     if isinstance(value, DTensor):
-        value = np.reshape(value, wide) if given != wide else value
+        value = np.reshape(value, wide) if value_shape != wide else value
     else:
         value = np.asarray(value).reshape(wide)
     return np.moveaxis(value, tuple(range(at, at + count)), tuple(range(count)))  # type: ignore[type-var]
@@ -529,10 +530,10 @@ def local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: D
 
     Parameters
     ----------
-    name: of the operation
-    value: has as many axes as *shape*
-    shape, layout: of the rows
-    dtype: to which they are converted; None is that of the value
+    name: name of the operation
+    value: tensor or array with as many axes as *shape*
+    shape, layout: shape and layout of the rows
+    dtype: dtype of the returned rows; by default that of the value
     """
     axes = aligned_axes(shape_of(value), shape, layout)
     if isinstance(value, DTensor):

@@ -26,7 +26,7 @@ from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.indexing import setitem
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 Index: TypeAlias = tuple[slice | IndexArray, ...]
 
@@ -42,10 +42,10 @@ def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
 
     A plain array counts as replicated. *name* is the operation.
     """
-    given = [unwrapped(x) for x in operands]
-    mesh = mesh_of(given)
-    known = agree_on_plain(name, given, mesh)
-    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in known]
+    unwrapped_operands = [unwrapped(x) for x in operands]
+    mesh = mesh_of(unwrapped_operands)
+    agreed = agree_on_plain(name, unwrapped_operands, mesh)
+    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed]
 
 
 def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
@@ -55,21 +55,21 @@ def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
     return make(on_device(mesh, lambda _: indices_along(layout, shape, axis)), layout, shape, np.dtype(np.intp))
 
 
-def flattened(name: str, operand: object) -> IndexArray:
+def flat_operand(name: str, operand: object) -> IndexArray:
     """Return a tensor, array or number with one axis. Collective if elements of a tensor have to move."""
-    given = unwrapped(operand)
-    if isinstance(given, DTensor):
-        return given if given.ndim == 1 else regrouped(given, (given.size,), name=name)
-    return np.ravel(as_array(given))
+    value = unwrapped(operand)
+    if isinstance(value, DTensor):
+        return value if value.ndim == 1 else regrouped(value, (value.size,), name=name)
+    return np.ravel(as_array(value))
 
 
 def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArray) -> IndexArray:
     """Return what an elementwise *function* makes of *indices*."""
     if not isinstance(indices, DTensor):
         return function(indices)
-    made = elementwise(name, function, [indices])
-    assert isinstance(made, DTensor)
-    return made
+    result = elementwise(name, function, [indices])
+    assert isinstance(result, DTensor)
+    return result
 
 
 def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
@@ -95,15 +95,15 @@ def check_square(name: str, shape: Shape, free: int) -> None:
         raise ShapeError(f"{name} of shape {shape}: all axes must be of equal length")
 
 
-def integers(name: str, indices: object) -> IndexArray:
+def integer_indices(name: str, indices: object) -> IndexArray:
     """Return *indices* as integers; NumPy's ``TypeError`` for others than integers and bools."""
-    given = unwrapped(indices)
-    array = given if isinstance(given, DTensor) else as_array(given)
+    value = unwrapped(indices)
+    array = value if isinstance(value, DTensor) else as_array(value)
     if (
         not isinstance(array, DTensor)
         and not array.size
         and array.dtype.kind == "f"
-        and not isinstance(given, np.ndarray)
+        and not isinstance(value, np.ndarray)
     ):
         return array.astype(np.intp)  # an empty list
     np.empty(0, array.dtype).astype(np.intp, casting="same_kind")
@@ -131,10 +131,10 @@ def check_within(
 
     Parameters
     ----------
-    name: of the operation
-    arrays: of integers
-    bounds: for each of them, the lowest number, and the one after the highest
-    error: makes an exception of an element that is out of bounds, and the upper bound
+    name: name of the operation
+    arrays: tensors and arrays of integers
+    bounds: lowest number of each of them, and the one after the highest
+    error: function of an element that is out of bounds and the upper bound, which returns the exception
     """
 
     def check() -> None:
@@ -150,7 +150,7 @@ def check_within(
     if not tensors:
         check()
         return
-    text = f"{name} of indices of {', '.join(str(each.shape) for each in arrays)} in {bounds}"
+    text = f"{name} of indices of {', '.join(str(array.shape) for array in arrays)} in {bounds}"
     together(name, mesh_of(tensors), text, check)
 
 
@@ -163,11 +163,11 @@ def along(name: str, tensor: DTensor, indices: object, axis: int | None, mode: s
     ``IndexError`` for one that is out of bounds, if no mode is for those: for flat ones here, else where it is used.
     """
     check_mode(name, mode)
-    found = integers(name, indices)
+    checked = integer_indices(name, indices)
     if axis is None:
-        return flat(name, tensor, found, mode)
-    number = axis_of(axis, tensor.ndim)
-    return (*[slice(None)] * number, with_mode(name, found, tensor.shape[number], mode))
+        return flat(name, tensor, checked, mode)
+    number = normalised_axis(axis, tensor.ndim)
+    return (*[slice(None)] * number, with_mode(name, checked, tensor.shape[number], mode))
 
 
 def flat(name: str, tensor: DTensor, indices: IndexArray, mode: str = "raise") -> Index:
@@ -197,33 +197,33 @@ def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
 
     if not isinstance(indices, DTensor):
         return by_axis(indices)
-    made = elementwise(name, by_axis, [indices])
-    assert isinstance(made, tuple)
-    return made
+    index = elementwise(name, by_axis, [indices])
+    assert isinstance(index, tuple)
+    return index
 
 
 def beside(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:
     """Return indices for each element along *axis*, and the axis, for the functions of NumPy ``..._along_axis``."""
-    given = unwrapped(indices)
-    found = given if isinstance(given, DTensor) else as_array(given)
-    if found.dtype.kind not in "iu":
-        raise IndexError(f"{name}: `indices` must be an integer array, not one of {found.dtype}")
+    value = unwrapped(indices)
+    array = value if isinstance(value, DTensor) else as_array(value)
+    if array.dtype.kind not in "iu":
+        raise IndexError(f"{name}: `indices` must be an integer array, not one of {array.dtype}")
     if axis is None:
-        if found.ndim != 1:
-            raise ShapeError(f"{name}: with axis=None, indices have one axis, not shape {found.shape}")
-        return found, None
-    number = axis_of(axis, tensor.ndim)
-    if found.ndim != tensor.ndim:
+        if array.ndim != 1:
+            raise ShapeError(f"{name}: with axis=None, indices have one axis, not shape {array.shape}")
+        return array, None
+    number = normalised_axis(axis, tensor.ndim)
+    if array.ndim != tensor.ndim:
         raise ShapeError(
-            f"{name}: indices of shape {found.shape} must have as many axes as the tensor of {tensor.shape}"
+            f"{name}: indices of shape {array.shape} must have as many axes as the tensor of {tensor.shape}"
         )
-    for other, (n, m) in enumerate(zip(tensor.shape, found.shape, strict=True)):
+    for other, (n, m) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         if other != number and n != m and 1 not in (n, m):
             raise IndexError(
-                f"{name}: shape mismatch: indices of shape {found.shape} do not broadcast with {tensor.shape} along "
+                f"{name}: shape mismatch: indices of shape {array.shape} do not broadcast with {tensor.shape} along "
                 f"axis {other}"
             )
-    return found, number
+    return array, number
 
 
 def beside_shape(tensor: DTensor, indices: IndexArray, axis: int) -> Shape:
@@ -255,13 +255,13 @@ def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
 
 def beside_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
     """Return the index for each axis of *tensor*: *indices* for *axis*, and numbers for the others."""
-    ndim, found = tensor.ndim, list[IndexArray]()
+    ndim, index = tensor.ndim, list[IndexArray]()
     for number, n in enumerate(tensor.shape):
         if number == axis:
-            found.append(indices)
+            index.append(indices)
         elif isinstance(indices, DTensor):
             names = indices.layout.axes[number] if indices.shape[number] == n else ()
-            found.append(numbers(tensor.mesh, number, ndim, names, n))
+            index.append(numbers(tensor.mesh, number, ndim, names, n))
         else:
-            found.append(np.arange(n, dtype=np.intp).reshape([-1 if a == number else 1 for a in range(ndim)]))
-    return tuple(found)
+            index.append(np.arange(n, dtype=np.intp).reshape([-1 if a == number else 1 for a in range(ndim)]))
+    return tuple(index)

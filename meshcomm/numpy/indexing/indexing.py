@@ -34,7 +34,7 @@ from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, share
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.pages import PAGES
-from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, own_part, result_shape
+from meshcomm.numpy.indexing.slicing import KeptSlice, index_text, kept_slice, own_part, result_shape
 
 GET, SET = "t[index]", "t[index] = value"
 
@@ -74,7 +74,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
 
 
 def _has_ellipsis(index: object) -> bool:
-    return any(each is Ellipsis for each in index) if isinstance(index, tuple) else index is Ellipsis
+    return any(item is Ellipsis for item in index) if isinstance(index, tuple) else index is Ellipsis
 
 
 def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
@@ -91,21 +91,21 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
 def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     """Return the slice that *items* take, or the call that takes it: a view that NumPy lets programs write to."""
     device = tensor.mesh.rank
-    kept = kept_slice(tensor.layout, tensor.shape, items, device)
+    part = kept_slice(tensor.layout, tensor.shape, items, device)
     of = sliced_outline(tensor, items)
-    if kept is None:
+    if part is None:
         return moved_from(tensor, _moved(tensor, items), of)
     if of.flags.writeable:
-        spec, at = TensorSpec(kept.layout, of.shape, tensor.dtype), _at(tensor._spec, items, kept, device)
+        spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _at(tensor._spec, items, part, device)
         begin, steps = offset_of(of, tensor), _steps(tensor, items)
-        return Call(OfSlice(at, spec, of.strides, begin, kept.lengths, steps), (tensor,))
-    some: tuple[Any, ...] = (..., *kept.block)
+        return Call(OfSlice(at, spec, of.strides, begin, part.lengths, steps), (tensor,))
+    within: tuple[Any, ...] = (..., *part.block)
 
     def take(block: Array) -> Array:
-        taken: Array = block[some]
-        return taken.reshape(kept.lengths)  # only axes of length 1 come and go
+        taken: Array = block[within]
+        return taken.reshape(part.lengths)  # only axes of length 1 come and go
 
-    return viewed(take, tensor, kept.layout, of)
+    return viewed(take, tensor, part.layout, of)
 
 
 def _steps(tensor: DTensor, items: Items) -> Shape:
@@ -113,21 +113,21 @@ def _steps(tensor: DTensor, items: Items) -> Shape:
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _at(spec: TensorSpec, items: Items, kept: Slice, device: int | None) -> At:
-    """Return where slices with the signature of *items* are in the block of *device*: the first one is *kept*."""
+def _at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> At:
+    """Return where slices with the signature of *items* are in the block of *device*: *part* is the first one."""
     begins = list[int | None]()
     of_axes = [item for item in items if item is not None]
     numbers = (0,) * len(of_axes) if device is None else spec.layout.block_numbers(device)
-    for item, its, number in zip(of_axes, spec.cuts or spec.find_cuts(), numbers, strict=True):
-        if its is None:
+    for item, starts, number in zip(of_axes, spec.cuts or spec.find_cuts(), numbers, strict=True):
+        if starts is None:
             begins.append(0)
-        elif its and isinstance(item, int) and its[number] <= item < its[number + 1]:
-            begins.append(its[number])
+        elif starts and isinstance(item, int) and starts[number] <= item < starts[number + 1]:
+            begins.append(starts[number])
         else:
             begins.append(None)  # what is in the block, or that nothing is, the signature says
     lengths = tuple([1 if isinstance(item, int) else item.length for item in of_axes])
     steps = tuple([1 if isinstance(item, int) else item.step for item in of_axes])
-    return At(kept.block, tuple(begins), lengths, steps)
+    return At(part.block, tuple(begins), lengths, steps)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
         then.append(inner)
         if not its_cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
-    some = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
+    moved = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
     rest = iter(then)
-    return _taken(some, tuple(None if item is None else next(rest) for item in items))
+    return _taken(moved, tuple(None if item is None else next(rest) for item in items))
 
 
 def _of_result(items: Items) -> list[AxisSlice | None]:
@@ -192,21 +192,21 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
         setitem(fields.field(tensor, names), Ellipsis, value)
         return None
     if names is not None:
-        fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
+        fields.set_fields(tensor, names, value, lambda target, part: setitem(target, Ellipsis, part))
         return None
     check_writable(SET, tensor, index=index)
-    given = unwrapped(value)
-    if isinstance(given, DTensor) and is_moved(given) and not has_arrays(index):
+    source = unwrapped(value)
+    if isinstance(source, DTensor) and is_moved(source) and not has_arrays(index):
         of = sliced_outline(tensor, parsed_index(index, tensor.shape))
-        if is_same_view(given, tensor, of):
+        if is_same_view(source, tensor, of):
             return None
-    is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
-    if is_record or (isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU"):
-        given = np.asarray(given, tensor.dtype)
-    if not is_operand(given):
-        raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
-    _check_kind(tensor, given)
-    (operand,) = agree_on_plain(SET, [given], tensor.mesh)
+    is_record = tensor.dtype.names is not None and isinstance(source, tuple | list)
+    if is_record or (isinstance(source, str | bytes) and tensor.dtype.kind in "mMSU"):
+        source = np.asarray(source, tensor.dtype)
+    if not is_operand(source):
+        raise TypeError(f"{SET}: a {type(source).__name__} is no number, array or tensor")
+    _check_kind(tensor, source)
+    (operand,) = agree_on_plain(SET, [source], tensor.mesh)
     return _setting(tensor, index, operand)
 
 
@@ -233,13 +233,13 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
         pages.write_slice(index, array)
     if not tensor._has_block:
         return True
-    own = own_part(tensor._spec, items, tensor.mesh.rank or 0)
+    block_and_value = own_part(tensor._spec, items, tensor.mesh.rank or 0)
     block: Array = tensor._block
-    if own is None:  # the dtype may be one of which NumPy warns
+    if block_and_value is None:  # the dtype may be one of which NumPy warns
         _copy(block.reshape(-1)[:0], array.reshape(-1)[:0])
     else:
-        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, own[1], strict=True))
-        _copy(block[(*own[0], ...)], array[at])
+        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, block_and_value[1], strict=True))
+        _copy(block[(*block_and_value[0], ...)], array[at])
     return True
 
 
@@ -288,9 +288,9 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     The slice is taken with positive steps, and keeps the axes that an index drops.
     """
     if elements.is_element(items, tensor):
-        found = elements.to_set(tensor, items, value)
-        if found is not None:
-            _copy(found[0][found[1]], value._block if isinstance(value, DTensor) else value)
+        target = elements.to_set(tensor, items, value)
+        if target is not None:
+            _copy(target[0][target[1]], value._block if isinstance(value, DTensor) else value)
             return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, AxisSlice) and item.step < 0 for item in items):
@@ -320,12 +320,12 @@ class _Assigning(NamedTuple):
 
     Parameters
     ----------
-    name: of the call
-    at, lengths: where the slice is in the block, and its shape there
-    axes: how the slice is cut; None for a number
-    edges: what moves of the tensor, if only what is next to cuts does
-    stays: whether nothing moves, and bytes need no care
-    device: that of this rank
+    name: name of the call
+    at, lengths: position of the slice in the block, and its shape there
+    axes: sharding specs of the slice; None if the value is a number
+    edges: moved edges of the value, if only elements next to cuts move
+    stays: whether nothing moves, and both dtypes are plain numbers
+    device: device of this rank
     """
 
     name: str
@@ -339,22 +339,22 @@ class _Assigning(NamedTuple):
     @classmethod
     def of(cls, name: str, tensor: DTensor, items: Items, value: Operand) -> "_Assigning | None":
         """Return how *value* is written to the slice of *items*; None if another way has to."""
-        given, device = shape_of(value), tensor.mesh.rank
-        if given and not (isinstance(value, DTensor) and given == result_shape(items)):
+        value_shape, device = shape_of(value), tensor.mesh.rank
+        if value_shape and not (isinstance(value, DTensor) and value_shape == result_shape(items)):
             return None
         if isinstance(value, DTensor) and value.mesh is not tensor.mesh:
             return None
-        kept = kept_slice(tensor.layout, tensor.shape, items, device)
-        if kept is None:
+        part = kept_slice(tensor.layout, tensor.shape, items, device)
+        if part is None:
             return None
         axes, edges, stays = None, None, True
-        if isinstance(value, DTensor) and given:
-            axes = kept.layout.axes
+        if isinstance(value, DTensor) and value_shape:
+            axes = part.layout.axes
             stays = value.layout.axes == axes
             edges = None if stays else edges_of(value._spec, axes)
             stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        at = _at(tensor._spec, items, kept, device)
-        return cls(name, at, kept.lengths, axes, edges, stays, device)
+        at = _at(tensor._spec, items, part, device)
+        return cls(name, at, part.lengths, axes, edges, stays, device)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
@@ -366,17 +366,17 @@ class _Assigning(NamedTuple):
         The slice begins at *starts* along each axis of the tensor; None: it is the first one of its signature.
         """
         pieces = None
-        found: Operand = value
+        source: Operand = value
         if isinstance(value, DTensor):
             if self.edges is not None:
                 pieces = None if self.device is None else self.edges.lazily(value, self.name, self.device)
             else:
-                found = (value if self.axes is None else relaid(value, self.axes, self.name))._block
+                source = (value if self.axes is None else relaid(value, self.axes, self.name))._block
         if self.device is None:
             return tensor
         block = tensor._block[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
         if pieces is None:
-            _copy(block, found)
+            _copy(block, source)
         elif pieces.waits:
             write_pieces(block, pieces, value)
         else:
@@ -388,12 +388,12 @@ class _Assigning(NamedTuple):
 
 def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
     """Return *value* with an axis, in order, for each axis of the tensor; it has length 1 where the value repeats."""
-    given = shape_of(value)
-    extra = len(given) - len(shape)
-    lengths = (1,) * -extra + given[max(extra, 0) :]
+    value_shape = shape_of(value)
+    extra = len(value_shape) - len(shape)
+    lengths = (1,) * -extra + value_shape[max(extra, 0) :]
     fits = all(n in (1, m) for n, m in zip(lengths, shape, strict=True))
-    if not fits or any(n != 1 for n in given[: max(extra, 0)]):
-        raise ShapeError(f"{SET}: a value of shape {given} does not broadcast to the shape {shape} of the slice")
+    if not fits or any(n != 1 for n in value_shape[: max(extra, 0)]):
+        raise ShapeError(f"{SET}: a value of shape {value_shape} does not broadcast to the shape {shape} of the slice")
     axes: list[int | None] = []  # for each axis of the tensor, which of the lengths it has; None: one that is dropped
     number, backward = 0, []
     for item in items:
@@ -407,9 +407,9 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
         number += 1
     wanted = tuple(1 if axis is None else lengths[axis] for axis in axes)
     if isinstance(value, DTensor):
-        kept = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
-        stays = {axis for axis in kept if axis is not None and shape[axis - extra] == given[axis]}
-        value = _reaxed(value, wanted, kept, stays)
+        kept_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
+        stays = {axis for axis in kept_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
+        value = _reaxed(value, wanted, kept_axes, stays)
     else:
         value = np.asarray(value).reshape(wanted)
     return np.flip(value, tuple(backward)) if backward else value
@@ -420,9 +420,9 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
 
     Parameters
     ----------
-    value: a tensor
-    shape: of the result
-    axes: for each axis of the result, which one of *value* it is; None for a new one
+    value: tensor
+    shape: shape of the result
+    axes: axis of *value* for each axis of the result; None for a new one
     stays: the axes of *value* that stay sharded; the others have length 1
     """
     whole = relaid(value, value.layout.only(stays).axes, SET)
@@ -436,12 +436,12 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
 
 def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
-    found: Operand | None = value
+    source: Operand | None = value
     if isinstance(value, DTensor):
-        found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh)._block
+        source = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh)._block
     elif isinstance(value, np.ndarray) and value.ndim > 0:
-        found = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
-    on_blocks(lambda block: _copy(block, found), region)
+        source = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
+    on_blocks(lambda block: _copy(block, source), region)
 
 
 def _copy(block: Array, value: Operand | None) -> None:

@@ -97,14 +97,14 @@ def block_of_mask(mask: Mask, tensor: DTensor) -> Array | None:
 # -- the short way ----------------------------------------------------------------------------------------------------
 
 
-class _Way(NamedTuple):
+class _MaskPlan(NamedTuple):
     """How a mask chooses among the rows of tensors of a spec, where nothing has to move.
 
     Parameters
     ----------
-    layout: of what is chosen, cut anywhere
-    call: what the ranks compare
-    starts: where the blocks of the first axis start, and the end of the last one; the other axes of the mask are whole
+    layout: layout of the chosen rows, apart from where they are cut
+    call: text of the call that ranks compare
+    starts: starts of the blocks of the first axis, and the end of the last one; the other axes of the mask are whole
     """
 
     layout: Layout
@@ -118,9 +118,9 @@ def taken(tensor: DTensor, index: object) -> DTensor | None:
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None:
         return None
-    own = _own(mask, tensor, way)
-    rows, chosen = _rows(tensor._block, own)
-    block = np.ascontiguousarray(rows[own] if chosen is None else rows.take(chosen, axis=0))
+    own_mask = _own(mask, tensor, way)
+    rows, chosen = _rows(tensor._block, own_mask)
+    block = np.ascontiguousarray(rows[own_mask] if chosen is None else rows.take(chosen, axis=0))
     ends = _ends(mask, way, tensor, len(block))
     return DTensor(block, _cut(tensor._spec, mask.ndim, ends), (ends[-1], *block.shape[1:]), tensor.dtype)
 
@@ -135,12 +135,12 @@ def put(tensor: DTensor, index: object, value: Value) -> bool | None:
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None or not _converts(value, tensor):
         return None
-    block, own = tensor._block, _own(mask, tensor, way)
-    rows, chosen = _rows(block, own)
+    block, own_mask = tensor._block, _own(mask, tensor, way)
+    rows, chosen = _rows(block, own_mask)
     if isinstance(value, np.ndarray):
         note(value, tensor.mesh)
     if isinstance(value, np.ndarray | DTensor) and value.ndim > tensor.ndim - mask.ndim and value.shape[0] != 1:
-        ends = _ends(mask, way, tensor, int(np.count_nonzero(own)) if chosen is None else len(chosen))
+        ends = _ends(mask, way, tensor, int(np.count_nonzero(own_mask)) if chosen is None else len(chosen))
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
         cut_as = _cut(tensor._spec, mask.ndim, ends)
@@ -149,7 +149,7 @@ def put(tensor: DTensor, index: object, value: Value) -> bool | None:
     if isinstance(value, DTensor) or not count_write(tensor):
         return None  # the long way moves it, or says why not
     try:
-        rows[own if chosen is None else chosen] = value
+        rows[own_mask if chosen is None else chosen] = value
     except (TypeError, ValueError, OverflowError):
         return None  # so it does for what the tensor cannot hold
     return True
@@ -193,14 +193,14 @@ def _spec_of(mask: Mask) -> TensorSpec | None:
 
 
 @lru_cache(maxsize=1024)
-def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _Way | None:
+def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPlan | None:
     """Return how a mask of *shape* chooses; None if something has to move first.
 
     Parameters
     ----------
-    spec: of the tensor
-    shape: of the mask
-    of_mask: its spec; None if all ranks have it whole
+    spec: spec of the tensor
+    shape: shape of the mask
+    of_mask: spec of the mask; None if all ranks have it whole
     """
     layout, ndim = spec.layout, len(shape)
     if spec.dtype.kind not in "biufc" or spec.mesh.size > SMALL_MESHES or any(n > 1 for n in layout.shape[1:]):
@@ -213,10 +213,10 @@ def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _Way | N
     call = f"{GET}: blocks with rows of {row} {spec.dtype} along {names} on {location_text(spec.mesh)}"
     along = layout.cut(0, spec.shape[0]).undealt
     starts = (*(along.start(number) for number in range(along.blocks)), spec.shape[0])
-    return _Way(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
+    return _MaskPlan(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
 
 
-def _own(mask: Mask, tensor: DTensor, way: _Way) -> Array:
+def _own(mask: Mask, tensor: DTensor, way: _MaskPlan) -> Array:
     """Return the mask of the block of this rank."""
     if isinstance(mask, DTensor):
         return mask._block
@@ -225,25 +225,25 @@ def _own(mask: Mask, tensor: DTensor, way: _Way) -> Array:
     return np.asarray(mask)[way.starts[number] : way.starts[number + 1]]
 
 
-def _rows(block: Value, own: Array) -> tuple[Array, Array | None]:
-    """Return the rows of a block, and which ones *own* chooses; if that is None, *own* says it in less time."""
-    if own.ndim == block.ndim or not block.flags.c_contiguous:
+def _rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
+    """Return the rows of a block, and which ones *own_mask* chooses; None where *own_mask* says it in less time."""
+    if own_mask.ndim == block.ndim or not block.flags.c_contiguous:
         return block, None
-    rest = block.shape[own.ndim :]
-    return block.reshape(prod(own.shape), *rest), np.flatnonzero(own)
+    rest = block.shape[own_mask.ndim :]
+    return block.reshape(prod(own_mask.shape), *rest), np.flatnonzero(own_mask)
 
 
-def _ends(mask: Mask, way: _Way, tensor: DTensor, count: int) -> tuple[int, ...]:
+def _ends(mask: Mask, way: _MaskPlan, tensor: DTensor, count: int) -> tuple[int, ...]:
     """Return where the rows end that each block has, of which this rank has *count*. Collective if nobody knows."""
     if not isinstance(mask, DTensor):
         whole, starts = np.asarray(mask), way.starts
         counts = (int(np.count_nonzero(whole[start:stop])) for start, stop in pairwise(starts))
         return 0, *accumulate(counts)
     version = mask._storage.version if is_scripted() and mask._storage.source is None else None
-    known = _counted.get(id(mask))
-    if known is not None and known[:2] == (version, mask._storage):
+    entry = _counted.get(id(mask))
+    if entry is not None and entry[:2] == (version, mask._storage):
         location_in(tensor.mesh)  # which may be closed
-        return known[2]
+        return entry[2]
     ends = ends_of_rows(GET, way.call, way.layout, count)
     if version is not None:
         key = id(mask)

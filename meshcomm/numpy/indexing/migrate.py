@@ -21,8 +21,8 @@ class Migrated(NamedTuple):
 
     Parameters
     ----------
-    rows: an array, or as many as were passed, in a list, tuple or dict as they were
-    sources: of each row, the device that had it; ascending
+    rows: array, or list, tuple or dict of arrays, as passed
+    sources: device from which each row came, ascending
     """
 
     rows: Any
@@ -32,7 +32,7 @@ class Migrated(NamedTuple):
 Migrated.__module__ = "meshcomm"  # a NamedTuple cannot say so in its body
 
 
-class _Given(NamedTuple):
+class _SentRows(NamedTuple):
     """What a rank passes: its arrays, where each row goes, and what all ranks have alike."""
 
     arrays: list[Array]
@@ -50,10 +50,10 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
 
     Parameters
     ----------
-    rows: a plain array; or a list, tuple or dict of arrays with as many rows each, which travel together. Dtypes,
+    rows: plain array, or list, tuple or dict of arrays with equally many rows, which travel together. Dtypes,
         and the shapes of rows, are the same on all ranks
-    devices: for each row, the device that gets it
-    mesh: by default the one of `default_mesh`
+    devices: target device of each row
+    mesh: mesh of the devices; by default that of `default_mesh`
 
     On all ranks ``ShapeError`` if there are not as many devices as rows, ``DTypeError`` if they are no integers,
     ``MeshError`` for one that is not in the mesh, ``CollectiveMismatch`` for rows that differ between ranks.
@@ -73,12 +73,12 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     if where.rank is None:
         raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
     with ranks_along("migrate", where, tuple(where.dim_names), "rows") as ranks:
-        given = ranks.together(lambda: _given(rows, devices, where.size), lambda given: f"migrate {given.text}")
-        arrays, told = migrated(ranks, given.arrays, given.devices)
-    return Migrated(given.again(arrays), np.repeat(np.arange(len(told)), told))
+        sent = ranks.together(lambda: _given(rows, devices, where.size), lambda sent: f"migrate {sent.text}")
+        arrays, counts = migrated(ranks, sent.arrays, sent.devices)
+    return Migrated(sent.again(arrays), np.repeat(np.arange(len(counts)), counts))
 
 
-def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
+def _given(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:
     """Return what a rank passes after its checks; *size* is that of the mesh."""
     items, names, again = _taken_apart(rows)
     arrays = [as_array(item) for item in items]
@@ -100,7 +100,7 @@ def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
     text = ", ".join(
         f"rows{name} of {array.shape[1:]} {array.dtype}" for name, array in zip(names, arrays, strict=True)
     )
-    return _Given(arrays, to.astype(np.intp, copy=False), text, again)
+    return _SentRows(arrays, to.astype(np.intp, copy=False), text, again)
 
 
 def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array]], Any]]:
@@ -108,7 +108,7 @@ def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array
     if isinstance(rows, Mapping):
         keys = list(rows)
         return list(rows.values()), [f"[{key!r}]" for key in keys], lambda arrays: dict(zip(keys, arrays, strict=True))
-    if isinstance(rows, list | tuple) and any(isinstance(each, np.ndarray) and each.ndim for each in rows):
+    if isinstance(rows, list | tuple) and any(isinstance(column, np.ndarray) and column.ndim for column in rows):
         whole = getattr(rows, "_make", list if isinstance(rows, list) else tuple)  # a named tuple has _make
         return list(rows), [f"[{number}]" for number in range(len(rows))], whole
     return [rows], [""], lambda arrays: arrays[0]

@@ -41,10 +41,10 @@ def nonzero(a: DTensor) -> tuple[DTensor, ...]:
 def argwhere(a: DTensor) -> DTensor:
     """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
-    found = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
-    first = found[0]
+    lines = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
+    first = lines[0]
     layout, shape = first.layout.insert(first.ndim), (*first.shape, tensor.ndim)
-    return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *found, layout=layout, shape=shape)
+    return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *lines, layout=layout, shape=shape)
 
 
 @implements(np.flatnonzero, partly=True)
@@ -58,17 +58,17 @@ def truth(tensor: DTensor) -> DTensor:
     """Return the tensor as one of bool: itself if it is one."""
     if tensor.dtype == np.bool_:
         return tensor
-    found = elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
-    assert isinstance(found, DTensor)
-    return found
+    mask = elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
+    assert isinstance(mask, DTensor)
+    return mask
 
 
 def flat_true(name: str, mask: DTensor) -> DTensor:
     """Return where the flattened *mask* is true. Collective over the mesh."""
-    found = where_true(name, mask)
-    if len(found) == 1:
-        return found[0]
-    return mapped(lambda *each: np.ravel_multi_index(each, mask.shape) if mask.size else each[0], *found)
+    indices = where_true(name, mask)
+    if len(indices) == 1:
+        return indices[0]
+    return mapped(lambda *lines: np.ravel_multi_index(lines, mask.shape) if mask.size else lines[0], *indices)
 
 
 def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
@@ -79,12 +79,12 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     rows = in_flat_order(mask, name)
     refuse_outside(name, rows.mesh, "how many elements are chosen")
     box = rows.layout.block_box(rows.shape)
-    found = [
-        np.ascontiguousarray(global_indices(span, each))
-        for span, each in zip(box, np.nonzero(rows._block), strict=True)
+    indices = [
+        np.ascontiguousarray(global_indices(span, line))
+        for span, line in zip(box, np.nonzero(rows._block), strict=True)
     ]
-    first = of_rows(name, found[0], rows.mesh, rows.layout.sharding_dims)
-    return tuple(make(each, first.layout, first.shape, first.dtype) for each in found)
+    first = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
+    return tuple(make(line, first.layout, first.shape, first.dtype) for line in indices)
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:

@@ -226,10 +226,10 @@ def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners
 
     Parameters
     ----------
-    tensor: with consecutive blocks
-    flats: which elements, in C order
-    cuts: of its axes
-    owners: the first device that has each block, by its numbers
+    tensor: tensor with consecutive blocks
+    flats: flat indices of the elements, in C order
+    cuts: cuts of its axes
+    owners: first device that has each block, by the numbers of the block
     """
     at, numbers = list(np.unravel_index(flats, tensor.shape)), []
     for axis, cut in enumerate(cuts):
@@ -242,8 +242,8 @@ def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners
     for block in np.unique(which).tolist():
         device = owners[tuple(map(int, np.unravel_index(block, [cut.blocks for cut in cuts])))]
         shares[device] = np.flatnonzero(which == block)
-    own = shares.get(mesh.rank or 0)
-    mine = b"" if own is None else tensor._block[tuple(each[own] for each in at)].tobytes()
+    share_here = shares.get(mesh.rank or 0)
+    mine = b"" if share_here is None else tensor._block[tuple(line[share_here] for line in at)].tobytes()
     longest = max(map(len, shares.values())) * tensor.dtype.itemsize
     which_ones = hash((int(flats[0]), int(flats[-1]), len(flats)))
     came = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, which_ones, mine, longest)

@@ -32,8 +32,8 @@ from meshcomm.numpy.indexing.index_tuples import (
     check_mode,
     check_square,
     flat,
-    flattened,
-    integers,
+    flat_operand,
+    integer_indices,
     numbers,
     on_mesh,
     unravelled,
@@ -49,10 +49,10 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
 
     Parameters
     ----------
-    a: a tensor, which is changed
-    ind: indices of the flattened tensor: a tensor in any layout, or a plain array
-    v: values; if there are fewer than indices, they repeat
-    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+    a: tensor to write to
+    ind: indices of the flattened tensor: tensor in any layout, or plain array
+    v: values, which repeat if there are fewer than indices
+    mode: treatment of indices out of bounds: ``raise`` an ``IndexError``, ``wrap`` them around, or ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -67,10 +67,10 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
     tensor = as_tensor(name, a)
     check_mode(name, mode)
     tensor = np.atleast_1d(tensor)  # type: ignore[assignment]  # it shares the block
-    found = flattened(name, integers(name, ind))
-    values = _in_turn(name, v, found)
-    if values is not None and found.shape[0]:
-        assign(name, tensor, flat(name, tensor, found, mode), values)
+    indices = flat_operand(name, integer_indices(name, ind))
+    values = _in_turn(name, v, indices)
+    if values is not None and indices.shape[0]:
+        assign(name, tensor, flat(name, tensor, indices, mode), values)
 
 
 def _in_turn(name: str, values: object, index: IndexArray) -> Operand | None:
@@ -93,7 +93,7 @@ def _in_turn(name: str, values: object, index: IndexArray) -> Operand | None:
 
 def _in_line(name: str, values: object) -> DTensor | Array:
     """Return *values* in C order, on one axis; a plain array or number without an axis if it is just one."""
-    line = flattened(name, values)
+    line = flat_operand(name, values)
     return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
 
 
@@ -116,11 +116,11 @@ def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor |
     """
     name = "numpy.put_along_axis"
     tensor = as_tensor(name, arr)
-    found, number = beside(name, tensor, indices, axis)
+    index_arrays, number = beside(name, tensor, indices, axis)
     if number is None:
-        assign(name, tensor, flat(name, tensor, found), values)
+        assign(name, tensor, flat(name, tensor, index_arrays), values)
     else:
-        assign(name, tensor, beside_index(tensor, found, number), values)
+        assign(name, tensor, beside_index(tensor, index_arrays, number), values)
 
 
 # -- masks ------------------------------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) ->
     ``ShapeError`` unless *arr* and *mask* have as many elements; ``ValueError`` for no values.
     """
     name = "numpy.place"
-    given = _converted(as_tensor(name, arr), vals)
+    converted = _converted(as_tensor(name, arr), vals)
     tensor, index = _masked(name, arr, mask)
     if not index[0].shape[0]:
         return
-    values = _in_turn(name, given, index[0])
+    values = _in_turn(name, converted, index[0])
     if values is None:
         raise ValueError(f"{name}: cannot insert from an empty array")
     assign(name, tensor, index, values)
@@ -153,27 +153,27 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     name = "numpy.putmask"
     tensor = as_tensor(name, a)
     condition: Value = unwrapped(mask)
-    given = _converted(tensor, values)
-    if np.shape(given) == tensor.shape == np.shape(condition):
-        copyto(tensor, given, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
+    converted = _converted(tensor, values)
+    if np.shape(converted) == tensor.shape == np.shape(condition):
+        copyto(tensor, converted, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
         return
     tensor, index = _masked(name, tensor, condition)
-    line = _in_line(name, given)
+    line = _in_line(name, converted)
     if not index[0].shape[0] or not line.size:
         return
     if line.size > 1:
-        made = elementwise(name, lambda *blocks: _raveled(blocks, tensor.shape), index)
-        assert isinstance(made, DTensor)
-        line = _modulo(name, line, made)  # type: ignore[assignment]  # a tensor
+        flat_indices = elementwise(name, lambda *blocks: _raveled(blocks, tensor.shape), index)
+        assert isinstance(flat_indices, DTensor)
+        line = _modulo(name, line, flat_indices)  # type: ignore[assignment]  # a tensor
     assign(name, tensor, index, line)
 
 
 def _converted(tensor: DTensor, values: object) -> Value:
     """Return *values*; NumPy's ``TypeError`` for an array or tensor that does not convert to *tensor* by its rule."""
-    given = unwrapped(values)
-    if isinstance(given, DTensor | np.ndarray):
-        np.empty(0, given.dtype).astype(tensor.dtype, casting="safe")
-    return given
+    array = unwrapped(values)
+    if isinstance(array, DTensor | np.ndarray):
+        np.empty(0, array.dtype).astype(tensor.dtype, casting="safe")
+    return array
 
 
 def _raveled(index: tuple[Indices, ...], shape: Shape) -> Indices:
@@ -184,15 +184,15 @@ def _raveled(index: tuple[Indices, ...], shape: Shape) -> Indices:
 def _masked(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return a tensor that has axes, and the index where its mask is true. Collective over the mesh."""
     tensor: DTensor = np.atleast_1d(as_tensor(name, operand))  # type: ignore[assignment]  # by NumPy's protocol
-    given = unwrapped(mask)
-    if not isinstance(given, DTensor):
-        (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(given))], tensor.mesh)
-        given = np.asarray(plain)
-        whole = Layout.replicated(tensor.mesh, given.ndim)
-        given = distribute(given, tensor.layout if given.shape == tensor.shape else whole)
-    if given.size != tensor.size:
-        raise ShapeError(f"{name}: a mask of shape {given.shape} for a tensor of shape {tensor.shape}: sizes differ")
-    chosen = truth(np.atleast_1d(given))  # type: ignore[arg-type]  # by NumPy's protocol
+    where = unwrapped(mask)
+    if not isinstance(where, DTensor):
+        (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(where))], tensor.mesh)
+        where = np.asarray(plain)
+        whole = Layout.replicated(tensor.mesh, where.ndim)
+        where = distribute(where, tensor.layout if where.shape == tensor.shape else whole)
+    if where.size != tensor.size:
+        raise ShapeError(f"{name}: a mask of shape {where.shape} for a tensor of shape {tensor.shape}: sizes differ")
+    chosen = truth(np.atleast_1d(where))  # type: ignore[arg-type]  # by NumPy's protocol
     if chosen.shape == tensor.shape:
         return tensor, where_true(name, chosen)
     return tensor, unravelled(name, flat_true(name, chosen), tensor.shape)  # type: ignore[return-value]
@@ -237,9 +237,9 @@ def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> N
 
     Parameters
     ----------
-    a: a tensor of two axes, or of more that are equally long; it is changed
-    val: a number, or values
-    wrap: whether the diagonal of a tall matrix goes on below a row without one
+    a: tensor to write to, of two axes, or of more that are equally long
+    val: number, or values
+    wrap: whether the diagonal of a tall matrix starts again below its end, after a row without it
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -17,11 +17,11 @@ from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.index_arrays import (
-    Request,
+    IndexRequest,
     as_combined,
-    call_text,
     in_bounds,
     in_front,
+    index_call_text,
     index_layout,
     local_index,
     local_rows,
@@ -33,9 +33,9 @@ class _Combining(NamedTuple):
 
     Parameters
     ----------
-    merge: how shares are reduced
-    kinds: of dtypes for which the result is that of one element after the other
-    neutral: what shares begin from, but for the one that has the elements themselves; None: they begin from these, too
+    merge: reduction of the shares of all ranks
+    kinds: kinds of dtypes for which the result equals that of one element after the other
+    neutral: initial value of all shares but one, which begins from the elements; None if all begin from the elements
     """
 
     merge: str | Merge
@@ -56,7 +56,7 @@ _COMBINED: dict[np.ufunc, _Combining] = {
 }
 
 
-def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.ufunc) -> bool:
+def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how: np.ufunc) -> bool:
     """Return whether ranks have combined *value* with elements of *base* in shares. Collective over the mesh.
 
     If not, that is no faster, or not the same. Arguments are those of `index_arrays.put`.
@@ -70,7 +70,7 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     layout = _layout(base, asked, rest, spread)
     if not any(layout.axes) or base.size > prod(asked.shape) * prod(row):
         return False
-    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
+    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
     repeats = all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
     shape = (*((1,) * len(asked.shape) if repeats else asked.shape), *row)
     to = Layout((*(((),) * len(asked.shape) if repeats else layout.axes), *((),) * len(row)), base.mesh)
@@ -81,17 +81,17 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        own = as_combined(how, rows, block)
-        own = own.reshape(()) if own.size == 1 else np.broadcast_to(own, (*layout.block_shape(asked.shape), *row))
+        local, lengths = as_combined(how, rows, block), layout.block_shape(asked.shape)
+        local = local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*lengths, *row))
         try:
-            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(each.array for each in index), own)
+            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(x.array for x in index), local)
         except IndexError:
-            for each, axis in zip(index, asked.axes, strict=True):
-                in_bounds(each, axis, base.shape[axis])  # its error says where
+            for share, axis in zip(index, asked.axes, strict=True):
+                in_bounds(share, axis, base.shape[axis])  # its error says where
             raise
         return out
 
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
     combined_here = together(name, base.mesh, text, lambda: on_blocks(share, base))
@@ -101,7 +101,7 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     return True
 
 
-def _layout(base: DTensor, asked: Request, rest: list[int], spread: Operand) -> Layout:
+def _layout(base: DTensor, asked: IndexRequest, rest: list[int], spread: Operand) -> Layout:
     """Return how the axes of the index are cut: as its tensors are, or else as the values."""
     layout = index_layout(base, asked, rest)
     if any(layout.axes) or not isinstance(spread, DTensor):

@@ -23,14 +23,14 @@ from meshcomm.core.layouts.slicing import AxisSlice, Items
 from meshcomm.core.layouts.specs import Cyclic, cut_at
 
 
-class Slice(NamedTuple):
+class KeptSlice(NamedTuple):
     """A slice that keeps every element on its device.
 
     Parameters
     ----------
-    layout, shape: of the result
-    block: for each axis of a block, which elements of it are in the result
-    lengths: the shape of the block of the result
+    layout, shape: layout and shape of the result
+    block: slice of each axis of a block that is in the result
+    lengths: shape of the block of the result
     """
 
     layout: Layout
@@ -60,7 +60,7 @@ def result_shape(items: Items) -> Shape:
     return tuple(1 if item is None else item.length for item in items if not isinstance(item, int))
 
 
-def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> Slice | None:
+def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
 
     They must, if a step is negative along a sharded axis; if a stretch of blocks dealt round neither begins with a
@@ -68,15 +68,15 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
     Parameters
     ----------
-    layout, shape: of the array
-    items: the index
-    device: whose block is asked about; None for a rank outside of the mesh
+    layout, shape: layout and shape of the array
+    items: parts of the index
+    device: device that has the block; None for a rank outside of the mesh
     """
     return _kept_slice(layout, id(layout.mesh), shape, items, device)
 
 
 @lru_cache(maxsize=1024)
-def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> Slice | None:
+def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*, by its id.
 
     An entry of the cache holds its layout, so no other mesh gets this id while the entry is there.
@@ -96,17 +96,17 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             continue
         stretch = AxisSlice(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
-        found = _kept(names, cut, number, stretch)
-        if found is None:
+        part = _kept(names, cut, number, stretch)
+        if part is None:
             return None
         if isinstance(item, int):
             if cut.blocks > 1:
                 dropped.append((names, _block_of(cut, item), cut.blocks))
         else:
-            specs.append(found.names)
+            specs.append(part.names)
             lengths.append(item.length)
-            counts.append(found.length)
-        block.append(found.taken)
+            counts.append(part.length)
+        block.append(part.taken)
         axis += 1
     found_axes = _folded(specs, lengths, dropped, layout)
     if found_axes is None:
@@ -114,7 +114,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     result = Layout(found_axes, layout.mesh)
     result = layout if result == layout else result  # as equal layouts, this very one
     of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
-    return Slice(result, tuple(lengths), tuple(block), of_result)
+    return KeptSlice(result, tuple(lengths), tuple(block), of_result)
 
 
 def own_part(spec: TensorSpec, items: Items, device: int) -> tuple[tuple[slice | int, ...], tuple[slice, ...]] | None:
@@ -214,14 +214,14 @@ def _folded(
         return None
     axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
     names: Names = tuple(specs[axis])
-    own = left.cut(axis, lengths[axis])
-    assert own.is_consecutive
-    boundaries = own.all_starts()
+    axis_cut = left.cut(axis, lengths[axis])
+    assert axis_cut.is_consecutive
+    boundaries = axis_cut.all_starts()
     for others, number, count in dropped:
         names = (*others, *names)
         lacking = [0] * (number * (len(boundaries) - 1))
         filled = [lengths[axis]] * ((count - 1 - number) * (len(boundaries) - 1))
         boundaries = [*lacking, *boundaries, *filled]
-    found = list(specs)
-    found[axis] = cut_at(names, boundaries, lengths[axis])
-    return tuple(found)
+    result_specs = list(specs)
+    result_specs[axis] = cut_at(names, boundaries, lengths[axis])
+    return tuple(result_specs)

@@ -31,12 +31,12 @@ from meshcomm.numpy.indexing.index_tuples import (
     beside_index,
     beside_shape,
     flat,
-    flattened,
+    flat_operand,
     on_mesh,
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
 from meshcomm.numpy.indexing.nonzero import truth, where_true
-from meshcomm.numpy.shapes.shaping import axis_of, broadcast_to, regrouped
+from meshcomm.numpy.shapes.shaping import broadcast_to, normalised_axis, regrouped
 
 
 @implements(np.take, partly=True)
@@ -48,10 +48,10 @@ def take(
     Parameters
     ----------
     a: a tensor
-    indices: a tensor in any layout, or a plain array, which is the same on all ranks
-    axis: which axis; None for the elements in C order
-    out: a tensor to write the result to
-    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+    indices: tensor in any layout, or plain array, the same on all ranks
+    axis: axis of the indices; None for the flattened tensor
+    out: tensor to write the result to
+    mode: treatment of indices out of bounds: ``raise`` an ``IndexError``, ``wrap`` them around, or ``clip`` them
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -66,12 +66,12 @@ def take(
 
 
 def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
-    given = unwrapped(indices)
-    if not isinstance(given, DTensor) and not np.ndim(given):  # type: ignore[arg-type]  # whatever NumPy takes
-        agree_on_plain(name, [tensor, np.atleast_1d(as_array(given))], tensor.mesh)
+    value = unwrapped(indices)
+    if not isinstance(value, DTensor) and not np.ndim(value):  # type: ignore[arg-type]  # whatever NumPy takes
+        agree_on_plain(name, [tensor, np.atleast_1d(as_array(value))], tensor.mesh)
     if axis is None and not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
-    return indexed(name, tensor, along(name, tensor, given, axis, mode))
+    return indexed(name, tensor, along(name, tensor, value, axis, mode))
 
 
 @implements(np.take_along_axis, partly=True)
@@ -94,24 +94,24 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     tensor, index = unwrapped(arr), unwrapped(indices)
     if not isinstance(tensor, DTensor):
         tensor, index = on_mesh(name, [tensor, index])
-    found, number = beside(name, tensor, index, axis)
+    index_array, number = beside(name, tensor, index, axis)
     if number is None:
-        return _taken(name, tensor, found, None)
-    shape, axes = beside_shape(tensor, found, number), beside_axes(tensor, found, number)
+        return _taken(name, tensor, index_array, None)
+    shape, axes = beside_shape(tensor, index_array, number), beside_axes(tensor, index_array, number)
     layout = Layout(axes, tensor.mesh)
-    own = aligned_axes(found.shape, shape, layout)
-    if isinstance(found, DTensor):
-        at_hand = relaid(found, own, name)
+    index_axes = aligned_axes(index_array.shape, shape, layout)
+    if isinstance(index_array, DTensor):
+        at_hand = relaid(index_array, index_axes, name)
     else:
-        agree_on_plain(name, [tensor, found], tensor.mesh)
-        at_hand = distribute(found, Layout(own, tensor.mesh))
+        agree_on_plain(name, [tensor, index_array], tensor.mesh)
+        at_hand = distribute(index_array, Layout(index_axes, tensor.mesh))
     if not _at_hand(tensor, layout, number):
         return indexed(name, tensor, beside_index(tensor, at_hand, number))
     text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
 
     def made() -> DTensor:
         return mapped(
-            lambda block, own: np.take_along_axis(block, own, number), tensor, at_hand, layout=layout, shape=shape
+            lambda block, rows: np.take_along_axis(block, rows, number), tensor, at_hand, layout=layout, shape=shape
         )
 
     return together(name, tensor.mesh, text, made)
@@ -135,13 +135,13 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     *condition* has one axis, which may be shorter or longer than that of *a*, as long as nothing is true there.
     """
     name = "numpy.compress"
-    given = unwrapped(condition)
-    if np.ndim(given) != 1:
-        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(given)}")
+    mask = unwrapped(condition)
+    if np.ndim(mask) != 1:
+        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(mask)}")
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
-        (tensor, given) = on_mesh(name, [tensor, given])
-    return written(name, out, _taken(name, tensor, _chosen(name, tensor, given), axis))
+        (tensor, mask) = on_mesh(name, [tensor, mask])
+    return written(name, out, _taken(name, tensor, _chosen(name, tensor, mask), axis))
 
 
 def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
@@ -159,16 +159,16 @@ def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
     Of one shape, it is ``arr[condition]``.
     """
     name = "numpy.extract"
-    given, tensor = unwrapped(condition), unwrapped(arr)
+    mask, tensor = unwrapped(condition), unwrapped(arr)
     if not isinstance(tensor, DTensor):
-        (given, tensor) = on_mesh(name, [given, tensor])
-    if not isinstance(given, DTensor):
-        given = as_array(given).astype(bool)
-    if given.shape == tensor.shape and tensor.ndim:
-        return getitem(tensor, truth(given) if isinstance(given, DTensor) else given)
+        (mask, tensor) = on_mesh(name, [mask, tensor])
+    if not isinstance(mask, DTensor):
+        mask = as_array(mask).astype(bool)
+    if mask.shape == tensor.shape and tensor.ndim:
+        return getitem(tensor, truth(mask) if isinstance(mask, DTensor) else mask)
     if not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
-    index = _chosen(name, tensor, flattened(name, given))
+    index = _chosen(name, tensor, flat_operand(name, mask))
     return indexed(name, tensor, flat(name, tensor, index))
 
 
@@ -186,7 +186,7 @@ def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) ->
     counts = unwrapped(repeats)
     if axis is None:
         tensor, axis = regrouped(tensor, (tensor.size,), name="repeat"), 0
-    axis = axis_of(axis, tensor.ndim)
+    axis = normalised_axis(axis, tensor.ndim)
     n = tensor.shape[axis]
     if not isinstance(counts, DTensor):
         counts = np.atleast_1d(as_array(counts))
@@ -218,7 +218,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
     line = tensor.layout.take([axis])
     if isinstance(counts, DTensor):
-        at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+        at_hand = relaid(flat_operand(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
         agree_on_plain(name, [tensor, counts], mesh)
         at_hand = distribute(counts, line)
@@ -287,5 +287,5 @@ def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumP
     lengths, times = (1,) * (ndim - tensor.ndim) + tensor.shape, [1] * (ndim - len(times)) + times
     between = regrouped(tensor, tuple(m for n in lengths for m in (1, n)), name="tile")
     wide = broadcast_to(between, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
-    found = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
-    return found if found._view is None else found.copy()  # NumPy's is never a view
+    tiled = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
+    return tiled if tiled._view is None else tiled.copy()  # NumPy's is never a view

@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
-from meshcomm.numpy.shapes.shaping import axis_of, expand_dims, regrouped
+from meshcomm.numpy.shapes.shaping import expand_dims, normalised_axis, regrouped
 
 
 @refusable
@@ -42,8 +42,8 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     Parameters
     ----------
     tensors: tensors, and plain arrays that all ranks have; one of them must be a tensor
-    axis: an axis that all of them have; None joins them flattened
-    layout: of the result; by default that of the largest tensor, the first one if there are several
+    axis: axis along which to join; None to join them flattened
+    layout: layout of the result; by default that of the largest tensor, the first one of equal ones
 
     ``ShapeError`` if other axes than *axis* differ in length; ``MeshError`` for tensors on several meshes.
 
@@ -84,7 +84,7 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
     ndim = len(next(iter(shapes), ())) + 1
-    new = axis_of(axis, ndim)
+    new = normalised_axis(axis, ndim)
     alike = [x for x in listed if isinstance(x, DTensor) and x.layout is unwrapped(tensors[0]).layout]  # type: ignore[union-attr]
     if len(alike) == len(listed) > 0 and layout is None and len({x.dtype for x in alike}) == 1:
         first = alike[0]
@@ -107,13 +107,13 @@ def _joined(
     """Return operands joined along *axis*, or the call that joins them. *kinds* are NumPy's dtype and casting."""
     operands = [unwrapped(x) for x in listed]
     mesh = mesh_of(operands)
-    given = agree_on_plain(f"numpy.{name}", operands, mesh)
+    agreed = agree_on_plain(f"numpy.{name}", operands, mesh)
     if axis is None:
-        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in given]
+        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in agreed]
         axis = 0
     else:
-        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in given]
-        axis = axis_of(axis, max(x.ndim for x in arrays))
+        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed]
+        axis = normalised_axis(axis, max(x.ndim for x in arrays))
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
     dtype = _joined_dtype(arrays, **kinds)
     largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
@@ -129,13 +129,13 @@ def _joined(
         astype(x, dtype, copy=False) if isinstance(x, DTensor) else cut(x.astype(dtype, copy=False), of_plain)
         for x in arrays
     ]
-    some = [tensor for tensor in tensors if tensor.shape[axis]]
+    filled = [tensor for tensor in tensors if tensor.shape[axis]]
     new = target.cut(axis, shape[axis])
-    if some and new.is_consecutive:
-        wanted = tuple(_within(ends, [tensor.shape[axis] for tensor in some]) for ends in pairwise(new.all_starts()))
-        found = assembling_if_thin(name, some, axis, wanted, target, shape=shape)
-        if found is not None:
-            return found
+    if filled and new.is_consecutive:
+        wanted = tuple(_within(ends, [tensor.shape[axis] for tensor in filled]) for ends in pairwise(new.all_starts()))
+        assembled = assembling_if_thin(name, filled, axis, wanted, target, shape=shape)
+        if assembled is not None:
+            return assembled
     result, start = empty(shape, dtype, target), 0
     for tensor in tensors:
         stop = start + tensor.shape[axis]
@@ -146,13 +146,13 @@ def _joined(
 
 def _within(ends: Interval, lengths: Sequence[int]) -> tuple[Stretch, ...]:
     """Return what lies between *ends* of several axes of these lengths, one after the other, as stretches of each."""
-    found, begin = list[Stretch](), 0
+    stretches, begin = list[Stretch](), 0
     for which, length in enumerate(lengths):
         start, stop = max(ends[0] - begin, 0), min(ends[1] - begin, length)
         if start < stop:
-            found.append((which, start, stop))
+            stretches.append((which, start, stop))
         begin += length
-    return tuple(found)
+    return tuple(stretches)
 
 
 def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> Call:
@@ -183,7 +183,7 @@ def _checked(name: str, layout: object, shape: Shape) -> Layout:
 def _joined_shape(name: str, shapes: Sequence[Shape], axis: int) -> Shape:
     first = shapes[0]
     for number, shape in enumerate(shapes):
-        rests = [each[:axis] + each[axis + 1 :] for each in (first, shape)]
+        rests = [lengths[:axis] + lengths[axis + 1 :] for lengths in (first, shape)]
         if len(shape) != len(first) or rests[0] != rests[1]:
             raise ShapeError(
                 f"{name} along axis {axis}: operand 0 has shape {first}, operand {number} has {shape}; all other axes "
@@ -211,8 +211,8 @@ def _like_numpy(name: str, join: Function) -> Function:
         dtype: object = None,
         casting: str = "same_kind",
     ) -> object:
-        made = join(arrays, axis, dtype=dtype, casting=casting)
-        return made if out is None else written(f"numpy.{name}", out, completed(made))
+        result = join(arrays, axis, dtype=dtype, casting=casting)
+        return result if out is None else written(f"numpy.{name}", out, completed(result))
 
     return joined
 
@@ -241,7 +241,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
     they are; a slice of blocks dealt round may have to move.
     """
     tensor = as_tensor("array_split", ary)
-    axis = axis_of(axis, tensor.ndim)
+    axis = normalised_axis(axis, tensor.ndim)
     n = tensor.shape[axis]
     try:
         count = index(indices_or_sections)  # type: ignore[arg-type]
@@ -253,14 +253,14 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
         sizes = [n // count + (number < n % count) for number in range(count)]
         bounds = [*accumulate(sizes, initial=0)]
     slices = (slice(start, stop) for start, stop in pairwise(bounds))
-    return [getitem(tensor, (*(slice(None),) * axis, each)) for each in slices]
+    return [getitem(tensor, (*(slice(None),) * axis, part)) for part in slices]
 
 
 @implements(np.split)
 def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return `array_split`; ``ShapeError`` if sections would differ in length."""
     tensor = as_tensor("split", ary)
-    n = tensor.shape[axis_of(axis, tensor.ndim)]
+    n = tensor.shape[normalised_axis(axis, tensor.ndim)]
     if isinstance(indices_or_sections, int | np.integer) and indices_or_sections > 0 and n % indices_or_sections:
         raise ShapeError(
             f"split of {counted(n, 'element')} into {indices_or_sections} sections: they must be equally long"
@@ -283,7 +283,7 @@ def _split_along(name: str, axis: int, least: int) -> Function:
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     """Return the slices along *axis*, each without it."""
     tensor = as_tensor("unstack", x)
-    before = (slice(None),) * axis_of(axis, tensor.ndim)
+    before = (slice(None),) * normalised_axis(axis, tensor.ndim)
     return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
 
 

@@ -24,7 +24,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.taking import taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Width: TypeAlias = tuple[int, int]
 
@@ -73,7 +73,7 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
 
 def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a mode. ``TypeError`` and ``ValueError`` for others, as NumPy raises them."""
-    known: dict[str, tuple[str, ...]] = {
+    options_of: dict[str, tuple[str, ...]] = {
         "constant": ("constant_values",),
         "empty": (),
         "linear_ramp": ("end_values",),
@@ -82,11 +82,11 @@ def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
         "reflect": ("reflect_type",),
         "symmetric": ("reflect_type",),
     }
-    if not isinstance(mode, str) or mode not in known:
+    if not isinstance(mode, str) or mode not in options_of:
         what = "a function is not supported" if callable(mode) else f"{quote(mode)} is unknown"
         error = TypeError if callable(mode) else ValueError
-        raise error(f"numpy.pad: mode {what} for DTensors; it is {', '.join(known)}")
-    wrong = [name for name in options if name not in known[mode]]
+        raise error(f"numpy.pad: mode {what} for DTensors; it is {', '.join(options_of)}")
+    wrong = [name for name in options if name not in options_of[mode]]
     if wrong:
         raise ValueError(f"unsupported keyword arguments for mode {mode!r}: {', '.join(wrong)}")
     return options
@@ -95,31 +95,31 @@ def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
 def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
     """Return the tensor padded along one axis. Collective if elements move."""
     if mode in MODES:
-        found = _padded(tensor, axis, width, mode)
+        padded = _padded(tensor, axis, width, mode)
         if options.get("reflect_type", "even") == "even":
-            return found
-        ends = mirrored(tensor, found, axis, width, mode)
+            return padded
+        ends = mirrored(tensor, padded, axis, width, mode)
     else:
-        its = {name: pairs(value, tensor.ndim, name)[axis] for name, value in options.items()}
+        values_of = {name: pairs(value, tensor.ndim, name)[axis] for name, value in options.items()}
         if mode in STATISTICS:
-            ends = statistics(tensor, axis, mode, its.get("stat_length", (None, None)))
+            ends = statistics(tensor, axis, mode, values_of.get("stat_length", (None, None)))
         else:
-            ends = ramps(tensor, axis, width, its.get("end_values", (0, 0)))
-        found = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0).run()
+            ends = ramps(tensor, axis, width, values_of.get("end_values", (0, 0)))
+        padded = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0).run()
     n, (before, after) = tensor.shape[axis], width
     for count, start, values in ((before, 0, ends[0]), (after, before + n, ends[1])):
         if count:
-            found[(slice(None),) * axis + (slice(start, start + count),)] = values
-    return found
+            padded[(slice(None),) * axis + (slice(start, start + count),)] = values
+    return padded
 
 
 def _widths(pad_width: object, ndim: int) -> list[Width]:
     """Return the elements before and after each axis, from what NumPy takes."""
     if isinstance(pad_width, dict):
-        found: list[Any] = [(0, 0)] * ndim
+        listed: list[Any] = [(0, 0)] * ndim
         for axis, width in pad_width.items():
-            found[axis_of(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
-        pad_width = found if ndim else 0
+            listed[normalised_axis(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
+        pad_width = listed if ndim else 0
     try:
         pairs = np.broadcast_to(np.asarray(pad_width), (ndim, 2)).tolist()
     except ValueError:
@@ -188,14 +188,14 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         return [low, cut.interval(number), high]
 
     def put_together(pieces: list[Array], number: int) -> Array:
-        found, rest = list[Array](), iter(pieces)
+        parts, rest = list[Array](), iter(pieces)
         for (start, stop), at in zip(needed(number), (ends[0], None, ends[1]), strict=True):
-            some = list[Array]()
-            while sum(piece.shape[axis] for piece in some) < stop - start:
-                some.append(next(rest))
-            found += some if at is None or not some else [taken(joined(some, axis, dtype), at - start, axis)]
-        return joined(found, axis, dtype) if found else new_block(layout.block_shape(shape), dtype)
+            arrays = list[Array]()
+            while sum(array.shape[axis] for array in arrays) < stop - start:
+                arrays.append(next(rest))
+            parts += arrays if at is None or not arrays else [taken(joined(arrays, axis, dtype), at - start, axis)]
+        return joined(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
 
-    wanted = tuple(tuple((0, *each) for each in needed(number)) for number in range(cut.blocks))
+    wanted = tuple(tuple((0, *interval) for interval in needed(number)) for number in range(cut.blocks))
     result: DTensor = assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()
     return result

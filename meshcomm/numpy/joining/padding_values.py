@@ -22,38 +22,38 @@ STATISTICS: dict[str, Callable[..., Found]] = {
 """Modes whose values are a statistic of the elements at the edge."""
 
 
-def pairs(given: object, ndim: int, name: str) -> list[Pair]:
+def pairs(option: object, ndim: int, name: str) -> list[Pair]:
     """Return an option of pad as a pair for each axis. ``ShapeError`` for another one."""
     try:
-        found = np.broadcast_to(np.asarray(given), (ndim, 2)).tolist()
+        values = np.broadcast_to(np.asarray(option), (ndim, 2)).tolist()
     except ValueError:
-        raise ShapeError(f"{name} {quote(given)}: it is a number, (before, after), or a pair for each axis") from None
-    return [(before, after) for before, after in found]
+        raise ShapeError(f"{name} {quote(option)}: it is a number, (before, after), or a pair for each axis") from None
+    return [(before, after) for before, after in values]
 
 
 def statistics(tensor: DTensor, axis: int, mode: str, lengths: Pair) -> tuple[Found, Found]:
     """Return what lies before and after: a statistic of so many elements at each edge, None for all of the axis."""
-    n, found = tensor.shape[axis], []
+    n, ends = tensor.shape[axis], []
     for length, at_end in zip(lengths, (False, True), strict=True):
         count = n if length is None else min(int(length), n)
         if count < 1:
             raise ValueError("stat_length of 0 yields no value for padding")
-        some = tensor[(slice(None),) * axis + (slice(n - count, n) if at_end else slice(0, count),)]
-        value = STATISTICS[mode](some, axis=axis, keepdims=True)
-        found.append(_converted(np.rint(value) if tensor.dtype.kind in "iu" else value, tensor.dtype))
-    return found[0], found[1]
+        edge = tensor[(slice(None),) * axis + (slice(n - count, n) if at_end else slice(0, count),)]
+        value = STATISTICS[mode](edge, axis=axis, keepdims=True)
+        ends.append(_converted(np.rint(value) if tensor.dtype.kind in "iu" else value, tensor.dtype))
+    return ends[0], ends[1]
 
 
 def ramps(tensor: DTensor, axis: int, width: tuple[int, int], ends: Pair) -> tuple[Found, Found]:
     """Return what lies before and after: straight lines from the edge to the values *ends*. As numpy.linspace."""
-    n, found = tensor.shape[axis], []
+    n, lines = tensor.shape[axis], []
     for count, end, at_end in zip(width, ends, (False, True), strict=True):
         edge = tensor[(slice(None),) * axis + (slice(n - 1, n) if at_end else slice(0, 1),)]
         steps = np.arange(count, dtype=float).reshape((-1,) + (1,) * (tensor.ndim - axis - 1))
         line = steps * ((edge - end * np.ones(1)) / max(count, 1)) + end
         line = np.floor(line) if tensor.dtype.kind in "iu" else line
-        found.append(_converted(np.flip(line, axis) if at_end else line, tensor.dtype))
-    return found[0], found[1]
+        lines.append(_converted(np.flip(line, axis) if at_end else line, tensor.dtype))
+    return lines[0], lines[1]
 
 
 def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int], mode: str) -> tuple[Found, Found]:
@@ -67,17 +67,17 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
     n, (before, after) = tensor.shape[axis], width
     along, ones = (slice(None),) * axis, (1,) * (tensor.ndim - axis - 1)
     first, last = tensor[(*along, slice(0, 1))], tensor[(*along, slice(n - 1, n))]
-    found = []
+    reflections = []
     for edge, start, count in ((first, -before, before), (last, n, after)):
         even = padded[(*along, slice(start + before, start + before + count))]
         turns = np.arange(start, start + count) // (n - (mode == "reflect") or 1)
         is_odd = (turns % 2 == 1).reshape(-1, *ones)
         steps = turns + turns % 2 if edge is first else turns - turns % 2  # those beyond the edge that is closer
         shift = steps.reshape(-1, *ones).astype(tensor.dtype) * (last - first)
-        found.append(even if n == 1 else np.where(is_odd, 2 * edge - even, even) + shift)
-    return found[0], found[1]
+        reflections.append(even if n == 1 else np.where(is_odd, 2 * edge - even, even) + shift)
+    return reflections[0], reflections[1]
 
 
 def _converted(values: Found, dtype: DType) -> Found:
-    found: Found = values.astype(dtype, copy=False)
-    return found
+    result: Found = values.astype(dtype, copy=False)
+    return result

@@ -27,7 +27,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements, operatio
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.linalg import transpose
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 # -- flip -------------------------------------------------------------------------------------------------------------
 #
@@ -92,7 +92,7 @@ def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
     tensor = as_tensor("rot90", m)
     if len(axes) != 2:
         raise ShapeError(f"rot90 turns in the plane of two axes, not of {axes}")
-    first, second = (axis_of(axis, tensor.ndim) for axis in axes)
+    first, second = (normalised_axis(axis, tensor.ndim) for axis in axes)
     if first == second:
         raise ShapeError(f"rot90: axes {axes} must be two")
     order, turns = list(range(tensor.ndim)), integer(k, "k", TypeError) % 4
@@ -116,12 +116,12 @@ def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> Call | DT
         flat = regrouped(tensor, (tensor.size,), name="roll")
         rolled = completed(_rolled(flat, {0: sum(_integers(shift))}))
         return relaid(regrouped(rolled, tensor.shape, tensor.layout.axes, "roll"), tensor.layout.axes, "roll")
-    shifts, axes = _integers(shift), [axis_of(each, tensor.ndim) for each in _integers(0 if axis is None else axis)]
+    shifts, axes = _integers(shift), [normalised_axis(a, tensor.ndim) for a in _integers(0 if axis is None else axis)]
     if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
         raise ShapeError(f"roll by {shift} along axes {axis}: there must be one shift for each axis")
     total = dict.fromkeys(axes, 0)
-    for each, by in np.broadcast(axes, shifts):
-        total[int(each)] += int(by)
+    for along, by in np.broadcast(axes, shifts):
+        total[int(along)] += int(by)
     return _rolled(tensor, total)
 
 
@@ -159,9 +159,9 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).undealt.all_starts())
-    found = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
-    if found is not None:
-        return found
+    assembled = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
+    if assembled is not None:
+        return assembled
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis
     for source, target in ((slice(0, n - by), slice(by, n)), (slice(n - by, n), slice(0, by))):
         put("roll", result, (*along, target), getitem(tensor, (*along, source)))

@@ -37,8 +37,8 @@ def sliding_window_view(
     Parameters
     ----------
     x: a tensor
-    window_shape: the length of a window along each axis
-    axis: an axis, or several, one for each length; by default all
+    window_shape: length of a window along each axis
+    axis: axis, or several, one for each length; by default all
     subok: has no effect
     writeable: must be False
 
@@ -52,8 +52,8 @@ def sliding_window_view(
     """
     tensor = as_tensor(_NAME, x)
     lengths = (window_shape,) if isinstance(window_shape, int | np.integer) else tuple(window_shape)
-    given = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
-    axes = tuple(normalised_axes(each, tensor.ndim)[0] for each in given)  # one may be there twice
+    listed = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
+    axes = tuple(normalised_axes(a, tensor.ndim)[0] for a in listed)  # one may be there twice
     beyond = _checked(tensor, axes, lengths, writeable)
     wide, firsts = _widened(tensor, axes, beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)

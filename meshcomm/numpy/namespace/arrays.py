@@ -19,10 +19,10 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
-from meshcomm.numpy.namespace.homes import home
+from meshcomm.numpy.namespace.homes import small_arrays
 
 
-class _Arrays(ABCMeta):
+class _WholeArrayType(ABCMeta):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
 
     empty: Any  # makes a new one; `creation` sets it, which imports this
@@ -32,8 +32,8 @@ class _Arrays(ABCMeta):
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
         kinds = tuple(np.ndarray if base is WholeArray else base for base in bases)
-        made, _, options = types.prepare_class(name, kinds, options)
-        return made(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
+        metaclass, _, options = types.prepare_class(name, kinds, options)
+        return metaclass(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, np.ndarray | DTensor)
@@ -57,7 +57,7 @@ class _Arrays(ABCMeta):
 WholeArray: Any = None
 
 
-class _WholeArray(Operated, metaclass=_Arrays):
+class _WholeArray(Operated, metaclass=_WholeArrayType):
     """An array that each rank has whole."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -86,7 +86,7 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
     def as_tensor(self) -> DTensor:
         """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
-        return home().make(self)
+        return small_arrays().make(self)
 
     @property
     def base(self) -> Any:

@@ -27,7 +27,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
-from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data, small
+from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ OWN: dict[str, Callable[..., Any]] = {}
 _FEW = WHOLE_BELOW // 16  # numbers of any dtype, which are made at once
 
 
-def own(function: Made) -> Made:
+def register(function: Made) -> Made:
     """Register *function*, and give it the text of NumPy's function of this name."""
     name = function.__name__
     OWN[name] = function
@@ -86,7 +86,7 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         return _filled(name, shape, dtype, where, order)
 
     made.__name__, made.__doc__ = name, text
-    return own(made)
+    return register(made)
 
 
 zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
@@ -94,7 +94,7 @@ empty = _filler("empty", "Return a tensor with any content.")
 type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 
 
-@own
+@register
 def full(
     shape: ShapeLike,
     fill_value: Value,
@@ -110,13 +110,13 @@ def full(
     return _with_value(_filled("empty", shape, kind, device if layout is None else layout, order), fill_value)
 
 
-def _with_value(made: Value, fill_value: Value) -> Value:
-    if isinstance(made, DTensor) and np.ndim(fill_value) == 0:
+def _with_value(target: Value, fill_value: Value) -> Value:
+    if isinstance(target, DTensor) and np.ndim(fill_value) == 0:
         number = _number(fill_value)
-        changed(lambda block: setitem(block, ..., number), made)
+        changed(lambda block: setitem(block, ..., number), target)
     else:
-        made[...] = fill_value
-    return made
+        target[...] = fill_value
+    return target
 
 
 def _like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
@@ -141,13 +141,13 @@ def _liker(name: str, text: str) -> Callable[..., Value]:
 
     made.__name__ = f"{name}_like"
     made.__doc__ = f"{text}, with the shape of *a*; of a tensor, by default with its layout."
-    return own(made)
+    return register(made)
 
 
 zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("ones", "Return a tensor of ones")
 
 
-@own
+@register
 def empty_like(
     prototype: Value,
     /,
@@ -163,7 +163,7 @@ def empty_like(
     return _like("empty", prototype, dtype, shape, device if layout is None else layout)
 
 
-@own
+@register
 def full_like(
     a: Value,
     fill_value: Value,
@@ -182,7 +182,7 @@ def full_like(
 # -- from arrays ------------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def array(
     object: Value,
     dtype: DTypeLike | None = None,
@@ -199,18 +199,18 @@ def array(
     if layout is None and isinstance(object, np.ndarray):
         return _of_numpys(object, _numpys.array(object, dtype, copy=copy, order=order, subok=subok, ndmin=ndmin), None)
     if isinstance(object, DTensor):
-        made = _of_tensor(object, dtype, copy, layout)
+        result = _of_tensor(object, dtype, copy, layout)
     elif _has_tensors(object):
-        made = _stacked(object, dtype, layout)
+        result = _stacked(object, dtype, layout)
     else:
-        held = _numpys.array(
+        data = _numpys.array(
             object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
         )
-        made = of_data(held, layout)
-    return made[(None,) * (ndmin - made.ndim)] if made.ndim < ndmin else made
+        result = of_data(data, layout)
+    return result[(None,) * (ndmin - result.ndim)] if result.ndim < ndmin else result
 
 
-@own
+@register
 def asarray(
     a: Value,
     dtype: DTypeLike | None = None,
@@ -231,16 +231,16 @@ def asarray(
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
         return _stacked(a, dtype, where)
-    held = (
+    data = (
         _numpys.asanyarray(a, dtype, order, copy=copy)
         if type(a) is WholeArray
         else _numpys.asarray(a, dtype, order, copy=copy)
     )
-    if held is a and type(a) is WholeArray and where is None:
+    if data is a and type(a) is WholeArray and where is None:
         return a
-    if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
+    if copy is False and (where is not None or data.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
-    return of_data(held, where)
+    return of_data(data, where)
 
 
 _target = refusable(moved)  # where a tensor has to move: another rank may move it
@@ -253,28 +253,28 @@ def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, wher
     if copy is False and (other_dtype or not stays):
         wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.specs_text} on the {layout.mesh}"
         raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
-    made: Value = tensor if stays else relayout(tensor, layout)
+    result: Value = tensor if stays else relayout(tensor, layout)
     if other_dtype:
-        return made.astype(np.dtype(dtype))
-    return made.copy() if copy and made is tensor else made
+        return result.astype(np.dtype(dtype))
+    return result.copy() if copy and result is tensor else result
 
 
 def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Value:
     """Return the tensor of a list of tensors; an array of objects if that is the *dtype*, as no tensor has objects."""
     if dtype is not None and _numpys.dtype(dtype).hasobject:
-        if len({_numpys.shape(each) for each in x}) == 1:
-            return _numpys.array([_numpys.asarray(each) for each in x], dtype)
+        if len({_numpys.shape(item) for item in x}) == 1:
+            return _numpys.array([_numpys.asarray(item) for item in x], dtype)
         objects = _numpys.empty(len(x), dtype)
-        for number, each in enumerate(x):
-            objects[number] = each
+        for number, item in enumerate(x):
+            objects[number] = item
         return objects
-    return _of_tensor(_numpys.stack([array(each) for each in x]), dtype, None, where)
+    return _of_tensor(_numpys.stack([array(item) for item in x]), dtype, None, where)
 
 
 def _has_tensors(x: Value) -> bool:
     """Return whether lists have tensors in them: looked for in the first list of each depth."""
     while isinstance(x, list | tuple) and x:
-        if any(isinstance(each, DTensor) for each in x):
+        if any(isinstance(item, DTensor) for item in x):
             return True
         x = x[0]
     return False
@@ -303,23 +303,23 @@ def _as_asarray(name: str) -> Callable[..., Value]:
         return _of_numpys(a, numpys(a, *args, **kwargs), where)
 
     made.__doc__ = f"Return what numpy.{name} returns; of a tensor a tensor, in C order."
-    return own(made)
+    return register(made)
 
 
 asanyarray, ascontiguousarray = _as_asarray("asanyarray"), _as_asarray("ascontiguousarray")
 asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 
 
-@own
+@register
 def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
-    made = asarray(a, dtype)
-    if made.dtype.kind in "fc" and not _numpys.isfinite(made).all():
+    result = asarray(a, dtype)
+    if result.dtype.kind in "fc" and not _numpys.isfinite(result).all():
         raise ValueError("array must not contain infs or NaNs")
-    return made
+    return result
 
 
-@own
+@register
 def from_dlpack(
     x: Value, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
 ) -> Value:
@@ -330,7 +330,7 @@ def from_dlpack(
 # -- numbers in a row -------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def arange(
     start_or_stop: Value = None,
     /,
@@ -349,8 +349,8 @@ def arange(
         return small(_numpys.arange(start_or_stop, dtype=dtype))
     begin = start_or_stop if start is None else start
     if (start is None and begin is None) or (stop is None and start is not None):  # NumPy's errors
-        given = {"start": start, "stop": stop, "step": step, "dtype": dtype}
-        return of_array(_numpys.arange(**{key: each for key, each in given.items() if each is not None}), where)
+        arguments = {"start": start, "stop": stop, "step": step, "dtype": dtype}
+        return of_array(_numpys.arange(**{key: value for key, value in arguments.items() if value is not None}), where)
     first, last = map(_number, (0, begin) if stop is None else (begin, stop))
     by = 1 if step is None else _number(step)
     count = _count(first, last, by)
@@ -369,15 +369,15 @@ def arange(
         block[index < 2] = seeds[index[index < 2]]
         return block
 
-    return by_blocks((count,), kind, where, some)
+    return create_by_blocks((count,), kind, where, some)
 
 
 def _count(first: Value, last: Value, step: Value) -> int:
     """Return how many steps from *first* stay before *last*; 0 if these are no common numbers."""
     if all(isinstance(x, int) for x in (first, last, step)) and step:
         return -((first - last) // step)  # type: ignore[no-any-return]
-    known = all(isinstance(x, int | float | np.int64) for x in (first, last, step)) and step
-    return ceil((last - first) / step) if known else 0
+    are_numbers = all(isinstance(x, int | float | np.int64) for x in (first, last, step)) and step
+    return ceil((last - first) / step) if are_numbers else 0
 
 
 def _number(x: Value) -> Value:
@@ -405,19 +405,19 @@ def _whole(name: str) -> Callable[..., Value]:
         return as_tensors(numpys(*args, **kwargs), layout, of_data if name in _OF_DATA else of_array)
 
     made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
-    return own(made)
+    return register(made)
 
 
-def as_tensors(made: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
+def as_tensors(result: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
     """Return what NumPy has made with its arrays as tensors, which *make* makes, also in tuples and lists."""
-    if type(made) is np.ndarray or (type(made) is WholeArray and where is not None):
-        return make(made, where)
-    if type(made) in (tuple, list):
-        return type(made)(as_tensors(each, where, make) for each in made)
-    return made
+    if type(result) is np.ndarray or (type(result) is WholeArray and where is not None):
+        return make(result, where)
+    if type(result) in (tuple, list):
+        return type(result)(as_tensors(item, where, make) for item in result)
+    return result
 
 
-@own
+@register
 def linspace(
     start: Value,
     stop: Value,
@@ -450,14 +450,14 @@ def linspace(
             numbers[-1:] = last
         return (np.floor(numbers) if ends.dtype.kind in "iu" else numbers).astype(ends.dtype)
 
-    made = by_blocks((num,), ends.dtype, where, block)
-    return (made, step) if retstep else made
+    samples = create_by_blocks((num,), ends.dtype, where, block)
+    return (samples, step) if retstep else samples
 
 
 # -- grids ------------------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def eye(
     N: int,  # noqa: N803 - NumPy's name
     M: int | None = None,  # noqa: N803
@@ -480,10 +480,10 @@ def eye(
 
     if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
         return of_array(_numpys.eye(*shape, k, kind), where)
-    return by_blocks(shape, kind, where, block)
+    return create_by_blocks(shape, kind, where, block)
 
 
-@own
+@register
 def identity(n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None) -> Value:
     """Return the identity matrix of *n* rows."""
     return eye(n, dtype=float if dtype is None else dtype, layout=layout)

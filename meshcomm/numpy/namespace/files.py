@@ -18,7 +18,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.meshes import mesh_of_program
-from meshcomm.numpy.namespace.making import by_blocks, of_array
+from meshcomm.numpy.namespace.making import create_by_blocks, of_array
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
@@ -39,19 +39,19 @@ def _written(
     if not isinstance(file, str | os.PathLike):
         write(file, [x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
         return
-    found, path = [_whole(x) for x in arrays], os.fspath(file)
+    wholes, path = [_whole(x) for x in arrays], os.fspath(file)
     path = path if path.endswith(suffix) else path + suffix
     content = BytesIO()
     may_hold_tensors = not all(isinstance(x, DTensor | np.ndarray) and x.dtype.kind != "O" for x in arrays)
     if may_hold_tensors:  # all ranks pickle them
-        write(content, found)
+        write(content, wholes)
 
     def written() -> None:
         target = resolved(path)  # no link of another user leads elsewhere
         if may_hold_tensors:
             np.frombuffer(content.getvalue(), np.uint8).tofile(target)
         else:
-            write(path, found)
+            write(path, wholes)
 
     looked_up(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
@@ -65,13 +65,13 @@ def save(file: File, arr: Value, **options: Value) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _written("save", file, [arr], lambda target, found: np.save(target, found[0], **options), ".npy")
+    _written("save", file, [arr], lambda target, wholes: np.save(target, wholes[0], **options), ".npy")
 
 
 def _zipped(name: str) -> Callable[..., None]:
     def savez(file: File, *args: Value, **kwds: Value) -> None:
-        def write(target: Value, found: list[Value]) -> None:
-            unnamed, named = found[: len(args)], dict(zip(kwds, found[len(args) :], strict=True))
+        def write(target: Value, wholes: list[Value]) -> None:
+            unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
             getattr(np, name)(target, *unnamed, **named)
 
         _written(name, file, [*args, *kwds.values()], write, ".npz")
@@ -86,7 +86,7 @@ savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
 
 def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _written("savetxt", fname, [X], lambda target, found: np.savetxt(target, found[0], *args, **kwargs))
+    _written("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
@@ -96,27 +96,27 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
     is_path = isinstance(file, str | os.PathLike) and Path(file).suffix == ".npy"
     large = is_path and Path(file).stat().st_size > WHOLE_BELOW  # type: ignore[arg-type]
     try:
-        found = np.load(file, "r" if large else None, **options)
+        content = np.load(file, "r" if large else None, **options)
     except ValueError:
         if not large:
             raise
-        found = np.load(file, None, **options)  # of objects, which are not mapped
-    if isinstance(found, np.memmap):
-        return by_blocks(found.shape, found.dtype, None, lambda slices: np.array(found[slices], order="C"))
-    if isinstance(found, np.ndarray):
-        return of_array(found)
-    return Arrays(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+        content = np.load(file, None, **options)  # of objects, which are not mapped
+    if isinstance(content, np.memmap):
+        return create_by_blocks(content.shape, content.dtype, None, lambda part: np.array(content[part], order="C"))
+    if isinstance(content, np.ndarray):
+        return of_array(content)
+    return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
 
 
-class Arrays(Mapping[str, Value]):
+class ZippedArrays(Mapping[str, Value]):
     """The arrays of a ``.npz`` file, as tensors: each is read when it is asked for."""
 
     def __init__(self, file: np.lib.npyio.NpzFile) -> None:
         self._file, self.files, self.close = file, file.files, file.close
 
     def __getitem__(self, key: str) -> Value:
-        found = self._file[key]
-        return of_array(found) if isinstance(found, np.ndarray) else found
+        member = self._file[key]
+        return of_array(member) if isinstance(member, np.ndarray) else member
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
@@ -124,7 +124,7 @@ class Arrays(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __enter__(self) -> "Arrays":
+    def __enter__(self) -> "ZippedArrays":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -175,4 +175,4 @@ class memmap(metaclass=_Maps):  # noqa: N801 - NumPy's name
     """A file in memory, whole on each rank: see `numpy.memmap`."""
 
 
-OWN = {each.__name__: each for each in (save, savez, savez_compressed, savetxt, load, memmap)}
+OWN = {member.__name__: member for member in (save, savez, savez_compressed, savetxt, load, memmap)}

@@ -13,15 +13,15 @@ from numpy.typing import DTypeLike
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, own
+from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, register
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 _numpys: Any = np
 
 
-@own
+@register
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False, layout: Layout | None = None
 ) -> Value:
@@ -31,15 +31,15 @@ def indices(
         return as_tensors(_numpys.indices(shape, dtype, True), layout)
 
     def block(slices: tuple[slice, ...]) -> Array:
-        inside = [_numpys.arange(each.start, each.stop, dtype=dtype) for each in slices[1:]]
+        inside = [_numpys.arange(s.start, s.stop, dtype=dtype) for s in slices[1:]]
         whole = _numpys.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
-        lengths = [each.stop - each.start for each in slices]
+        lengths = [s.stop - s.start for s in slices]
         return _numpys.array(whole, dtype).reshape(lengths)  # type: ignore[no-any-return]
 
-    return by_blocks((len(shape), *shape), dtype, layout, block)
+    return create_by_blocks((len(shape), *shape), dtype, layout, block)
 
 
-@own
+@register
 def fromfunction(
     function: Callable[..., Value],
     shape: Sequence[int],
@@ -52,22 +52,22 @@ def fromfunction(
     """Return what *function* makes of the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
     cut = layout_on(layout, lengths, np.dtype(dtype))
-    each = [
-        by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
+    coordinates = [
+        create_by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
         for axis in range(len(lengths))
     ]
-    return function(*each, **kwargs)
+    return function(*coordinates, **kwargs)
 
 
 def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
     """Return the numbers of the elements along *axis*, for a block of these slices."""
-    lengths = [each.stop - each.start for each in slices]
+    lengths = [s.stop - s.start for s in slices]
     numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
     line = numbers.reshape([-1 if number == axis else 1 for number in range(len(lengths))])
     return np.broadcast_to(line, lengths).copy()
 
 
-@own
+@register
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
     """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says.
 
@@ -82,19 +82,19 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     elif indexing != "ij":
         raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
     shape = tuple(lines[axis].size for axis in order)  # the exchange of two axes is its own inverse
-    found = []
+    coordinates = []
     for number, line in enumerate(lines):
         thin = line.reshape([-1 if axis == number else 1 for axis in order])
         if copy:
-            made = empty(shape, line.dtype)
-            made[...] = thin
-            found.append(made)
+            wide = empty(shape, line.dtype)
+            wide[...] = thin
+            coordinates.append(wide)
         else:
-            found.append(np.broadcast_to(thin, shape))
-    return tuple(found)
+            coordinates.append(np.broadcast_to(thin, shape))
+    return tuple(coordinates)
 
 
-class Grid:
+class CoordinateGrid:
     """``mgrid`` and ``ogrid``: the coordinates of the points of a grid, by slices."""
 
     def __init__(self, name: str) -> None:
@@ -112,10 +112,10 @@ class Grid:
                 line[tuple(s if n > 1 else slice(None) for s, n in zip(slices[1:], line.shape, strict=True))]
                 for line in lines
             ]
-            lengths = [each.stop - each.start for each in slices[1:]]
+            lengths = [s.stop - s.start for s in slices[1:]]
             return np.stack([np.broadcast_to(line, lengths) for line in cut[slices[0]]]).reshape([-1, *lengths])
 
-        return by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
+        return create_by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
 
 
 class Joined:

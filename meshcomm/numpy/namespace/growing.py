@@ -11,7 +11,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_growing
-from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 Growing: TypeAlias = Callable[..., Value]
@@ -36,7 +36,7 @@ def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], A
     is_cut = prod(shape) * dtype.itemsize >= WHOLE_BELOW and not dtype.hasobject and mesh.size == mesh.world.size
     if not is_cut or layout_for(shape, dtype, mesh).is_fully_replicated():
         return NotImplemented
-    return by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
+    return create_by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
 
 
 @_grows(np.outer)
@@ -86,10 +86,10 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
         return NotImplemented
     array, count = (np.ravel(a), index(repeats)) if axis is None else (np.asarray(a), index(repeats))
     number = 0 if axis is None else range(array.ndim)[axis]
-    shape = tuple(n * count if each == number else n for each, n in enumerate(array.shape))
+    shape = tuple(n * count if position == number else n for position, n in enumerate(array.shape))
 
     def block(indices: Sequence[Array]) -> Array:
-        return array[np.ix_(*(i // count if each == number else i for each, i in enumerate(indices)))]  # type: ignore[no-any-return]
+        return array[np.ix_(*(i // count if position == number else i for position, i in enumerate(indices)))]  # type: ignore[no-any-return]
 
     return _by_indices(shape, array.dtype, block)
 

@@ -10,7 +10,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import location_in, mesh_of_program
 
 
-class Home:
+class SmallArrays:
     """Where small arrays lie: on all ranks of a mesh, in layouts that are made once."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -25,22 +25,22 @@ class Home:
         return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
 
 
-_homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
+_homes: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold
 
 
-def home() -> Home:
+def small_arrays() -> SmallArrays:
     """Return where small arrays lie now."""
-    return home_of(mesh_of_program())
+    return small_arrays_on(mesh_of_program())
 
 
-def home_of(mesh: Mesh) -> Home:
+def small_arrays_on(mesh: Mesh) -> SmallArrays:
     """Return where small arrays lie on *mesh*."""
-    found = _homes.get(id(mesh))
-    if found is None:
+    result = _homes.get(id(mesh))
+    if result is None:
         if len(_homes) > _MOST_HOMES:
             _homes.clear()
-        found = _homes[id(mesh)] = Home(mesh)
-    return found
+        result = _homes[id(mesh)] = SmallArrays(mesh)
+    return result
 
 
 _MOST_HOMES = 16

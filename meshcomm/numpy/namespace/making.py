@@ -25,11 +25,11 @@ from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
-from meshcomm.numpy.namespace.homes import Home, home, home_of
+from meshcomm.numpy.namespace.homes import SmallArrays, small_arrays, small_arrays_on
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 
-def _made(home: Home, array: Array) -> Value:
+def _made(home: SmallArrays, array: Array) -> Value:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
     return whole_array(array) if home.everyone else home.make(array)
 
@@ -48,14 +48,14 @@ def small(array: Array) -> Value:
     """Return what the program gets of a small array that all ranks have."""
     if is_alone():
         return array
-    if get_default_mesh() is None:  # as in most programs: it takes less time than `home`
+    if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
         return array.view(WholeArray)
-    return _made(home(), array)
+    return _made(small_arrays(), array)
 
 
 def is_on_all_ranks() -> bool:
     """Return whether what the program makes is on all ranks: so small arrays are NumPy's."""
-    return is_alone() or get_default_mesh() is None or home().everyone
+    return is_alone() or get_default_mesh() is None or small_arrays().everyone
 
 
 def has_arrays(tensor: DTensor) -> bool:
@@ -99,22 +99,22 @@ def of_data(array: Array, where: Device | None = None) -> Value:
     """
     if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
         return small(array)
-    made = of_array(array, where)
-    if isinstance(made, DTensor):
-        note(array, made.mesh)
-    return made
+    result = of_array(array, where)
+    if isinstance(result, DTensor):
+        note(array, result.mesh)
+    return result
 
 
-def by_blocks(
+def create_by_blocks(
     shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
 ) -> Value:
     """Return the tensor whose block is what *block* makes of its slices, on each rank.
 
     Parameters
     ----------
-    shape, dtype: of the global array
-    where: by default where the rule says
-    block: takes the slices of the global array that a rank holds
+    shape, dtype: shape and dtype of the global array
+    where: layout, mesh or other device of the tensor; by default that of the rule of creation
+    block: function of the slices of the global array that a rank holds, which returns its block
     """
     lengths, kind = as_shape(shape), np.dtype(dtype)
     tensor = create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)
@@ -141,7 +141,7 @@ def _item(array: Array, index: Value) -> Value:
     items = index if isinstance(index, tuple) else (index,)
     mesh = next(x.mesh for x in items if isinstance(x, DTensor))
     note(array, mesh)
-    return home_of(mesh).make(array)[index]
+    return small_arrays_on(mesh).make(array)[index]
 
 
 set_kind(WholeArray, _grown, of_array, _item)

@@ -27,7 +27,7 @@ def named(name: str) -> object:
     if name in OWN:
         return OWN[name]
     if name in ("mgrid", "ogrid"):
-        return grids.Grid(name)
+        return grids.CoordinateGrid(name)
     if name in ("r_", "c_"):
         return grids.Joined(name)
     return getattr(_numpys, name)

@@ -13,7 +13,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.numpy.namespace.arrays import WholeArray
-from meshcomm.numpy.namespace.homes import home_of
+from meshcomm.numpy.namespace.homes import small_arrays_on
 
 _OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
 """Functions whose other arguments than the first are shapes, axes and lengths."""
@@ -33,7 +33,7 @@ class Promotion:
 
     def __init__(self, function: Any, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
         first = _first_tensor((args, tuple(kwargs.values())))
-        self._home = None if first is None else home_of(first.mesh)
+        self._home = None if first is None else small_arrays_on(first.mesh)
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
         self._written: list[Value] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
@@ -70,7 +70,7 @@ class Promotion:
 
     def _promoted(self, x: Value, is_read: bool = True) -> Value:
         if type(x) in (list, tuple):
-            return type(x)(self._promoted(each, is_read) for each in x)
+            return type(x)(self._promoted(item, is_read) for item in x)
         if type(x) is not WholeArray and not (is_scripted() and type(x) is np.ndarray):
             return x
         if self._home is None or x.dtype.hasobject:
@@ -97,5 +97,5 @@ def _first_tensor(x: Value) -> DTensor | None:
     if type(x) is DTensor:
         return x
     if type(x) in (list, tuple):
-        return next((tensor for each in x if (tensor := _first_tensor(each)) is not None), None)
+        return next((tensor for item in x if (tensor := _first_tensor(item)) is not None), None)
     return None

@@ -22,14 +22,14 @@ from meshcomm.numpy.indexing.nonzero import where_true
 from meshcomm.numpy.indexing.taking import repeated
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
 def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int]:
     """Return the tensor and the axis, or the flattened tensor and its only axis."""
     if axis is None:
         return (tensor if tensor.ndim == 1 else regrouped(tensor, (tensor.size,), name=name)), 0
-    return tensor, axis_of(axis, tensor.ndim)
+    return tensor, normalised_axis(axis, tensor.ndim)
 
 
 @implements(np.delete, partly=True)
@@ -41,8 +41,8 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     Parameters
     ----------
     arr: a tensor
-    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
-    axis: which axis
+    obj: integer, slice, integers, or mask; the last two may be tensors
+    axis: axis along which to delete; None for the flattened tensor
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -53,26 +53,26 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     [[2], [3, 4]]
     """
     name = "numpy.delete"
-    given = unwrapped(obj)
+    index = unwrapped(obj)
     tensor = unwrapped(arr)
     if not isinstance(tensor, DTensor):
-        tensor, given = on_mesh(name, [tensor, given])
+        tensor, index = on_mesh(name, [tensor, index])
     tensor, axis = _line_or(name, tensor, axis)
     n, names = tensor.shape[axis], tuple(tensor.layout.axes[axis])
-    if not isinstance(given, DTensor | slice):
-        given = as_array(given)
-        given = given.astype(np.intp) if not given.size and given.dtype.kind == "f" else given
-    if not isinstance(given, slice) and given.dtype == bool and given.shape != (n,):
-        raise ShapeError(f"{name}: a mask of shape {given.shape} for an axis of {n}: it has one axis of that length")
-    kept = full((n,), fill_value=True, dtype=bool, layout=Layout([names], tensor.mesh))
-    if isinstance(given, slice) or given.ndim or given.dtype == bool:
-        assign(name, kept, given, value=False)
+    if not isinstance(index, DTensor | slice):
+        index = as_array(index)
+        index = index.astype(np.intp) if not index.size and index.dtype.kind == "f" else index
+    if not isinstance(index, slice) and index.dtype == bool and index.shape != (n,):
+        raise ShapeError(f"{name}: a mask of shape {index.shape} for an axis of {n}: it has one axis of that length")
+    mask = full((n,), fill_value=True, dtype=bool, layout=Layout([names], tensor.mesh))
+    if isinstance(index, slice) or index.ndim or index.dtype == bool:
+        assign(name, mask, index, value=False)
     else:
         (agreed,) = (
-            agree_on_plain(name, [given.reshape(1)], tensor.mesh) if not isinstance(given, DTensor) else (given,)
+            agree_on_plain(name, [index.reshape(1)], tensor.mesh) if not isinstance(index, DTensor) else (index,)
         )
-        assign(name, kept, agreed, value=False)
-    return repeated(name, tensor, kept, axis)
+        assign(name, mask, agreed, value=False)
+    return repeated(name, tensor, mask, axis)
 
 
 @implements(np.insert, partly=True)
@@ -86,9 +86,9 @@ def insert(
     Parameters
     ----------
     arr: a tensor
-    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
-    values: a number, array or tensor
-    axis: which axis; None for the flattened tensor
+    obj: integer, slice, integers, or mask; the last two may be tensors
+    values: number, array or tensor
+    axis: axis along which to insert; None for the flattened tensor
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -103,39 +103,39 @@ def insert(
     tensor, axis = _line_or(name, tensor, axis)
     n = tensor.shape[axis]
     where = _insertions(name, obj, n)
-    given = unwrapped(values)
-    if not isinstance(given, DTensor):
-        given = as_array(given) if tensor.dtype.names is None else np.asarray(given, tensor.dtype)
+    added = unwrapped(values)
+    if not isinstance(added, DTensor):
+        added = as_array(added) if tensor.dtype.names is None else np.asarray(added, tensor.dtype)
     if where.size == 1:
         number = _only(name, where, axis, n)
-        if given.ndim < tensor.ndim:
-            wide = (1,) * (tensor.ndim - given.ndim) + given.shape
-            given = regrouped(given, wide, name=name) if isinstance(given, DTensor) else given.reshape(wide)
+        if added.ndim < tensor.ndim:
+            wide = (1,) * (tensor.ndim - added.ndim) + added.shape
+            added = regrouped(added, wide, name=name) if isinstance(added, DTensor) else added.reshape(wide)
         if not where.ndim:
-            given = np.moveaxis(given, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
-        where = np.full(given.shape[axis], number, np.intp)
-    if isinstance(where, DTensor) or isinstance(given, DTensor) or tensor.layout.cyclic(axis):
-        return _inserted(name, tensor, axis, _moved_on(name, where, n), given)
-    return _inserted_here(name, tensor, axis, _from_0_on(name, where, axis, n), given)
+            added = np.moveaxis(added, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
+        where = np.full(added.shape[axis], number, np.intp)
+    if isinstance(where, DTensor) or isinstance(added, DTensor) or tensor.layout.cyclic(axis):
+        return _inserted(name, tensor, axis, _moved_on(name, where, n), added)
+    return _inserted_here(name, tensor, axis, _from_0_on(name, where, axis, n), added)
 
 
 def _insertions(name: str, obj: object, n: int) -> IndexArray:
     """Return before which of *n* elements something is inserted. Collective if *obj* is a mask that is a tensor."""
-    given = unwrapped(obj)
-    if isinstance(given, slice):
-        return np.arange(*given.indices(n), dtype=np.intp)
-    found = given if isinstance(given, DTensor) else as_array(given)
-    if found.dtype == bool:
-        if found.ndim != 1:
-            raise ShapeError(f"{name}: a mask has one axis, not shape {found.shape}")
-        return where_true(name, found)[0] if isinstance(found, DTensor) else np.flatnonzero(found)
-    if found.ndim > 1:
-        raise ShapeError(f"{name}: indices have one axis or none, not shape {found.shape}")
-    if not found.size and not isinstance(given, DTensor | np.ndarray):
+    index = unwrapped(obj)
+    if isinstance(index, slice):
+        return np.arange(*index.indices(n), dtype=np.intp)
+    indices = index if isinstance(index, DTensor) else as_array(index)
+    if indices.dtype == bool:
+        if indices.ndim != 1:
+            raise ShapeError(f"{name}: a mask has one axis, not shape {indices.shape}")
+        return where_true(name, indices)[0] if isinstance(indices, DTensor) else np.flatnonzero(indices)
+    if indices.ndim > 1:
+        raise ShapeError(f"{name}: indices have one axis or none, not shape {indices.shape}")
+    if not indices.size and not isinstance(index, DTensor | np.ndarray):
         return np.zeros(0, np.intp)
-    if found.dtype.kind not in "iu":
-        raise IndexError(f"{name}: indices are integers, not {found.dtype}")
-    return found
+    if indices.dtype.kind not in "iu":
+        raise IndexError(f"{name}: indices are integers, not {indices.dtype}")
+    return indices
 
 
 def _only(name: str, where: IndexArray, axis: int, n: int) -> int:
@@ -172,15 +172,15 @@ def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values
 
     def inserted(block: Array) -> Array:
         number = layout.block_numbers(mesh.rank or 0)[axis]
-        its = np.sort(order[ends[number] : ends[number + 1]])  # as they came: of equal indices, the first stays first
+        local = np.sort(order[ends[number] : ends[number + 1]])  # of equal indices, the first stays first
         box = layout.block_box(tensor.shape)
-        own = np.take(cut_out(rows, (*box[:axis], (0, len(where)), *box[axis + 1 :])), its, axis)
-        return np.insert(block, where[its] - starts[number], own, axis)
+        local_rows = np.take(cut_out(rows, (*box[:axis], (0, len(where)), *box[axis + 1 :])), local, axis)
+        return np.insert(block, where[local] - starts[number], local_rows, axis)
 
     names = tuple(layout.axes[axis])
     spec = Cuts(names, [start + end for start, end in zip(starts, ends, strict=True)]) if len(starts) > 2 else names
-    made = mapped(inserted, tensor, layout=layout.replace(axis, spec), shape=shape)
-    return relaid(made, layout.usual_cut(axis).axes, name)
+    result = mapped(inserted, tensor, layout=layout.replace(axis, spec), shape=shape)
+    return relaid(result, layout.usual_cut(axis).axes, name)
 
 
 def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
@@ -190,12 +190,12 @@ def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
         positions = np.where(where < 0, where + n, where).astype(np.intp)
         positions[np.argsort(positions, kind="stable")] += np.arange(count, dtype=np.intp)
         return positions
-    found = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [where])
-    assert isinstance(found, DTensor)
-    order = argsort(found, kind="stable")
-    later = numbers(found.mesh, 0, 1, order.layout.axes[0], count)
-    assign(name, found, order, indexed(name, found, order) + later)
-    return found
+    shifted = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [where])
+    assert isinstance(shifted, DTensor)
+    order = argsort(shifted, kind="stable")
+    later = numbers(shifted.mesh, 0, 1, order.layout.axes[0], count)
+    assign(name, shifted, order, indexed(name, shifted, order) + later)
+    return shifted
 
 
 def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:

@@ -29,13 +29,13 @@ from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
 
 
-class _How(NamedTuple):
+class _SortKind(NamedTuple):
     """A sort.
 
     Parameters
     ----------
     name: ``sort`` or ``argsort``
-    kind, stable: as NumPy has them
+    kind, stable: NumPy's arguments
     """
 
     name: str
@@ -73,8 +73,8 @@ def sort(
     Parameters
     ----------
     a: a tensor
-    axis: the axis, or None for all elements; ``ShapeError`` if there is no such axis
-    kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
+    axis: axis along which to sort; None for all elements. ``ShapeError`` if there is no such axis
+    kind, stable: NumPy's arguments. A sort that is stable in NumPy is stable over all ranks
     order: not supported: ``TypeError``
 
     >>> import numpy as np, meshcomm as mc
@@ -85,7 +85,7 @@ def sort(
     ...     print(world.run(program))
     [([0, 1], [3, 1]), ([2, 3], [2, 0])]
     """
-    return _sorted(a, axis, _How("sort", kind, stable), order)
+    return _sorted(a, axis, _SortKind("sort", kind, stable), order)
 
 
 @implements(np.argsort)
@@ -96,7 +96,7 @@ def argsort(
 
     With ``axis=None`` they count the elements of *a* in C order. Parameters, layout and errors are those of `sort`.
     """
-    return _sorted(a, axis, _How("argsort", kind, stable), order)
+    return _sorted(a, axis, _SortKind("argsort", kind, stable), order)
 
 
 @implements(np.ndarray.sort)
@@ -113,7 +113,7 @@ def sort_blocks(
     store("sort", [a], [sort(a, axis, kind, order, stable=stable)])
 
 
-def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
+def _sorted(a: object, axis: object, how: _SortKind, order: object) -> DTensor:
     tensor, name = as_tensor(f"numpy.{how.name}", a), how.name
     if order is not None:
         raise TypeError(f"numpy.{name}: order= is not supported for DTensors; sort the field that you need")
@@ -123,8 +123,8 @@ def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
     if axis is None and tensor.ndim != 1:
         return _line(tensor, how, layout.sharding_dims, kind)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
-        made = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
-        return relaid(make(*made, shape, kind), layout.axes, name)
+        blocks = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
+        return relaid(make(*blocks, shape, kind), layout.axes, name)
     names = layout.axes[axes[0]]
     line = _without_others(tensor, axes[0], name)
     result = _with_others(_line(line, how, names, kind), axes[0], shape)
@@ -141,18 +141,18 @@ def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
     return normalised_axes(axis, ndim)
 
 
-def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
+def _line(tensor: DTensor, how: _SortKind, names: Names, dtype: DType) -> DTensor:
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
     target, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
         whole = relaid(tensor, ((),) * tensor.ndim, how.name)
         layout = Layout([()], tensor.mesh)
-        made = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
-        return relaid(made, target.axes, how.name)
+        result = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
+        return relaid(result, target.axes, how.name)
     if how.indexed or how.is_stable:
         tensor = in_flat_order(tensor, how.name)
-    found = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
-    values = found.indices if found.indices is not None else found.values
+    sorted_line = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
+    values = sorted_line.indices if sorted_line.indices is not None else sorted_line.values
     return relaid(values, target.axes, how.name)
 
 
@@ -181,8 +181,8 @@ def partition(
     Parameters
     ----------
     a: a tensor
-    kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
-    axis: the axis, or None for all elements
+    kth: indices at which elements are as in a sorted array; NumPy's errors for indices out of bounds
+    axis: axis along which to sort; None for all elements
     kind: ``introselect``
     order: not supported: ``TypeError``
 
@@ -225,7 +225,7 @@ def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) ->
         raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
     if listed.dtype.kind not in "iu":
         raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
-    n = prod(tensor.shape[each] for each in _axes(name, axis, tensor.ndim))
+    n = prod(tensor.shape[number] for number in _axes(name, axis, tensor.ndim))
     wrong = listed[(listed < -n) | (listed >= n)]
     if wrong.size and tensor.size:
         raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
@@ -250,8 +250,8 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
 
     Parameters
     ----------
-    keys: tensors, and arrays that all ranks have, of one shape, else ``ShapeError``; or a tensor with a row for each
-    axis: along which to sort
+    keys: tensors and arrays of one shape, else ``ShapeError``; or a tensor with a row for each key
+    axis: axis along which to sort
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -261,9 +261,9 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     ...     print(world.run(program))
     [[3, 2], [1, 0]]
     """
-    name, held = "numpy.lexsort", unwrapped(keys)
-    given = [held[number] for number in range(len(held))] if isinstance(held, DTensor) else [*map(unwrapped, held)]
-    listed = agree_on_plain(name, given, mesh_of(given))
+    name, stacked = "numpy.lexsort", unwrapped(keys)
+    arrays = [stacked[i] for i in range(len(stacked))] if isinstance(stacked, DTensor) else [*map(unwrapped, stacked)]
+    listed = agree_on_plain(name, arrays, mesh_of(arrays))
     agreed = [x if isinstance(x, DTensor) else np.asarray(x) for x in listed]
     first = next(x for x in agreed if isinstance(x, DTensor))
     if len({x.shape for x in agreed}) > 1:

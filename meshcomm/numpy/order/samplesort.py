@@ -50,27 +50,27 @@ class Splitters(NamedTuple):
 
     Parameters
     ----------
-    values: ascending
-    ranks: the position in the group of the rank that holds each one
-    indices: where it lies in that rank's block
+    values: ascending array of the splitters
+    ranks: position in the group of the rank that holds each splitter
+    indices: index of each splitter in the block of that rank
     """
 
     values: Array
     ranks: Indices
     indices: Indices
 
-    def ties(self, some: slice, rank: int, equal: Indices | int, own: Array) -> Indices:
+    def ties(self, run: slice, rank: int, equal: Indices | int, share: Array) -> Indices:
         """Return how many elements of *rank* that are equal to a splitter are before it.
 
         Parameters
         ----------
-        some: which splitters
-        rank: the position of a rank
-        equal: how many elements are equal to each of them
-        own: the answer for splitters that are from this rank itself
+        run: slice of the splitters
+        rank: position of a rank in the group
+        equal: number of elements equal to each of them
+        share: result for splitters that are from this rank itself
         """
-        ranks = self.ranks[some]
-        return np.where(ranks > rank, equal, np.where(ranks < rank, 0, own)).astype(np.intp)
+        ranks = self.ranks[run]
+        return np.where(ranks > rank, equal, np.where(ranks < rank, 0, share)).astype(np.intp)
 
 
 class InOrder(NamedTuple):
@@ -78,8 +78,8 @@ class InOrder(NamedTuple):
 
     Parameters
     ----------
-    values: the elements
-    indices: of each element, where it was among the elements of the global array in C order; None if not asked for
+    values: sorted elements
+    indices: flat index of each element in the global array in C order; None if not asked for
     """
 
     values: DTensor
@@ -91,8 +91,8 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
 
     Parameters
     ----------
-    name: the operation, for messages
-    tensor: sharded along at least one axis, and not empty. If *stable* or *indexed*, its blocks must be consecutive
+    name: name of the operation, for messages
+    tensor: sharded tensor that is not empty. If *stable* or *indexed*, its blocks must be consecutive
         and their numbers ascend with their devices: as `in_flat_order` makes them
     stable: whether equal elements stay in their order; they always do with *indexed*
     indexed: whether to return the indices
@@ -114,10 +114,10 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
 
     usual = Layout([names], mesh)
     even = np.diff(usual.cut(0, tensor.size).undealt.all_starts()).tolist()
-    found, lengths = on_blocks(ordered, tensor) or ([None, None], even)
+    blocks, lengths = on_blocks(ordered, tensor) or ([None, None], even)
     result = usual if lengths == even else Layout([Cuts(names, sizes=lengths)], mesh)
-    values = make(found[0], result, (tensor.size,), tensor.dtype)
-    return InOrder(values, make(found[1], result, (tensor.size,), np.dtype(np.intp)) if indexed else None)
+    values = make(blocks[0], result, (tensor.size,), tensor.dtype)
+    return InOrder(values, make(blocks[1], result, (tensor.size,), np.dtype(np.intp)) if indexed else None)
 
 
 def _flat_indices(tensor: DTensor) -> Indices:
@@ -134,8 +134,8 @@ class _Sort(NamedTuple):
 
     Parameters
     ----------
-    ranks: those that share the elements
-    size: the elements of all of them
+    ranks: ranks that share the elements
+    size: number of elements on all of them
     """
 
     ranks: Ranks
@@ -184,12 +184,12 @@ class _Sort(NamedTuple):
             run = slice(runs[middle], runs[middle + 1])
             piece, value = array[start:stop], splitters.values[runs[middle]]
             less, equal = _counted(piece, value)
-            found = start + less + splitters.ties(run, self.ranks.position, equal, shares[run] * equal)
-            cuts[run] = found
-            for cut, begin in ((found[0], start), (found[-1], found[0])):
+            cut_points = start + less + splitters.ties(run, self.ranks.position, equal, shares[run] * equal)
+            cuts[run] = cut_points
+            for cut, begin in ((cut_points[0], start), (cut_points[-1], cut_points[0])):
                 if begin < cut < stop:
                     array[begin:stop].partition(cut - begin)
-            pending += [(first, middle, start, found[0]), (middle + 1, last, found[-1], stop)]
+            pending += [(first, middle, start, cut_points[0]), (middle + 1, last, cut_points[-1], stop)]
         return [array], cuts
 
     def _splitters(self, block: Array) -> Splitters:
@@ -197,72 +197,72 @@ class _Sort(NamedTuple):
         from numpy.random import default_rng  # by np.random, two threads at once could end in a RecursionError
 
         count = self.ranks.size
-        each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // count))
-        wanted = min(len(block), -(-each * count * len(block) // self.size))
+        per_rank = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // count))
+        wanted = min(len(block), -(-per_rank * count * len(block) // self.size))
         # One at random from each of equal intervals: the same ones in every run.
         draws = np.arange(wanted) + default_rng([self.ranks.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        found = [_samples(text, block) for text in self.ranks.everyones(message)]
-        ranks = np.repeat(np.arange(count), [len(values) for values, _ in found])
-        values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        samples = [_samples(text, block) for text in self.ranks.everyones(message)]
+        ranks = np.repeat(np.arange(count), [len(values) for values, _ in samples])
+        values, at = (np.concatenate(arrays) for arrays in zip(*samples, strict=True))
         order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
         chosen = order[np.arange(1, count) * len(order) // count]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_Exchanged":
+    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
         """Return the elements of *arrays* that are for this rank, from all. Collective.
 
         Parameters
         ----------
-        arrays: as long as each other; the elements for each rank follow those for the rank before it
-        counts: the elements for each rank
+        arrays: arrays of one length; the elements for each rank follow those for the rank before it
+        counts: number of elements for each rank
         """
         ranks = self.ranks
-        told = ranks.told(counts)
-        texts = ranks.communicator.allgather(np.array([told.sum()], _COUNT).tobytes())
-        found = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
+        arriving = ranks.told(counts)
+        texts = ranks.communicator.allgather(np.array([arriving.sum()], _COUNT).tobytes())
+        uneven = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
         even = np.array(Cut(self.size, ranks.size).all_starts())
-        if np.abs(found - even).max() > self.size // ranks.size // _SPARE:
-            even = found
-        starts, stops = np.array([found, even])[:, ranks.position : ranks.position + 2].T
+        if np.abs(uneven - even).max() > self.size // ranks.size // _SPARE:
+            even = uneven
+        starts, stops = np.array([uneven, even])[:, ranks.position : ranks.position + 2].T
         first, length = starts.min(), int(stops.max() - starts.min())
         buffers = ranks.together(
             lambda: [new_block((length,), array.dtype) for array in arrays], f"the counts of {ranks.call}"
         )
-        exchanged = _Exchanged(ranks, buffers, found - first, even - first)
+        exchanged = _ReceivedElements(ranks, buffers, uneven - first, even - first)
         for array, into in zip(arrays, exchanged.received(), strict=True):
-            ranks.exchanged(np.ascontiguousarray(array), counts, into, told)
+            ranks.exchanged(np.ascontiguousarray(array), counts, into, arriving)
         return exchanged
 
 
-class _Exchanged(NamedTuple):
+class _ReceivedElements(NamedTuple):
     """What a rank has received: arrays with free space around for what ranks around it send to make blocks even.
 
     Parameters
     ----------
-    ranks: those that exchange elements
-    buffers: one for each array
-    found, even: where the elements of each rank begin, and the last ones end, in these buffers: as received, and in
-        blocks of the usual cut
+    ranks: ranks that exchange elements
+    buffers: buffer for each array
+    received_at, even: starts of the elements of each rank in these buffers, and the end of the last ones: as received,
+        and in blocks of the usual cut
     """
 
     ranks: Ranks
     buffers: list[Array]
-    found: Indices
+    received_at: Indices
     even: Indices
 
     def received(self) -> list[Array]:
         """Return the elements that this rank has received."""
-        return [buffer[self._of(self.found)] for buffer in self.buffers]
+        return [buffer[self._of(self.received_at)] for buffer in self.buffers]
 
     def evened(self) -> tuple[list[Array], list[int]]:
         """Return the block of this rank, and the lengths of all. Collective."""
         blocks = [buffer[self._of(self.even)] for buffer in self.buffers]
-        if not np.array_equal(self.found, self.even):
-            sent, told = self._shared(self.found, self.even), self._shared(self.even, self.found)
+        if not np.array_equal(self.received_at, self.even):
+            sent, arriving = self._shared(self.received_at, self.even), self._shared(self.even, self.received_at)
             for array, into in zip(self.received(), blocks, strict=True):
-                self.ranks.exchanged(array, sent, into, told)  # what stays is not copied
+                self.ranks.exchanged(array, sent, into, arriving)  # what stays is not copied
         return blocks, np.diff(self.even).tolist()
 
     def _of(self, starts: Indices) -> slice:
@@ -270,8 +270,8 @@ class _Exchanged(NamedTuple):
 
     def _shared(self, starts: Indices, others: Indices) -> Indices:
         """Return how many elements of this rank's block by *starts* each rank has by *others*."""
-        own = self._of(starts)
-        return np.array(np.diff(np.clip(others, own.start, own.stop)), np.intp)
+        block = self._of(starts)
+        return np.array(np.diff(np.clip(others, block.start, block.stop)), np.intp)
 
 
 def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
@@ -339,9 +339,9 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
         with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks:
             mine = indices[owners == ranks.position] - starts[ranks.position]
             texts = ranks.everyones(ranks.together(lambda: block[mine].tobytes()))
-        found = np.empty(len(indices), ordered.dtype)
+        elements = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
-            found[owners == number] = np.frombuffer(text, ordered.dtype)
-        return found
+            elements[owners == number] = np.frombuffer(text, ordered.dtype)
+        return elements
 
     return on_blocks(told, ordered)

@@ -38,9 +38,9 @@ class Answers(NamedTuple):
 
     Parameters
     ----------
-    side: ``left`` if a question belongs before the elements that are equal to it, ``right`` if after the last one
-    make: makes the answers from the block of the rank, the index at which that begins, and the questions
-    dtype: of the answers
+    side: ``left`` if a question belongs before the elements equal to it, ``right`` if after them
+    make: function of the block of the rank, the index at which it begins, and the questions, which returns the answers
+    dtype: dtype of the answers
     """
 
     side: Side
@@ -62,11 +62,11 @@ def as_whole(operand: Operand) -> Array:
     """Return all elements of an *operand* that is not sharded; of the dtype only, on a rank outside of the mesh."""
     if not isinstance(operand, DTensor):
         return np.asarray(operand)
-    found = on_blocks(np.asarray, operand) if operand.size else np.empty(operand.shape, operand.dtype)
-    return np.empty((0,) * operand.ndim, operand.dtype) if found is None else found
+    array = on_blocks(np.asarray, operand) if operand.size else np.empty(operand.shape, operand.dtype)
+    return np.empty((0,) * operand.ndim, operand.dtype) if array is None else array
 
 
-def replicated(operand: Operand, mesh: Mesh) -> DTensor:
+def as_replicated(operand: Operand, mesh: Mesh) -> DTensor:
     """Return *operand* as a tensor: itself if it is one, else on each device."""
     if isinstance(operand, DTensor):
         return operand
@@ -79,26 +79,26 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
 
     Parameters
     ----------
-    name: of the operation
-    line: in order, and as `in_flat_order` makes it; it is sharded and has elements
+    name: name of the operation
+    line: sorted sharded tensor of one axis, as `in_flat_order` makes it; not empty
     questions: values to look for
-    how: the ranks answer
+    how: function by which ranks answer
     """
     mesh = line.mesh
-    own = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
-    text = f"{name} in and of {own}, {how.side}"
+    operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
+    text = f"{name} in and of {operands}, {how.side}"
 
     def found(asked: Array, block: Array) -> Array:
         with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
-            made = ranks.together(lambda: new_block(asked.shape, how.dtype))
+            answers = ranks.together(lambda: new_block(asked.shape, how.dtype))
             asked = np.ascontiguousarray(asked).reshape(-1)
             texts = ranks.everyones(block[:1].tobytes())
-            filled = np.array([position for position, each in enumerate(texts) if each], dtype=np.int32)
+            filled = np.array([position for position, text in enumerate(texts) if text], dtype=np.int32)
             begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
             owners = filled[np.maximum(begins - 1, 0)]
             start = line.layout.block_box(line.shape)[0][0]
-            ask(ranks, owners, asked, lambda some: how.make(block, start, some), made.reshape(-1))
-        return made
+            ask(ranks, owners, asked, lambda queries: how.make(block, start, queries), answers.reshape(-1))
+        return answers
 
     return mapped(found, questions, line, dtype=how.dtype)
 
@@ -116,10 +116,10 @@ def searchsorted(
 
     Parameters
     ----------
-    a: ascending, with one axis
-    v: values of any shape
-    side: whether a value belongs before the elements that are equal to it, or after them
-    sorter: the indices that sort *a*, if it is not sorted; as many, else ``ValueError``
+    a: ascending tensor or array of one axis
+    v: values to insert, of any shape
+    side: ``left`` if a value belongs before the elements equal to it, ``right`` if after them
+    sorter: indices that sort *a*, of its length; by default *a* is sorted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -129,27 +129,27 @@ def searchsorted(
     ...     print(world.run(program))
     [([1, 3], [3, 4]), ([3, 4], [3, 4])]
     """
-    name, given = "numpy.searchsorted", [unwrapped(x) for x in (a, v, sorter)]
-    mesh = mesh_of(given)
-    held, values, order = agree_on_plain(name, given, mesh)
-    np.searchsorted(sample(held), sample(values), side)  # NumPy's errors
+    name, operands = "numpy.searchsorted", [unwrapped(x) for x in (a, v, sorter)]
+    mesh = mesh_of(operands)
+    ordered, values, order = agree_on_plain(name, operands, mesh)
+    np.searchsorted(sample(ordered), sample(values), side)  # NumPy's errors
     if order is not None:
-        held = _in_order_of(replicated(held, mesh), order)
-    if not isinstance(held, DTensor) or not is_sharded(held):
-        whole = as_whole(held)
-        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), replicated(values, mesh))
+        ordered = _in_order_of(as_replicated(ordered, mesh), order)
+    if not isinstance(ordered, DTensor) or not is_sharded(ordered):
+        whole = as_whole(ordered)
+        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), as_replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
-        found = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
-        return answered(name, in_flat_order(held, name), values, found)
+        how = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
+        return answered(name, in_flat_order(ordered, name), values, how)
     # In whatever order the blocks are: as many elements are before a value as are before it in each block.
-    local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), held)
-    return added_up(f"searchsorted {side}", held, local, shape_of(values), _INDEX)
+    local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), ordered)
+    return added_up(f"searchsorted {side}", ordered, local, shape_of(values), _INDEX)
 
 
 def _of_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
-    found = elementwise(name, function, [tensor])
-    assert isinstance(found, DTensor)
-    return found
+    result = elementwise(name, function, [tensor])
+    assert isinstance(result, DTensor)
+    return result
 
 
 def _in_order_of(tensor: DTensor, sorter: Operand) -> DTensor:
@@ -179,11 +179,11 @@ def isin(
 
     Parameters
     ----------
-    element: the elements
-    test_elements: the others, of any shape
+    element: elements to look for
+    test_elements: elements among which to look, of any shape
     assume_unique: changes nothing
-    invert: whether to return which are not
-    kind: as NumPy has it, for its errors; it changes nothing
+    invert: whether to return the opposite
+    kind: NumPy's argument, which is only checked
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -193,25 +193,25 @@ def isin(
     ...     print(world.run(program))
     [([False, True], [True, False]), ([True, False], [True, False])]
     """
-    name, given = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
-    mesh = mesh_of(given)
-    wanted, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, given, mesh))
+    name, operands = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
+    mesh = mesh_of(operands)
+    wanted, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
     np.isin(np.zeros(1, wanted.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
     if not isinstance(others, DTensor) or not is_sharded(others):
         whole = as_whole(others)
-        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), replicated(wanted, mesh))
+        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(wanted, mesh))
     if isinstance(wanted, DTensor) and is_sharded(wanted):
         line = in_order(name, others, stable=False, indexed=False).values
-        found = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
+        result = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
     else:
         local = on_blocks(lambda block: np.asarray(np.isin(as_whole(wanted), block)), others)
-        found = added_up("isin", others, local, wanted.shape, np.dtype(bool), op="max")
-    return _of_blocks(name, np.logical_not, found) if invert else found
+        result = added_up("isin", others, local, wanted.shape, np.dtype(bool), op="max")
+    return _of_blocks(name, np.logical_not, result) if invert else result
 
 
 def _is_there(block: Array, start: int, asked: Array) -> Array:
-    found = np.minimum(np.searchsorted(block, asked), len(block) - 1)
-    return np.asarray(block[found] == asked)
+    positions = np.minimum(np.searchsorted(block, asked), len(block) - 1)
+    return np.asarray(block[positions] == asked)
 
 
 # -- digitize ---------------------------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     Parameters
     ----------
     x: values of any shape; the result is in their layout
-    bins: the edges, ascending or descending: ``ValueError`` otherwise. They may be a sharded tensor
-    right: whether a bin has its right edge in it, and not its left one
+    bins: ascending or descending edges, else ``ValueError``; they may be a sharded tensor
+    right: whether a bin includes its right edge instead of its left one
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -235,14 +235,14 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     ...     print(world.run(program))
     [[1, 2], [2, 3]]
     """
-    name, given = "numpy.digitize", [unwrapped(each) for each in (x, bins)]
-    values, edges = agree_on_plain(name, given, mesh_of(given))
+    name, operands = "numpy.digitize", [unwrapped(operand) for operand in (x, bins)]
+    values, edges = agree_on_plain(name, operands, mesh_of(operands))
     if np.asarray(sample(values)).dtype.kind == "c":
         raise TypeError("x may not be complex")
     if not isinstance(edges, DTensor) or not is_sharded(edges):
         whole = as_whole(edges)
         return _of_blocks(
-            name, lambda block: np.asarray(np.digitize(block, whole, right)), replicated(values, mesh_of(given))
+            name, lambda block: np.asarray(np.digitize(block, whole, right)), as_replicated(values, mesh_of(operands))
         )
     np.digitize(np.zeros(1), np.asarray(sample(edges)))  # NumPy's errors
     side: Side = "left" if right else "right"
@@ -251,11 +251,11 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
         return searchsorted(edges, values, side)
     if not _all(np.greater_equal, first, last):
         raise ShapeError("bins must be monotonically increasing or decreasing")
-    found = searchsorted(edges[::-1], values, side)
-    return _of_blocks(name, lambda block: edges.size - block, found)
+    positions = searchsorted(edges[::-1], values, side)
+    return _of_blocks(name, lambda block: edges.size - block, positions)
 
 
 def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
     """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
-    found: DTensor = compare(first, last).all()
-    return on_blocks(bool, found) is not False
+    result: DTensor = compare(first, last).all()
+    return on_blocks(bool, result) is not False

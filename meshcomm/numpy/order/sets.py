@@ -34,7 +34,7 @@ from meshcomm.numpy.indexing.index_arrays import owned_elements
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort, sort
 from meshcomm.numpy.order.samplesort import InOrder, in_order
-from meshcomm.numpy.order.searching import isin, replicated
+from meshcomm.numpy.order.searching import as_replicated, isin
 from meshcomm.numpy.shapes.shaping import regrouped
 
 Operand: TypeAlias = DTensor | ArrayLike
@@ -42,7 +42,7 @@ Operand: TypeAlias = DTensor | ArrayLike
 _INDEX = np.dtype(np.intp)
 
 
-class _Wanted(NamedTuple):
+class _UniqueRequest(NamedTuple):
     """What to return besides the distinct elements, and whether NaN is equal to NaN."""
 
     indices: bool = False
@@ -53,8 +53,8 @@ class _Wanted(NamedTuple):
     def of(self, array: Array, axis: int | None = None) -> list[Array]:
         """Return what NumPy makes of an array."""
         ask: Function = np.unique  # whose overloads know no options of any value
-        found: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
-        return list(found) if isinstance(found, tuple) else [found]
+        result: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
+        return list(result) if isinstance(result, tuple) else [result]
 
 
 @implements(np.unique, partly=True)
@@ -76,11 +76,11 @@ def unique(
     Parameters
     ----------
     ar: a tensor
-    return_index, return_inverse, return_counts: whether to return also where each value is first, which value each
-        element is, and how often each is there
-    axis: whose subarrays are compared; None for elements
+    return_index, return_inverse, return_counts: whether to return also the first index of each value, the number of
+        the value of each element, and how often each value occurs
+    axis: axis of the compared subarrays; None to compare elements
     equal_nan: whether NaN is equal to NaN
-    sorted: may be False; the values are in order all the same
+    sorted: no effect; the values are always sorted
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -93,35 +93,35 @@ def unique(
     """
     tensor = as_tensor("numpy.unique", ar)
     refuse_outside("numpy.unique", tensor.mesh, "how many distinct elements there are")
-    wanted = _Wanted(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
+    wanted = _UniqueRequest(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
     if axis is not None:
         (axis,) = normalised_axes(axis, tensor.ndim)
-    made = _unique(tensor, wanted) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, wanted)
-    return made[0] if len(made) == 1 else tuple(made)
+    results = _unique(tensor, wanted) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, wanted)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _names(tensor: DTensor) -> tuple[str, ...]:
     return tensor.layout.sharding_dims
 
 
-def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _names(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
     indexed = wanted.indices or wanted.inverse
-    found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
+    ordered = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = tensor.layout.specs_text
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
-        own = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
-        inverse = ranks.together(lambda: new_block(own, _INDEX))
-        runs = _runs(ranks, found.values, wanted.equal_nan)
+        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
+        inverse = ranks.together(lambda: new_block(block_shape, _INDEX))
+        runs = _runs(ranks, ordered.values, wanted.equal_nan)
         if wanted.inverse:
-            _number(ranks, tensor, found, runs, inverse)
-    layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
-    blocks = [found.values._block[runs.first]]
-    if wanted.indices and found.indices is not None:
-        blocks.append(found.indices._block[runs.first])
+            _number(ranks, tensor, ordered, runs, inverse)
+    layout, shape = Layout([Cuts(names, sizes=runs.counts)], tensor.mesh), (sum(runs.counts),)
+    blocks = [ordered.values._block[runs.first]]
+    if wanted.indices and ordered.indices is not None:
+        blocks.append(ordered.indices._block[runs.first])
     if wanted.counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [make(block, layout, shape, block.dtype) for block in blocks]
@@ -130,7 +130,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     return results
 
 
-def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
     blocks = wanted.of(tensor._block)
     line = Layout([_names(tensor)], tensor.mesh)
@@ -141,24 +141,24 @@ def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     return results
 
 
-class _Runs(NamedTuple):
+class _EqualRuns(NamedTuple):
     """The runs of equal elements, in order, that begin in the block of this rank.
 
     Parameters
     ----------
-    first: of each element, whether it is the first of a run
-    before: how many runs begin in the blocks before
-    end: where the last of its runs ends, counted from the beginning of the block
-    told: how many runs begin in each block
+    first: mask of the elements that begin a run
+    before: number of runs that begin in earlier blocks
+    end: end of the last of these runs, counted from the beginning of the block
+    counts: number of runs that begin in each block
     """
 
     first: Array
     before: int
     end: int
-    told: list[int]
+    counts: list[int]
 
 
-def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
+def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
@@ -171,47 +171,47 @@ def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
     count = np.count_nonzero(first)
     message = np.array([count, start + first.argmax() if count else ordered.size], np.int64)
     texts = ranks.everyones(message.tobytes())
-    told, begins = (each.tolist() for each in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
+    counts, begins = (column.tolist() for column in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
     after = begins[ranks.position + 1 :]
     end = min([ordered.size, *after]) - start
-    return _Runs(first, sum(told[: ranks.position]), end, told)
+    return _EqualRuns(first, sum(counts[: ranks.position]), end, counts)
 
 
-def _differ(some: Array, next_ones: Array, equal_nan: bool) -> Array:
+def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
     """Return where elements are not equal."""
-    differ = np.asarray(some != next_ones)
-    if equal_nan and some.dtype.kind in "fcmM":
-        differ &= ~(np.isnan(some) & np.isnan(next_ones))
+    differ = np.asarray(elements != next_ones)
+    if equal_nan and elements.dtype.kind in "fcmM":
+        differ &= ~(np.isnan(elements) & np.isnan(next_ones))
     return differ
 
 
-def _number(ranks: Ranks, tensor: DTensor, found: InOrder, runs: _Runs, inverse: Array) -> None:
+def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
     ----------
-    ranks: that share the elements
-    tensor: what they are of
-    found: the elements in order, and where they were
-    runs: those of this rank
-    inverse: the block of the result
+    ranks: ranks that share the elements
+    tensor: tensor of the elements
+    ordered: elements in order, with their indices
+    runs: runs of this rank
+    inverse: block of the result
     """
-    assert found.indices is not None
+    assert ordered.indices is not None
 
     def write(index: tuple[Indices, ...], rows: Array | None) -> None:
         inverse[index] = rows
 
     numbers = np.cumsum(runs.first, dtype=_INDEX) + (runs.before - 1)
-    deliver(ranks, inverse.shape, owned_elements(tensor, found.indices._block), numbers, write)
+    deliver(ranks, inverse.shape, owned_elements(tensor, ordered.indices._block), numbers, write)
 
 
-def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
+def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTensor]:
     """Return the distinct subarrays along *axis*: rows, which are compared as elements of many fields."""
     if tensor.dtype.kind == "V":
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
     names, mesh = _names(tensor), tensor.mesh
     if not tensor.size:
-        return [replicated(each, mesh) for each in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
+        return [as_replicated(array, mesh) for array in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
     move: Value = np.moveaxis  # of tensors, by NumPy's protocol
     moved: DTensor = move(tensor, axis, 0)
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
@@ -234,8 +234,8 @@ def _named(function: Function, keep: list[int]) -> Function:
     results: Any = type(function(np.zeros(1)))
 
     def made(x: DTensor) -> object:
-        found = unique(x, 1 in keep, 2 in keep, 3 in keep, equal_nan=False)
-        return results(*found) if isinstance(found, tuple) else found
+        distinct = unique(x, 1 in keep, 2 in keep, 3 in keep, equal_nan=False)
+        return results(*distinct) if isinstance(distinct, tuple) else distinct
 
     return made
 
@@ -250,15 +250,15 @@ def _line(x: Value) -> Value:
 
 def _operands(name: str, *operands: Operand) -> list[Value]:
     """Return the operands, with one axis each. Collective over the mesh."""
-    given = [unwrapped(x) for x in operands]
-    return [_line(x) for x in agree_on_plain(name, given, mesh_of(given))]
+    unwrapped_operands = [unwrapped(x) for x in operands]
+    return [_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
 
 
 def _distinct(x: Value, index: bool = False) -> Value:
     if isinstance(x, DTensor):
         return unique(x, index)
-    made = _Wanted(indices=index).of(x)
-    return made if index else made[0]
+    results = _UniqueRequest(indices=index).of(x)
+    return results if index else results[0]
 
 
 @implements(np.union1d, partly=True)
@@ -285,9 +285,9 @@ def intersect1d(
 
     Parameters
     ----------
-    ar1, ar2: one of them is a tensor
-    assume_unique: whether no element of either is there twice
-    return_indices: whether to return also where each element is first, in both
+    ar1, ar2: tensors or arrays, one of them a tensor
+    assume_unique: whether neither has equal elements
+    return_indices: whether to return also the first index of each element in both
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -301,11 +301,11 @@ def intersect1d(
     sides = _operands(name, ar1, ar2)
     mesh, firsts = mesh_of(sides), list[DTensor]()
     if not assume_unique:
-        found = [_distinct(side, return_indices) for side in sides]
+        distinct = [_distinct(side, return_indices) for side in sides]
         if return_indices:
-            firsts = [replicated(index, mesh) for _, index in found]
-            found = [values for values, _ in found]
-        sides = found
+            firsts = [as_replicated(index, mesh) for _, index in distinct]
+            distinct = [values for values, _ in distinct]
+        sides = distinct
     both = concatenate(sides)
     order = argsort(both, kind="stable") if return_indices else None
     both = sort(both) if order is None else both[order]
@@ -315,7 +315,7 @@ def intersect1d(
         return result
     indices: list[Value] = [order[:-1][twice], order[1:][twice] - sides[0].size]
     if firsts:
-        indices = [first[each] for first, each in zip(firsts, indices, strict=True)]
+        indices = [first[positions] for first, positions in zip(firsts, indices, strict=True)]
     return result, *indices
 
 
@@ -336,7 +336,7 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
     first, second = _operands("numpy.setdiff1d", ar1, ar2)
     mesh = mesh_of([first, second])
     first = first if assume_unique else _distinct(first)
-    result: DTensor = replicated(first, mesh)[isin(first, second, invert=True)]
+    result: DTensor = as_replicated(first, mesh)[isin(first, second, invert=True)]
     return result
 
 
@@ -373,9 +373,9 @@ def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | Non
 
     Parameters
     ----------
-    ary: of any shape
-    to_end, to_begin: what to add after them, and before them; ``TypeError`` unless NumPy's rule ``same_kind`` converts
-        it to the dtype of *ary*
+    ary: tensor of any shape
+    to_end, to_begin: values after and before the differences; ``TypeError`` unless NumPy's rule ``same_kind`` converts
+        them to the dtype of *ary*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -19,10 +19,10 @@ from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
 
 
-def tensors(name: str, *given: Value) -> list[Value]:
+def tensors(name: str, *operands: Value) -> list[Value]:
     """Return operands as tensors on the mesh of those that are; None stays. Collective if one is a plain array."""
-    made = iter(tensors_of(name, [x for x in given if x is not None]))
-    return [None if x is None else next(made) for x in given]
+    converted = iter(tensors_of(name, [x for x in operands if x is not None]))
+    return [None if x is None else next(converted) for x in operands]
 
 
 # -- covariances ------------------------------------------------------------------------------------------------------
@@ -44,14 +44,14 @@ def cov(
 
     Parameters
     ----------
-    m: one variable, or a row for each one
-    y: more variables
-    rowvar: whether rows are variables; else columns are
-    bias: whether to divide by the number of observations, and not by one less
-    ddof: what to subtract from that number instead
-    fweights: how often each observation is there: whole numbers
-    aweights: the weights of the observations
-    dtype: of the result, by default float64 or more
+    m: one variable, or a row for each variable
+    y: further variables
+    rowvar: whether rows are variables; otherwise columns are
+    bias: whether to divide by the number of observations instead of one less
+    ddof: number to subtract from the number of observations instead
+    fweights: number of repetitions of each observation
+    aweights: weights of the observations
+    dtype: dtype of the result; by default float64 or more
 
     NumPy's errors and warnings.
     """
@@ -77,20 +77,20 @@ def cov(
         factor = 0.0
     off: Value = rows - means
     scaled: Value = off if both is None else off * both
-    made: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
-    return np.squeeze(made.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
+    covariances: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
+    return np.squeeze(covariances.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
 
 
-def _variables(given: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
+def _variables(arrays: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
     """Return the variables of one tensor or of two as rows, in the dtype of the result."""
-    for x, letter in zip(given, "my", strict=False):
+    for x, letter in zip(arrays, "my", strict=False):
         if x.ndim > 2:
             raise ValueError(f"{letter} has more than 2 dimensions")
-    kind = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else np.dtype(dtype)
+    kind = np.result_type(*(x.dtype for x in arrays), np.float64) if dtype is None else np.dtype(dtype)
     rows: list[Value] = []
-    for x in given:
+    for x in arrays:
         wide: Value = np.atleast_2d(x).astype(kind, copy=False)
-        turned = not rowvar and (x.ndim == 2 if x is given[0] else wide.shape[0] != 1)
+        turned = not rowvar and (x.ndim == 2 if x is arrays[0] else wide.shape[0] != 1)
         rows.append(wide.T if turned else wide)
     return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
 
@@ -99,17 +99,17 @@ def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> Value:
     """Return the product of the weights of *n* observations; NumPy's errors for those that cannot be."""
     if repeats is not None and bool(np.any(repeats != np.around(repeats))):
         raise TypeError("fweights must be integer")
-    for which, each in (("fweights", repeats), ("aweights", weights)):
-        if each is None:
+    for which, values in (("fweights", repeats), ("aweights", weights)):
+        if values is None:
             continue
-        if each.ndim > 1:
+        if values.ndim > 1:
             raise RuntimeError(f"cannot handle multidimensional {which}")
-        if each.shape[0] != n:
+        if values.shape[0] != n:
             raise RuntimeError(f"incompatible numbers of samples and {which}")
-        if bool(np.any(each < 0)):
+        if bool(np.any(values < 0)):
             raise ValueError(f"{which} cannot be negative")
-    found = [each.astype(float) for each in (repeats, weights) if each is not None]
-    return None if not found else found[0] if len(found) == 1 else found[0] * found[1]
+    factors = [values.astype(float) for values in (repeats, weights) if values is not None]
+    return None if not factors else factors[0] if len(factors) == 1 else factors[0] * factors[1]
 
 
 @implements(np.corrcoef, partly=True)
@@ -124,14 +124,14 @@ def corrcoef(
 
     Arguments are those of `cov`.
     """
-    found: Value = cov(x, y, rowvar, dtype=dtype)
-    if found.ndim == 0:
-        return found / found  # type: ignore[no-any-return]
-    deviations: Value = np.sqrt(np.diagonal(found).real)
-    found = found / deviations[:, None] / deviations[None, :]
-    if found.dtype.kind != "c":
-        return np.clip(found, -1, 1)  # type: ignore[no-any-return]
-    return np.clip(found.real, -1, 1) + 1j * np.clip(found.imag, -1, 1)  # type: ignore[no-any-return]
+    result: Value = cov(x, y, rowvar, dtype=dtype)
+    if result.ndim == 0:
+        return result / result  # type: ignore[no-any-return]
+    deviations: Value = np.sqrt(np.diagonal(result).real)
+    result = result / deviations[:, None] / deviations[None, :]
+    if result.dtype.kind != "c":
+        return np.clip(result, -1, 1)  # type: ignore[no-any-return]
+    return np.clip(result.real, -1, 1) + 1j * np.clip(result.imag, -1, 1)  # type: ignore[no-any-return]
 
 
 # -- polynomials ------------------------------------------------------------------------------------------------------
@@ -158,14 +158,14 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
 
     Parameters
     ----------
-    p: coefficients, that of the highest power first: all of them are gathered to every rank
-    x: where
+    p: coefficients, highest power first: all of them are gathered to every rank
+    x: points at which to evaluate
     """
     coefficients, (_, at) = gathered("numpy.polyval", p), tensors("numpy.polyval", p, x)
-    found: Value = np.zeros_like(at)
-    for each in coefficients:
-        found = found * at + each
-    return found  # type: ignore[no-any-return]
+    result: Value = np.zeros_like(at)
+    for coefficient in coefficients:
+        result = result * at + coefficient
+    return result  # type: ignore[no-any-return]
 
 
 @implements(np.polyfit, partly=True)
@@ -182,12 +182,12 @@ def polyfit(
 
     Parameters
     ----------
-    x, y: the points; *y* may have several columns
-    deg: the degree
+    x, y: coordinates of the points; *y* may have several columns
+    deg: degree of the polynomial
     rcond: singular values below this share of the largest one count as zero
     full: whether to return residuals, rank, singular values and *rcond*, too
-    w: the weights of the points
-    cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` for those of known weights
+    w: weights of the points
+    cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` if weights are known exactly
 
     Coefficients are on all devices, that of the highest power first. NumPy's errors and warnings.
 
@@ -211,23 +211,23 @@ def polyfit(
         values = values * (weights[:, None] if values.ndim == 2 else weights)
     scale: Value = np.sqrt(np.sum(powers * powers, axis=0))
     powers = powers / scale
-    found: Value
-    found, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
-    found = (found.T / scale).T
-    known = np.int32(int(rank))
-    if known != order and not full:
+    coefficients: Value
+    coefficients, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
+    coefficients = (coefficients.T / scale).T
+    matrix_rank = np.int32(int(rank))
+    if matrix_rank != order and not full:
         warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning)
     if full:
-        return found, residuals, known, s, rcond
+        return coefficients, residuals, matrix_rank, s, rcond
     if not cov:
-        return found
+        return coefficients
     base: Value = np.linalg.inv(powers.T @ powers) / np.multiply.outer(scale, scale)
     factor: Value = 1
     if cov != "unscaled":
         if len(at) <= order:
             raise ValueError("the number of data points must exceed order to scale the covariance matrix")
         factor = residuals / (len(at) - order)
-    return found, (base if values.ndim == 1 else base[:, :, None]) * factor
+    return coefficients, (base if values.ndim == 1 else base[:, :, None]) * factor
 
 
 def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:

@@ -34,8 +34,8 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
     Parameters
     ----------
     a: a tensor
-    axis: along which; without it, along all elements in C order, with one axis
-    dtype: of the result, by default as numpy.cumsum has it
+    axis: axis along which to add; None for the flattened tensor
+    dtype: dtype of the result; by default that of numpy.cumsum
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -106,8 +106,8 @@ def _differences(tensor: DTensor, times: int, along: int) -> DTensor:
     layout, before = tensor.layout, (slice(None),) * along
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
-        found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
-        tensor = found
+        differences: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
+        tensor = differences
     return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(along) else tensor
 
 

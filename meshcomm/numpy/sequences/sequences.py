@@ -41,9 +41,9 @@ def gradient(
     Parameters
     ----------
     f: a tensor
-    varargs: the distances between samples: a number for all axes, or for each one a number or an array of coordinates
+    varargs: distances between samples: a number for all axes, or a number or an array of coordinates for each axis
     axis: one axis, several, or None for all
-    edge_order: 1 or 2: the order of the differences at the edges
+    edge_order: order of the differences at the edges: 1 or 2
 
     A tensor for one axis, a tuple for several; NumPy's errors.
 
@@ -74,22 +74,22 @@ def gradient(
             )
     if single and np.ndim(spacings[0]) == 0 and tensor.layout.cyclic(axes[0]) is None:
         return _even_differences(tensor, axes[0], spacings[0], edge_order)
-    made = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
-    return made[0] if single else made
+    gradients = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
+    return gradients[0] if single else gradients
 
 
-def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence[Any]) -> list[Any]:
+def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequence[Any]) -> list[Any]:
     """Return for each axis the distance between samples: a number, or an array with one less than samples."""
-    if not given:
+    if not varargs:
         return [1.0] * len(axes)
-    if len(given) == 1 and np.ndim(given[0]) == 0:
-        return [_number(name, given[0])] * len(axes)
-    if len(given) != len(axes):
+    if len(varargs) == 1 and np.ndim(varargs[0]) == 0:
+        return [_number(name, varargs[0])] * len(axes)
+    if len(varargs) != len(axes):
         raise TypeError("invalid number of arguments")
-    found: list[Any] = []
-    for a, step in zip(axes, given, strict=True):
+    spacings: list[Any] = []
+    for a, step in zip(axes, varargs, strict=True):
         if np.ndim(step) == 0:
-            found.append(_number(name, step))
+            spacings.append(_number(name, step))
             continue
         coordinates = gathered(name, step)
         if coordinates.ndim != 1:
@@ -98,8 +98,8 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence
             raise ValueError("when 1d, distances must match the length of the corresponding dimension")
         distances = np.diff(coordinates.astype(np.float64) if coordinates.dtype.kind in "ui" else coordinates)
         even = bool((distances == distances[:1]).all())
-        found.append(distances[0] if even and len(distances) else distances)
-    return found
+        spacings.append(distances[0] if even and len(distances) else distances)
+    return spacings
 
 
 def _number(name: str, step: Value) -> Value:
@@ -114,8 +114,8 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
         return relaid(even.run(), tensor.layout.axes, _GRADIENT)
 
     def at(start: int | None, stop: int | None = None) -> Value:
-        found: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
-        return found
+        part: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
+        return part
 
     def along(weights: Array) -> Array:
         return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
@@ -164,8 +164,8 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
         if not pieces:
             return np.empty(layout.block_shape(shape), dtype)
         block, first = pieces[0] if len(pieces) == 1 else joined(pieces, axis, kind), needed(number)[0]
-        found = np.gradient(block, step, axis=axis, edge_order=edge_order)
-        return contiguous(found[(*(slice(None),) * axis, slice(start - first, stop - first))])
+        differences = np.gradient(block, step, axis=axis, edge_order=edge_order)
+        return contiguous(differences[(*(slice(None),) * axis, slice(start - first, stop - first))])
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
     return assembling(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
@@ -174,8 +174,8 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
 def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
     """Return the *pieces* one after the other along *axis*, in the layout of *like*."""
     dtype = np.result_type(*(piece.dtype for piece in pieces))
-    kept = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
-    return concatenate(kept, axis, like.layout)
+    filled = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
+    return concatenate(filled, axis, like.layout)
 
 
 @implements(*(getattr(np, name) for name in ("trapezoid", "trapz") if name in dir(np)))
@@ -186,10 +186,10 @@ def trapezoid(
 
     Parameters
     ----------
-    y: the samples
-    x: where they are: of one axis, or of the shape of *y*; None: *dx* apart
-    dx: the distance between samples
-    axis: along which
+    y: samples
+    x: coordinates of the samples, of one axis, or of the shape of *y*; by default they are *dx* apart
+    dx: distance between samples
+    axis: axis of the samples
     """
     name = "numpy.trapezoid"
     samples: Value
@@ -212,9 +212,9 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     Parameters
     ----------
     p: phases, in radians by default
-    discont: the least difference that is a jump, by default half of the period
-    axis: along which
-    period: of the phases
+    discont: least difference that counts as a jump; by default half of the period
+    axis: axis of the samples
+    period: period of the phases
     """
     tensor = as_tensor("numpy.unwrap", p)
     (along,) = normalised_axes(axis, tensor.ndim)
@@ -252,8 +252,8 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
 
     Parameters
     ----------
-    a, v: of one axis
-    mode: ``full``; ``same``: as long as the longer one; ``valid``: without edges
+    a, v: tensors or arrays of one axis
+    mode: length of the result: ``full``; ``same`` as the longer operand; ``valid``, without the edges
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -298,10 +298,10 @@ def _lines(name: str, a: Value, v: Value) -> list[DTensor]:
 
 def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:
     """Return where a result begins in the full convolution of *n* and *m* elements, *n* the more, and its length."""
-    found = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
-    if mode not in found:
+    intervals = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
+    if mode not in intervals:
         raise ValueError(f"mode must be one of 'valid', 'same', or 'full' (got {quote(mode)})")
-    return found[mode]
+    return intervals[mode]
 
 
 def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]) -> DTensor:
@@ -321,9 +321,9 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(0, dtype)
-        found = np.convolve(joined(pieces, 0, kind), kernel)
+        convolved = np.convolve(joined(pieces, 0, kind), kernel)
         first = needed(number)[0]
-        return found[start + offset - first : stop + offset - first].copy()
+        return convolved[start + offset - first : stop + offset - first].copy()
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
     result: DTensor = assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()

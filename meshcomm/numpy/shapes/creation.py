@@ -149,10 +149,10 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
 
     Parameters
     ----------
-    xi: the coordinates along each axis: tensors, or arrays that are the same on all ranks
-    copy: False returns views, which must not be written to
+    xi: coordinates along each axis: tensors, or arrays that are the same on all ranks
+    copy: whether to return copies; views must not be written to
     sparse: whether each result has length 1 along the axes of the others
-    indexing: "xy", or "ij"
+    indexing: order of the first two axes, "xy" or "ij"
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")

@@ -28,8 +28,8 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     Parameters
     ----------
     t: a tensor
-    axes: for each axis of the result, which one of *t* it is; by default they are reversed
-    layout: of the result, which is copied there at once; by default each axis keeps its sharding, nothing is copied
+    axes: axis of *t* for each axis of the result; by default in reverse order
+    layout: layout of the result, which is copied to it at once; by default each axis keeps its sharding without a copy
 
     >>> import meshcomm as mc
     >>> def program():
@@ -53,8 +53,8 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
 
 
 def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    given = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
-    order = tuple([integer(a, "an axis", TypeError) for a in given])
+    listed = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
+    order = tuple([integer(a, "an axis", TypeError) for a in listed])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     return tuple(axis % tensor.ndim for axis in order)

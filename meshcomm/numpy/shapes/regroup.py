@@ -32,7 +32,7 @@ Sizes: TypeAlias = tuple[tuple[str, int], ...]
 """The mesh dimensions, each with its size."""
 
 
-class Group(NamedTuple):
+class AxisGroup(NamedTuple):
     """Source axes and target axes that hold the same elements: from, and up to, these numbers."""
 
     source: slice
@@ -63,10 +63,10 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
 
     Parameters
     ----------
-    axes: how the source is sharded
-    sizes: the dimensions of the mesh
-    source, target: shapes
-    wanted: how the result is to be sharded; by default so that little moves. `result` may still differ from it
+    axes: sharding specs of the source
+    sizes: sizes of the mesh dimensions
+    source, target: shapes before and after
+    wanted: sharding specs of the result, from which `result` may still differ; by default so that little moves
 
     >>> regrouping((("x",), ()), (("x", 2),), (6, 4), (24,)).result
     (('x',),)
@@ -106,7 +106,7 @@ def _without_elements(axes: Specs, source: Shape, target: Shape) -> Regrouping:
     return Regrouping(axes, (0,), ((),), ((),), axes[:same] + ((),) * (len(target) - same))
 
 
-def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
+def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
     """Yield the groups of two shapes with as many elements, which are not 0.
 
     >>> for group in groups_of((6, 4, 5), (2, 3, 20)):
@@ -114,7 +114,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
     (6,) (2, 3)
     (4, 5) (20,)
     """
-    found, i, j = [], 0, 0
+    bounds, i, j = [], 0, 0
     while i < len(source) and j < len(target):
         first, m, n = (i, j), source[i], target[j]
         while m != n:
@@ -125,10 +125,10 @@ def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
                 j += 1
                 n *= target[j]
         i, j = i + 1, j + 1
-        found.append((first, (i, j)))
-    first = found.pop()[0] if found else (0, 0)  # axes of length 1 may be left: they belong to the last group
-    for (i, j), (k, m) in [*found, (first, (len(source), len(target)))]:
-        yield Group(slice(i, k), slice(j, m))
+        bounds.append((first, (i, j)))
+    first = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may be left: they belong to the last group
+    for (i, j), (k, m) in [*bounds, (first, (len(source), len(target)))]:
+        yield AxisGroup(slice(i, k), slice(j, m))
 
 
 # -- groups of axes, and their flat axis ------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     if last < 0 and all(cut.blocks == 1 for cut in cuts):
         return names
     if _is_consecutive(cuts[last]) and all(_is_consecutive(cut) and cut.longest <= 1 for cut in cuts[: max(last, 0)]):
-        held = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
-        return _consecutive(names, list(accumulate(map(prod, product(*held)), initial=0)))
+        lengths_of_blocks = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
+        return _consecutive(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
     if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last):
         return None
     period, inner = _dealt_evenly(cuts[last]), prod(lengths[last + 1 :])

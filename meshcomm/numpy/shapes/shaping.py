@@ -44,8 +44,8 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     Parameters
     ----------
     t: a tensor
-    shape: a length, or several; one of them may be -1
-    layout: of the result. The tensor is relaid once where the shapes allow that
+    shape: length, or several, one of which may be -1
+    layout: layout of the result. The tensor is relaid once where the shapes allow that
 
     ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
 
@@ -74,10 +74,10 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
             + such_as(layout, len(lengths))
         )
     layout.check_fits(lengths)
-    made = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
-    if made.layout == layout:
-        return made
-    return relaid(made, layout.axes, "reshape", layout.mesh)
+    regrouped_tensor = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
+    if regrouped_tensor.layout == layout:
+        return regrouped_tensor
+    return relaid(regrouped_tensor, layout.axes, "reshape", layout.mesh)
 
 
 @traceable(twin=np.reshape)
@@ -114,8 +114,8 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
 
     Parameters
     ----------
-    wanted: how the result is to be sharded, if the shapes allow that
-    name: of the operation
+    wanted: sharding specs of the result, if the shapes allow them
+    name: name of the operation
     """
     result: DTensor = completed(regrouping_of(tensor, shape, wanted, name))
     return result
@@ -134,17 +134,17 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None,
     if how.moves(tensor.layout.axes):
         first = relaid(tensor, how.start, name)
         moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
-        made = _reblocked(moved, how.result, shape)
-        return made if of is None else moved_from(tensor, made, of)
-    made = _reblocked(tensor, how.result, shape)
+        result = _reblocked(moved, how.result, shape)
+        return result if of is None else moved_from(tensor, result, of)
+    result = _reblocked(tensor, how.result, shape)
     if of is not None and _keeps_views(tensor, shape):
-        if tensor._view is None and made.dtype.kind in "biufcmM":
-            lengths = on_device(made.mesh, lambda device: made.layout.block_shape(shape, device))
-            return viewing(methodcaller("reshape", lengths), tensor, made.layout, of)
-        return viewed(lambda _: made._block, tensor, made.layout, of)
-    if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), made, tensor):
-        made = made.copy()  # as a block may be a view where the global array is not
-    return made if of is None else moved_from(tensor, made, of)
+        if tensor._view is None and result.dtype.kind in "biufcmM":
+            lengths = on_device(result.mesh, lambda device: result.layout.block_shape(shape, device))
+            return viewing(methodcaller("reshape", lengths), tensor, result.layout, of)
+        return viewed(lambda _: result._block, tensor, result.layout, of)
+    if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), result, tensor):
+        result = result.copy()  # as a block may be a view where the global array is not
+    return result if of is None else moved_from(tensor, result, of)
 
 
 def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
@@ -202,28 +202,28 @@ def _reshape(
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
     if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
-    made = _regrouped(tensor, lengths, how, of, "reshape")
+    reshaped = _regrouped(tensor, lengths, how, of, "reshape")
     if not copy:
-        return made
-    result: DTensor = completed(made)
+        return reshaped
+    result: DTensor = completed(reshaped)
     return result if result._view is None else _own(result)
 
 
-def _own(made: DTensor) -> DTensor:
+def _own(copy: DTensor) -> DTensor:
     """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
-    assert made._view is not None
-    is_own = made._view.root is None and made._view.writeable
-    return make(made._block, made.layout, made.shape, made.dtype) if is_own else made.copy()
+    assert copy._view is not None
+    is_own = copy._view.root is None and copy._view.writeable
+    return make(copy._block, copy.layout, copy.shape, copy.dtype) if is_own else copy.copy()
 
 
 @operation(np.ravel)
 def _ravel(a: DTensor, order: str = "C") -> Call | DTensor:
     if _is_fortran("ravel", a, order):
         return _ravel(transpose(a))
-    made, held = _reshaped(a, -1), unwrapped(a)
-    if not isinstance(held, DTensor) or outline(held).flags.c_contiguous:
-        return made
-    result: DTensor = completed(made)  # reshape gives a view of elements with gaps of one length, ravel does not
+    flat, tensor = _reshaped(a, -1), unwrapped(a)
+    if not isinstance(tensor, DTensor) or outline(tensor).flags.c_contiguous:
+        return flat
+    result: DTensor = completed(flat)  # reshape gives a view of elements with gaps of one length, ravel does not
     return result if result._view is None else _own(result)
 
 
@@ -274,8 +274,8 @@ def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
         return expand_dims(tensor, {3: (0, 1, 2), 2: (0, 2), 1: (2,)}[lacking])
 
     def at_least(*arys: object) -> object:
-        made = [widened(x) for x in arys]
-        return made[0] if len(made) == 1 else tuple(made)
+        results = [widened(x) for x in arys]
+        return results[0] if len(results) == 1 else tuple(results)
 
     return at_least
 
@@ -283,7 +283,7 @@ def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
 # -- axes in another order --------------------------------------------------------------------------------------------
 
 
-def axis_of(axis: object, ndim: int) -> int:
+def normalised_axis(axis: object, ndim: int) -> int:
     """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if it is none."""
     if isinstance(axis, list | tuple) or axis is None:
         raise ShapeError(f"axis must be an integer, not {quote(axis)}")
@@ -306,14 +306,14 @@ def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     """Return *axes* from 0, in the order in which they are given."""
     listed = tuple(axes) if np.ndim(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
     normalised_axes(listed, ndim)  # which finds an axis that is named twice
-    return [axis_of(a, ndim) for a in listed]
+    return [normalised_axis(a, ndim) for a in listed]
 
 
 @operation(np.swapaxes)
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
-    first, second = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    first, second = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
     order[first], order[second] = second, first
     return decision(transpose)(tensor, order)
 
@@ -321,7 +321,8 @@ def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
 @operation(np.rollaxis)
 def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
     tensor = as_tensor("rollaxis", a)
-    moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
+    moved = normalised_axis(axis, tensor.ndim)
+    before = normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
     if before < 0:
         raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
     order = [i for i in range(tensor.ndim) if i != moved]
@@ -359,8 +360,8 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
 @implements(np.broadcast_arrays)
 def broadcast_arrays(*args: object, subok: bool = False) -> tuple[object, ...]:
     """Return tensors and arrays, each by `broadcast_to` in their common shape, or as they are if all have it."""
-    given = [unwrapped(x) for x in args]
-    arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in given]
+    operands = [unwrapped(x) for x in args]
+    arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in operands]
     shape = broadcast_shape("broadcast_arrays", [x.shape for x in arrays])
     if all(x.shape == shape for x in arrays):
         return tuple(arrays)

@@ -32,10 +32,10 @@ def average(
 
     Parameters
     ----------
-    a: a tensor, or an array beside *weights* that are one
+    a: tensor, or array if *weights* are a tensor
     axis: one axis, several, or None for all
-    weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
-        by default it is the mean
+    weights: tensor, or array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
+        by default all are equal
     returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 
@@ -55,18 +55,18 @@ def average(
         a, weights = tensors_of("numpy.average", [a, weights])
     tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
-        found: Value = mean(tensor, axis, keepdims=keepdims)
-        count = tensor.size / found.size  # or, as in NumPy, its error
-        return (found, np.full_like(found, count)) if returned else found
-    given: Value = weights_along("numpy.average", tensor, weights, axis)
+        unweighted: Value = mean(tensor, axis, keepdims=keepdims)
+        count = tensor.size / unweighted.size  # or, as in NumPy, its error
+        return (unweighted, np.full_like(unweighted, count)) if returned else unweighted
+    factors: Value = weights_along("numpy.average", tensor, weights, axis)
     integers = tensor.dtype.kind in "biu"
-    kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))
-    total: Value = sum_over(given, axis, kind, keepdims)
+    kind = np.result_type(tensor.dtype, factors.dtype, *([np.float64] if integers else []))
+    total: Value = sum_over(factors, axis, kind, keepdims)
     zero: Value = total == 0  # in a script a number, if there is one only
     if any(zero)._block if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with unstopped():
-        products: Value = np.multiply(tensor, given, dtype=kind)
+        products: Value = np.multiply(tensor, factors, dtype=kind)
     result: Value = sum_over(products, axis, None, keepdims) / total
     return (result, np.broadcast_to(total, result.shape).copy()) if returned else result
 
@@ -76,23 +76,23 @@ def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis
 
     Collective over the mesh if they are a plain array. *name* is the operation; the errors are those of `average`.
     """
-    given: Value
-    _, given = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
-    if given.shape != tensor.shape:
+    factors: Value
+    _, factors = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    if factors.shape != tensor.shape:
         if axis is None:
             raise TypeError(
                 f"{name}: Axis must be specified when shapes of a and weights differ. They are {tensor.shape} and "
-                f"{given.shape}"
+                f"{factors.shape}"
             )
         normalised_axes(axis, tensor.ndim)  # or its error
-        axes = [each % tensor.ndim for each in (axis if isinstance(axis, tuple | list) else (axis,))]
-        if given.shape != tuple(tensor.shape[each] for each in axes):
+        axes = [a % tensor.ndim for a in (axis if isinstance(axis, tuple | list) else (axis,))]
+        if factors.shape != tuple(tensor.shape[a] for a in axes):
             raise ShapeError(
                 f"{name}: Shape of weights must be consistent with shape of a along specified axis; they are "
-                f"{given.shape} and {tensor.shape}, and the axis is {axis}"
+                f"{factors.shape} and {tensor.shape}, and the axis is {axis}"
             )
-        given = np.transpose(given, np.argsort(axes))
-        given = given[tuple(slice(None) if each in axes else None for each in range(tensor.ndim))]
-    if isinstance(given, DTensor):
-        return given
-    return relayout(given, Layout(aligned_axes(given.shape, tensor.shape, tensor.layout), tensor.mesh))
+        factors = np.transpose(factors, np.argsort(axes))
+        factors = factors[tuple(slice(None) if a in axes else None for a in range(tensor.ndim))]
+    if isinstance(factors, DTensor):
+        return factors
+    return relayout(factors, Layout(aligned_axes(factors.shape, tensor.shape, tensor.layout), tensor.mesh))

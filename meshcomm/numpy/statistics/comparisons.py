@@ -93,9 +93,9 @@ def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | Non
     shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
     """
 
-    given: list[Value] = [unwrapped(a), unwrapped(b)]
-    lent = [each for each in given if isinstance(each, np.ndarray) and not each.flags.writeable]
-    may_be_lent = bool(lent) and np.shape(given[0]) == np.shape(given[1])
+    operands: list[Value] = [unwrapped(a), unwrapped(b)]
+    lent = [x for x in operands if isinstance(x, np.ndarray) and not x.flags.writeable]
+    may_be_lent = bool(lent) and np.shape(operands[0]) == np.shape(operands[1])
 
     def may(x: Array, y: Array, work: Value) -> bool:
         return may_be_lent or np.may_share_memory(x, y, work)
@@ -113,8 +113,8 @@ def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
 
 
 def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
-    given = [unwrapped(a), unwrapped(b)]
-    mesh, blocks = mesh_of(given), [x._block if isinstance(x, DTensor) else x for x in given]
+    operands = [unwrapped(a), unwrapped(b)]
+    mesh, blocks = mesh_of(operands), [x._block if isinstance(x, DTensor) else x for x in operands]
     local = on_device(mesh, lambda _: np.array([function(*blocks, max_work)]))
     return on_blocks(bool, any(make(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))))
 
@@ -136,14 +136,14 @@ def _equal_or_nan(x: Array, y: Array) -> Array:
     return np.equal(x, y) | (np.not_equal(x, x) & np.not_equal(y, y))
 
 
-def _operands(name: str, *given: object) -> list[Operand]:
-    operands = [unwrapped(x) for x in given]
+def _operands(name: str, *arguments: object) -> list[Operand]:
+    operands = [unwrapped(x) for x in arguments]
     return agree_on_plain(name, operands, mesh_of(operands))
 
 
-def _on_members(found: bool, operands: Sequence[Operand]) -> bool | None:
-    """Return *found*, on ranks outside of the mesh None, as where the blocks decide."""
-    return None if mesh_of(operands).rank is None else found
+def _on_members(answer: bool, operands: Sequence[Operand]) -> bool | None:
+    """Return *answer*, on ranks outside of the mesh None, as where the blocks decide."""
+    return None if mesh_of(operands).rank is None else answer
 
 
 def _everywhere(name: str, function: Callable[..., object], operands: Sequence[object]) -> bool | None:

@@ -38,9 +38,9 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
 
     Parameters
     ----------
-    x: integers, along one axis; NumPy's ``ValueError`` on all ranks if one is negative
-    weights: as many as *x* has elements; those of equal elements are added up
-    minlength: the least length of the result
+    x: integers of one axis; NumPy's ``ValueError`` on all ranks if one is negative
+    weights: weight of each element of *x*; weights of equal elements are added up
+    minlength: least length of the result
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -50,9 +50,9 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     ...     print(world.run(program)[1])
     [0, 2, 0, 1]
     """
-    name, given = "numpy.bincount", [unwrapped(each) for each in (x, weights)]
-    mesh = mesh_of(given)
-    listed, loads = agree_on_plain(name, given, mesh)
+    name, operands = "numpy.bincount", [unwrapped(x) for x in (x, weights)]
+    mesh = mesh_of(operands)
+    listed, loads = agree_on_plain(name, operands, mesh)
     tensor, least = _like(listed, loads), integer(minlength, "minlength", TypeError)
     kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
@@ -117,11 +117,11 @@ def histogramdd(
 
     Parameters
     ----------
-    sample: a row for each point; or a list of their coordinates, one operand for each axis
-    bins: how many along each axis, or one number for all, or the edges along each: the same on every rank
-    range: the lowest and the highest edge along each axis; None for those of the points
-    density: whether to return the density of probability in each box instead of its count
-    weights: one for each point; those in a box are added up
+    sample: tensor with a row for each point; or list of their coordinates along each axis
+    bins: number of bins along each axis, or one for all, or edges along each axis: the same on every rank
+    range: lowest and highest edge along each axis; by default those of the points
+    density: whether to return probability densities instead of counts
+    weights: weight of each point; weights in a bin are added up
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -163,8 +163,8 @@ def histogram2d(
     return counts, edges[0], edges[1]
 
 
-def _ends(given: Sequence[tuple[float, float] | None] | None) -> Value:
-    return None if given is None else [ends(each) for each in given]
+def _ends(limits: Sequence[tuple[float, float] | None] | None) -> Value:
+    return None if limits is None else [ends(pair) for pair in limits]
 
 
 def _of_points(
@@ -177,7 +177,7 @@ def _of_points(
     """Return the counts and the edges. *how* is bins and range."""
     coordinates = [unwrapped(x) for x in sample] if isinstance(sample, list | tuple) else [unwrapped(sample)]
     bins, limits = how
-    edges = [_edges(name, each) for each in bins] if _are_several(bins) else [bins]
+    edges = [_edges(name, axis_edges) for axis_edges in bins] if _are_several(bins) else [bins]
     mesh, loads = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
     agreed = agree_on_plain(name, [*coordinates, *edges, loads], mesh)
     points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
@@ -188,8 +188,8 @@ def _of_points(
         np.zeros((1, count), points.dtype), edges, limits, weights=one
     )  # NumPy's errors, on all ranks alike
     limits = _limits(points, edges, limits)
-    made = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
-    shape, kind = tuple(len(each) - 1 for each in made), np.dtype(float)
+    bounds = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
+    shape, kind = tuple(len(axis_bounds) - 1 for axis_bounds in bounds), np.dtype(float)
     line = make(points._block, points.layout.take([0]), points.shape[:1], points.dtype)
     factors = None if loads is None else weights_like(name, line, agreed[-1])
 
@@ -200,8 +200,8 @@ def _of_points(
     share = on_blocks(counted, points, *(() if factors is None else (factors,)))
     counts = added_up(name, points, share, shape, kind)
     if density:
-        counts = mapped(lambda block: _density(block, made), counts)
-    return counts, [replicated(each, mesh) for each in made]
+        counts = mapped(lambda block: _density(block, bounds), counts)
+    return counts, [replicated(axis_bounds, mesh) for axis_bounds in bounds]
 
 
 def _edges(name: str, bins: Value) -> Array:
@@ -219,10 +219,10 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
 
     Parameters
     ----------
-    name: of the operation
-    operands: one that has all coordinates, or the coordinates along each axis
-    weights: of the points; None, if there are none
-    together: whether one operand has all
+    name: name of the operation
+    operands: one tensor of all coordinates, or the coordinates along each axis
+    weights: weights of the points, or None
+    together: whether one operand has all coordinates
     """
     tensors = [x for x in operands if isinstance(x, DTensor)]
     if together:
@@ -235,7 +235,7 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
     first = _like(tensors[0] if tensors else operands[0], weights)
     for x in operands:
         if np.shape(x) != first.shape or first.ndim != 1:
-            shapes = " ".join(str(np.shape(each)) for each in operands)
+            shapes = " ".join(str(np.shape(coordinates)) for coordinates in operands)
             raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
     columns = [weights_like(name, first, x) for x in operands]
     kind = np.result_type(*(column.dtype for column in columns))
@@ -247,19 +247,19 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
 
 def _limits(points: DTensor, edges: Sequence[Value], limits: Value) -> list[Value]:
     """Return the lowest and the highest edge along each axis; None where edges are given. Collective over the mesh."""
-    found = [None] * len(edges) if limits is None else list(limits)
-    open_axes = [axis for axis, each in enumerate(found) if each is None and np.ndim(edges[axis]) == 0]
+    result = [None] * len(edges) if limits is None else list(limits)
+    open_axes = [axis for axis, limit in enumerate(result) if limit is None and np.ndim(edges[axis]) == 0]
     if not open_axes or not points.size:
-        return found
+        return result
     low, high = reductions.min(points, 0)._block, reductions.max(points, 0)._block
     for axis in open_axes if low is not None else ():  # a rank outside of the mesh does not know the points
-        found[axis] = (low[axis], high[axis])
-    return found
+        result[axis] = (low[axis], high[axis])
+    return result
 
 
 def _density(counts: Array, edges: Sequence[Array]) -> Array:
-    found = counts
-    for axis, each in enumerate(edges):
-        found = found / np.diff(each).reshape([-1 if number == axis else 1 for number in range(len(edges))])
+    density = counts
+    for axis, axis_edges in enumerate(edges):
+        density = density / np.diff(axis_edges).reshape([-1 if number == axis else 1 for number in range(len(edges))])
     with np.errstate(all="ignore"):
-        return np.asarray(found / counts.sum())
+        return np.asarray(density / counts.sum())

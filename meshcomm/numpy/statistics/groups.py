@@ -32,23 +32,23 @@ Reduce: TypeAlias = Callable[[Array], object]
 """What reduces the axes of a block, or of some rows of it."""
 
 
-class Groups(NamedTuple):
+class ElementGroups(NamedTuple):
     """Which elements along an axis belong together.
 
     Parameters
     ----------
-    along: the axis
-    numbers: of the group of each element, the same on all ranks; -1 for an element of none
-    size: how many groups there are; each has an element
+    along: axis of the groups
+    numbers: number of the group of each element, the same on all ranks; -1 for an element without a group
+    size: number of groups, none of which is empty
     """
 
     along: int
     numbers: Indices
     size: int
 
-    def rows(self, own: Indices) -> list[slice | Indices]:
-        """Return for each group where its elements are among those with the indices *own*."""
-        numbers = self.numbers[own]
+    def rows(self, indices: Indices) -> list[slice | Indices]:
+        """Return for each group where its elements are among those with the *indices*."""
+        numbers = self.numbers[indices]
         order = np.argsort(numbers, kind="stable")
         ends = np.searchsorted(numbers, np.arange(self.size + 1), sorter=order).tolist()
         return [_run(order[start:stop]) for start, stop in pairwise(ends)]
@@ -66,11 +66,11 @@ class Shares(NamedTuple):
 
     Parameters
     ----------
-    merge: how shares are reduced, as `Partial` has it
-    none: the share of no elements
-    share: makes a share; None for the function that makes results
-    dtype: of shares, by default that of the results
-    finish: makes results from what the shares were reduced to
+    merge: reduction of the shares, as in `Partial`
+    none: share of no elements
+    share: function that returns a share; None for the function that returns results
+    dtype: dtype of shares; by default that of the results
+    finish: function that returns results from reduced shares
     """
 
     merge: str | Merge
@@ -85,11 +85,11 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
 
     Parameters
     ----------
-    name: of the reduction, as NumPy has it, or ``count``
-    source: of the elements
-    axes: which are reduced
-    skips: whether elements that are NaN do not count
-    ddof: what is subtracted from the number of elements in a variance
+    name: name of the reduction in NumPy, or ``count``
+    source: dtype of the elements
+    axes: reduced axes
+    skips: whether NaN are left out
+    ddof: number that is subtracted from the number of elements in a variance
     """
     if name in ("count", "any", "all"):
         return {"count": Shares("sum", 0), "any": Shares("max", False), "all": Shares("min", True)}[name]
@@ -102,7 +102,7 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
     wide, skips = wide_of(source), skips and source.kind in "fc"
     if name == "mean":
         share, dtype = totals(axes, wide, skips=skips)
-        return Shares(ADDED, 0, share, dtype, lambda found: np.asarray(found["total"] / found["count"]))
+        return Shares(ADDED, 0, share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
     if name in ("std", "var"):
         share, dtype = moments(axes, wide, skips)
         return Shares(merged_moments, 0, share, dtype, partial(deviation, ddof=ddof, skips=skips, root=name == "std"))
@@ -125,33 +125,33 @@ class Grouping(NamedTuple):
 
     Parameters
     ----------
-    name, options: of the reduction, which the ranks compare
-    function: takes all elements of a group that a block has; its result lacks *axes*
-    axes: which are reduced, ascending, with that of the groups
-    groups: which elements belong together
-    shares: how devices share it, if they can
+    name, options: name and options of the reduction, which the ranks compare
+    function: function of all elements of a group in a block; its result lacks *axes*
+    axes: reduced axes, ascending, among them that of the groups
+    groups: groups of elements
+    shares: shares of devices; None if they cannot share the reduction
     """
 
     name: str
     options: tuple[Hashable, ...]
     function: Reduce
     axes: tuple[int, ...]
-    groups: Groups
+    groups: ElementGroups
     shares: Shares | None = None
 
-    def members(self, block: Array, own: Indices) -> Iterator[Array]:
-        """Yield the elements of each group in a *block* of those with the indices *own* along their axis."""
+    def members(self, block: Array, indices: Indices) -> Iterator[Array]:
+        """Yield the elements of each group in a *block* of those with the *indices* along their axis."""
         along = self.groups.along
-        for rows in self.groups.rows(own):
+        for rows in self.groups.rows(indices):
             yield block[(*(slice(None),) * along, rows)] if isinstance(rows, slice) else block.take(rows, along)
 
-    def stack(self, block: Array, own: Indices, share: Reduce, dtype: DType) -> Array:
+    def stack(self, block: Array, indices: Indices, share: Reduce, dtype: DType) -> Array:
         """Return the *share* of each of these groups, one behind the other."""
-        made = np.empty(self.shape(block.shape), dtype)
-        rows = np.moveaxis(made, self.axis, 0)
-        for number, elements in enumerate(self.members(block, own) if made.size else ()):
+        shares = np.empty(self.shape(block.shape), dtype)
+        rows = np.moveaxis(shares, self.axis, 0)
+        for number, elements in enumerate(self.members(block, indices) if shares.size else ()):
             rows[number] = share(elements)
-        return made
+        return shares
 
     @property
     def axis(self) -> int:
@@ -186,10 +186,10 @@ def grouped(how: Grouping, tensor: DTensor) -> DTensor:
         if 2 * blocks * prod(how.shape(tensor.shape)) * kind.itemsize <= tensor.nbytes:
             return _merged(how, shares, tensor, dtype, kind)
     every = np.arange(len(how.groups.numbers))
-    made, whole = of_whole_blocks(
+    local, whole = of_whole_blocks(
         tensor, how.axes, how.text, lambda block: how.stack(block, every, how.function, dtype)
     )
-    return make(made, how.layout(whole), how.shape(tensor.shape), dtype)
+    return make(local, how.layout(whole), how.shape(tensor.shape), dtype)
 
 
 def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: DType) -> DTensor:
@@ -199,14 +199,14 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
 
     def own(block: Array) -> Array:
         there = source.global_indices(tensor.shape, None, how.groups.along)
-        return how.stack(block, there, lambda found: share(found) if found.size else shares.none, kind)
+        return how.stack(block, there, lambda members: share(members) if members.size else shares.none, kind)
 
-    def finish(found: Array) -> Array:
+    def finish(merged: Array) -> Array:
         with np.errstate(all="ignore"):
-            return shares.finish(found).astype(dtype, copy=False)
+            return shares.finish(merged).astype(dtype, copy=False)
 
     text = f"{how.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
-    made = make(together(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
+    local = make(together(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
     names = source.dims_along(how.axes)
-    merging = Partial((text, made._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
-    return run_partial(merging, made, layout, shape)
+    merging = Partial((text, local._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
+    return run_partial(merging, local, layout, shape)

@@ -40,10 +40,10 @@ class _Statistic(NamedTuple):
 
     Parameters
     ----------
-    name: that of NumPy's function
-    of: the function, which takes an array, ``axis=`` and ``keepdims=``
-    of_line: computes it of some elements in order, from their number; None if that cannot be done
-    ignores_nan: whether these are the elements that are not NaN, if there is any
+    name: name of NumPy's function
+    of: function of an array, ``axis=`` and ``keepdims=``
+    of_line: function of the number of sorted elements and a function that picks some; None if there is none
+    ignores_nan: whether NaN are left out
     """
 
     name: str
@@ -52,14 +52,14 @@ class _Statistic(NamedTuple):
     ignores_nan: bool
 
 
-class _Result(NamedTuple):
+class _QuantileResult(NamedTuple):
     """How a result looks.
 
     Parameters
     ----------
-    shape, dtype: of the result
-    axes: how it is sharded, from how the tensor is
-    of_nothing: each element, if they are reduced from none
+    shape, dtype: shape and dtype of the result
+    axes: function from the sharding specs of the tensor to those of the result
+    of_nothing: value of each element, if there is nothing to reduce
     """
 
     shape: Shape
@@ -79,7 +79,7 @@ def median(
     Parameters
     ----------
     a: a tensor
-    axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
+    axis: one axis, several, or None for all; ``ShapeError`` for a missing one
     out: a tensor to write the result to
     overwrite_input: has no effect
     keepdims: whether reduced axes stay, with length 1
@@ -92,8 +92,8 @@ def median(
     ...     print(world.run(program)[0])
     (3.0, 3.0, [1.0, 9.0])
     """
-    made = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
-    return written("numpy.median", out, made)
+    result = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+    return written("numpy.median", out, result)
 
 
 @implements(np.nanmedian)
@@ -102,8 +102,8 @@ def nanmedian(
 ) -> DTensor:
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
     statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
-    made = _computed(statistic, a, axis, bool(keepdims))
-    return written("numpy.nanmedian", out, made)
+    result = _computed(statistic, a, axis, bool(keepdims))
+    return written("numpy.nanmedian", out, result)
 
 
 @implements_each(np.quantile, np.percentile, np.nanquantile, np.nanpercentile)
@@ -129,17 +129,17 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
                 raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
         tensor, levels = _operands(f"numpy.{name}", a, q, weights)
         if weights is not None:
-            made = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
-            return written(f"numpy.{name}", out, made)
+            result = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
+            return written(f"numpy.{name}", out, result)
 
         def of(block: Array, **where: object) -> ArrayLike:
-            found: ArrayLike = named(block, levels, method=method, **where)
-            return found
+            quantiles: ArrayLike = named(block, levels, method=method, **where)
+            return quantiles
 
         of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
-        made = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
-        return written(f"numpy.{name}", out, made)
+        result = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        return written(f"numpy.{name}", out, result)
 
     return computed
 
@@ -157,8 +157,8 @@ def _fractions(levels: Any, percent: bool) -> Any:
     plain = type(levels) in (int, float)
     if not percent:
         return levels if plain else np.asarray(levels)
-    found = np.true_divide(levels, 100)
-    return float(found) if plain else np.asarray(found)
+    fractions = np.true_divide(levels, 100)
+    return float(fractions) if plain else np.asarray(fractions)
 
 
 # -- of blocks --------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
     result = _described(statistic, tensor, axis, axes, keepdims)
     names = tensor.layout.dims_along(axes)
     if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
-        made = _of_line(statistic, tensor, axes, result)
+        local_result = _of_line(statistic, tensor, axes, result)
     else:
         where = None if axis is None else axes
 
@@ -188,16 +188,18 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
             def of_stretch(stretch: Array) -> ArrayLike:
                 return statistic.of(stretch, axis=where, keepdims=keepdims)
 
-            found = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
+            values = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
             # It may forget the levels of nothing.
-            return np.array(np.broadcast_to(np.asarray(found, result.dtype), shape), order="C")
+            return np.array(np.broadcast_to(np.asarray(values, result.dtype), shape), order="C")
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
-        made = make(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
-    return relaid(made, result.axes(tensor.layout.axes), name)
+        local_result = make(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
+    return relaid(local_result, result.axes(tensor.layout.axes), name)
 
 
-def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool) -> _Result:
+def _described(
+    statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool
+) -> _QuantileResult:
     """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
     where = None if axis is None else axes
     with np.errstate(all="ignore"):
@@ -208,11 +210,11 @@ def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[i
         nothing = flat[0] if flat.size else 0
     leading = probe.ndim - tensor.ndim
 
-    def sharded(found: Axes) -> Axes:
-        kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
-        return ((),) * leading + tuple(() if number in axes else found[number] for number in kept)
+    def sharded(cut: Axes) -> Axes:
+        remaining = [number for number in range(tensor.ndim) if keepdims or number not in axes]
+        return ((),) * leading + tuple(() if number in axes else cut[number] for number in remaining)
 
-    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
+    return _QuantileResult(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
 
 
 def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
@@ -225,14 +227,14 @@ def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 # -- of elements in order ---------------------------------------------------------------------------------------------
 
 
-def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _Result) -> DTensor:
+def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _QuantileResult) -> DTensor:
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
 
     def pick(indices: list[int]) -> Array:
-        found = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
-        assert found is not None
-        return found
+        elements = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
+        assert elements is not None
+        return elements
 
     def found() -> ArrayLike:
         size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
@@ -258,8 +260,8 @@ def _is_nan(value: object) -> bool:
 
 def _median_of_line(size: int, pick: Picked) -> ArrayLike:
     low, high = pick([(size - 1) // 2, size // 2])
-    found: ArrayLike = np.median(np.array([low] if size % 2 else [low, high]))
-    return found
+    middle: ArrayLike = np.median(np.array([low] if size % 2 else [low, high]))
+    return middle
 
 
 def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
@@ -272,11 +274,11 @@ def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
     at = [(size - 1) * level for level in flat]
     firsts = [max(0, min(floor(index), size - 2)) for index in at]
     elements = pick([min(first + step, size - 1) for first in firsts for step in (0, 1)])
-    found = [
+    quantiles = [
         np.quantile(elements[2 * number : 2 * number + 2], index - first)
         for number, (index, first) in enumerate(zip(at, firsts, strict=True))
     ]
-    return found[0] if type(levels) in (int, float) else np.array(found).reshape(levels.shape)
+    return quantiles[0] if type(levels) in (int, float) else np.array(quantiles).reshape(levels.shape)
 
 
 # -- with weights -----------------------------------------------------------------------------------------------------
@@ -289,11 +291,11 @@ def _weighted(
 
     Parameters
     ----------
-    function: of NumPy
-    tensor: the elements
-    weights: of its shape, or of its lengths along *axis*
+    function: NumPy's function
+    tensor: tensor of the elements
+    weights: weights of its shape, or of its lengths along *axis*
     axis: one axis, several, or None for all
-    how: the levels, the method, and whether reduced axes stay
+    how: levels, method, and whether reduced axes stay
     """
     name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
     small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
@@ -313,16 +315,16 @@ def _weighted(
         line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
         return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
     whole_lines = whole_along(tensor, axes, name)
-    block, own = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
+    block, loads_of_block = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
 
-    def of(given: Array, **where: object) -> ArrayLike:
-        loads = own if given is block else np.ones(given.shape)
-        found: ArrayLike = function(given, levels, method=method, weights=loads, **where)
-        return found
+    def of(lines: Array, **where: object) -> ArrayLike:
+        loads = loads_of_block if lines is block else np.ones(lines.shape)
+        quantiles: ArrayLike = function(lines, levels, method=method, weights=loads, **where)
+        return quantiles
 
-    made = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
-    kept = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
-    return relaid(made, ((),) * (made.ndim - kept.ndim) + kept.axes, name)
+    quantiles = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
+    layout = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
+    return relaid(quantiles, ((),) * (quantiles.ndim - layout.ndim) + layout.axes, name)
 
 
 def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array) -> Value:

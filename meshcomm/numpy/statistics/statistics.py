@@ -88,10 +88,10 @@ def record(**fields: object) -> Array:
     """Return a structured array of these *fields*, which have one shape."""
     arrays = {name: np.asarray(value) for name, value in fields.items()}
     dtype = np.dtype([(name, array.dtype) for name, array in arrays.items()], align=True)
-    made = np.zeros(next(iter(arrays.values())).shape, dtype)
+    records = np.zeros(next(iter(arrays.values())).shape, dtype)
     for name, array in arrays.items():
-        made[name] = array
-    return made
+        records[name] = array
+    return records
 
 
 @implements(np.ptp, partly=True)
@@ -113,7 +113,7 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
         by_field(most=np.maximum, least=np.minimum),
         result_dtype(np.ptp, [tensor.dtype], tensor.ndim),
         np.dtype([("most", native), ("least", native)], align=True),
-        lambda found: np.asarray(found["most"] - found["least"]),
+        lambda extremes: np.asarray(extremes["most"] - extremes["least"]),
     )
     return reduced(how, tensor, keepdims)
 
@@ -157,10 +157,10 @@ def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
 def _freedom(name: str, ddof: float, correction: float | None) -> float:
     if correction is not None and ddof != 0:
         raise ValueError(f"numpy.{name}: ddof and correction can't be provided simultaneously.")
-    found = ddof if correction is None else correction
-    if not isinstance(found, int | float | np.integer | np.floating):
-        raise TypeError(f"numpy.{name}: ddof must be a number, not {quote(found)}")
-    return found
+    degrees = ddof if correction is None else correction
+    if not isinstance(degrees, int | float | np.integer | np.floating):
+        raise TypeError(f"numpy.{name}: ddof must be a number, not {quote(degrees)}")
+    return degrees
 
 
 def _wide(dtype: DType) -> DType:
@@ -207,10 +207,10 @@ def _deviation(
     kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
     over, skips = axis_of(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
-    def finish(found: Array) -> Array:
-        if np.any(found["count"] <= ddof):
+    def finish(merged: Array) -> Array:
+        if np.any(merged["count"] <= ddof):
             warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        return deviation(found, ddof, skips, root=name.endswith("std")).astype(kind)
+        return deviation(merged, ddof, skips, root=name.endswith("std")).astype(kind)
 
     share, shares = moments(axes, wide, skips)
     how = Reduction(
@@ -227,11 +227,11 @@ def _deviation(
     return reduced(how, tensor, keepdims)
 
 
-def deviation(found: Array, ddof: float, skips: bool, *, root: bool) -> Array:
+def deviation(merged: Array, ddof: float, skips: bool, *, root: bool) -> Array:
     """Return a variance, or its *root*, from moments; NaN of no elements if it *skips* NaN."""
-    left = found["count"] - ddof
+    left = merged["count"] - ddof
     with np.errstate(all="ignore"):
-        result = np.asarray(found["squares"] / np.maximum(left, 0))
+        result = np.asarray(merged["squares"] / np.maximum(left, 0))
         if skips:
             result = np.where(left <= 0, np.nan, result)
         return np.asarray(np.sqrt(result) if root else result)
@@ -242,9 +242,9 @@ def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[
 
     Parameters
     ----------
-    axes: which are reduced
-    wide: in which to add up
-    skips: whether elements that are NaN do not count
+    axes: reduced axes
+    wide: dtype of the sums
+    skips: whether NaN are left out
     """
     share = partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide)
     return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True)
@@ -280,12 +280,12 @@ def _moments_in_stretches(moments: Callable[..., Array], flat: Array, wide: DTyp
     It is cut into stretches that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    found = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
-    counts, count = found["count"].astype(_real(wide)), np.sum(found["count"])
-    mean = np.sum(found["mean"] * (counts / np.maximum(count, 1)))
+    stretches = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
+    counts, count = stretches["count"].astype(_real(wide)), np.sum(stretches["count"])
+    mean = np.sum(stretches["mean"] * (counts / np.maximum(count, 1)))
     # A stretch of nothing but NaN has no mean: what is in the record then must not count.
-    between = np.sum(_squares(np.where(counts > 0, found["mean"] - mean, 0)) * counts)
-    return record(count=count, mean=mean, squares=np.sum(found["squares"]) + between)
+    between = np.sum(_squares(np.where(counts > 0, stretches["mean"] - mean, 0)) * counts)
+    return record(count=count, mean=mean, squares=np.sum(stretches["squares"]) + between)
 
 
 def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
@@ -353,11 +353,11 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
     over, (share, shares) = axis_of(axes, tensor.ndim), totals(axes, wide, skips=True)
 
-    def finish(found: Array) -> Array:
-        if np.any(found["count"] == 0):
+    def finish(sums: Array) -> Array:
+        if np.any(sums["count"] == 0):
             warn("Mean of empty slice", RuntimeWarning)
         with np.errstate(all="ignore"):
-            return np.asarray(found["total"] / found["count"]).astype(kind)
+            return np.asarray(sums["total"] / sums["count"]).astype(kind)
 
     how = Reduction(
         "nanmean",
@@ -381,10 +381,10 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
     """
     name = function.__name__
 
-    def finish(found: Array) -> Array:
-        if np.any(np.isnan(found)):
+    def finish(extremes: Array) -> Array:
+        if np.any(np.isnan(extremes)):
             warn("All-NaN slice encountered", RuntimeWarning)
-        return found
+        return extremes
 
     def extreme(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
         tensor = as_tensor(f"numpy.{name}", a)
@@ -437,17 +437,17 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
                 mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
-            made, left = mean, count
+            result, left = mean, count
             if not name.endswith("mean"):
                 left = np.maximum(count - _freedom(name, ddof, correction), 0)
                 off = np.subtract(tensor, mean, dtype=wide)
                 squares: Value = (off * np.conjugate(off)).real
-                made = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
-                made = np.sqrt(made) if name.endswith("std") else made
+                result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
+                result = np.sqrt(result) if name.endswith("std") else result
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
-        made = made.astype(kind, copy=False)
-        return made if keepdims else np.squeeze(made, reduced_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
+        result = result.astype(kind, copy=False)
+        return result if keepdims else np.squeeze(result, reduced_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
 
     return found
 
