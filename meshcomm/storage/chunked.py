@@ -34,13 +34,13 @@ Placed: TypeAlias = tuple[str, int]
 """The file of a chunk, and where it begins there."""
 
 
-def default_chunk(shape: Shape, itemsize: int, most: int | None = None) -> Shape:
-    """Return the shape of chunks of about *most* bytes, by default `CHUNK`: whole rows, unless one has more.
+def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Shape:
+    """Return the shape of chunks of about *nbytes*, by default `CHUNK`: whole rows, unless one has more.
 
     >>> default_chunk((1000, 1000), 8), default_chunk((3, 2**20), 8), default_chunk((0, 5), 4)
     ((131, 1000), (1, 131072), (1, 5))
     """
-    chunk, left = [], max(1, (most or CHUNK) // max(1, itemsize))
+    chunk, left = [], max(1, (nbytes or CHUNK) // max(1, itemsize))
     for n in reversed(shape):
         chunk.append(max(1, min(n, left)))
         left //= chunk[-1]
@@ -70,36 +70,38 @@ def write_chunks(
     chunks = stored.chunks
     assert chunks is not None
     grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
-    axis = max(range(len(grid)), key=lambda each: grid[each])  # the first of those with the most chunks
-    most = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
-    for box in rounds(grid, axis, tensor.mesh.size, max(1, most)):
-        found: list[tuple[Shape, Bytes]] = []
+    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first of those with the most chunks
+    max_chunks = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
+    for box in rounds(grid, axis, tensor.mesh.size, max(1, max_chunks)):
+        encoded_chunks: list[tuple[Shape, Bytes]] = []
         with opened.trying():
-            found = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
+            encoded_chunks = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
         if first is not None:
-            found = [(tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in found]
-        where = placed([(index, data.nbytes) for index, data in found])
-        for (_, data), (name, offset) in zip(found, where, strict=True):
+            encoded_chunks = [
+                (tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in encoded_chunks
+            ]
+        where = placed([(index, data.nbytes) for index, data in encoded_chunks])
+        for (_, data), (name, offset) in zip(encoded_chunks, where, strict=True):
             if opened.error is None:
                 with opened.trying():
                     opened.put(name, offset, data)
 
 
-def rounds(grid: Shape, axis: int, size: int, most: int) -> Iterator[tuple[Shape, Shape]]:
+def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple[Shape, Shape]]:
     """Yield where each round begins in a *grid* of chunks, and how many it has along each axis.
 
-    The chunks of a round are shared along *axis* by *size* ranks, each with at most *most*, or one.
+    The chunks of a round are shared along *axis* by *size* ranks, each with at most *max_chunks*, or one.
 
     >>> list(rounds((5, 3), 0, 2, 3))
     [((0, 0), (2, 3)), ((2, 0), (2, 3)), ((4, 0), (1, 3))]
     >>> list(rounds((2, 3), 1, 4, 1))
     [((0, 0), (1, 3)), ((1, 0), (1, 3))]
     """
-    steps, left = list(grid), most
-    for each in reversed(range(len(grid))):
-        if each != axis:
-            steps[each] = max(1, min(grid[each], left))
-            left //= steps[each]
+    steps, left = list(grid), max_chunks
+    for other in reversed(range(len(grid))):
+        if other != axis:
+            steps[other] = max(1, min(grid[other], left))
+            left //= steps[other]
     steps[axis] = max(1, left) * size
     for start in product(*(range(0, n, step) for n, step in zip(grid, steps, strict=True))):
         yield start, tuple(min(step, n - s) for s, n, step in zip(start, grid, steps, strict=True))
@@ -128,9 +130,9 @@ def _encoded_of(
 
 def _whole(block: Array, inside: Shape, lengths: Shape) -> Array:
     """Return a chunk of *block*, contiguous; where the array ends before the chunk, zeros follow."""
-    found = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
-    if found.shape == lengths:
-        return np.ascontiguousarray(found)
+    chunk = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
+    if chunk.shape == lengths:
+        return np.ascontiguousarray(chunk)
     whole = np.zeros(lengths, block.dtype)
-    whole[tuple(map(slice, found.shape))] = found
+    whole[tuple(map(slice, chunk.shape))] = chunk
     return whole

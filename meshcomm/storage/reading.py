@@ -27,21 +27,21 @@ class ArraysReader:
 
     def __init__(self, requests: Sequence[ArrayRequest], limit: int | None) -> None:
         self.requests, self._limit = requests, limit
-        self.names = [each.name for each in requests]
-        self.nbytes = sum(each.nbytes for each in requests)
-        self._small = [number for number, each in enumerate(requests) if each.read_by_one]
-        self._large = [number for number, each in enumerate(requests) if not each.read_by_one]
+        self.names = [request.name for request in requests]
+        self.nbytes = sum(request.nbytes for request in requests)
+        self._small = [number for number, request in enumerate(requests) if request.read_by_one]
+        self._large = [number for number, request in enumerate(requests) if not request.read_by_one]
         self._batches = list(batches((requests[number].stored for number in self._small), limit))
         self._readers: dict[int, TensorReader] = {}
 
-    def fill(self, targets: Sequence[DTensor], opened: Opened, here: Session) -> None:
+    def fill(self, targets: Sequence[DTensor], opened: Opened, session: Session) -> None:
         """Fill the *targets*, one for each request. Collective over the team: all its ranks have to make the call."""
         left = iter(self._small)
         for batch in self._batches:
             opened.settled = False
-            packed = np.zeros(batch.nbytes, np.uint8) if here.position else batch.read(opened)
+            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
             opened.before_sending()
-            here.broadcast(packed)
+            session.broadcast(packed)
             for array, number in zip(batch.unpacked(packed), left, strict=False):  # in this order
                 self._decoded(number, targets[number], opened, partial(self._put, array))
         for number in self._large:

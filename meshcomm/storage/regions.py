@@ -25,7 +25,7 @@ from meshcomm.storage.formats import zarr_library
 from meshcomm.storage.formats.hdf5_write import Hdf5Writer
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.meshes import cut_along
-from meshcomm.storage.save import Content, Saving, run
+from meshcomm.storage.save import Content, Saving, run_save
 from meshcomm.storage.selection import Selection, box_of, boxes
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
@@ -54,7 +54,7 @@ def save_boxes(path: Path, boxes: Mapping[str, Box], mesh: Mesh, limit: int | No
     mesh: one with the ranks of all tensors
     limit: bytes that a rank may use beyond its blocks
     """
-    run("save", _BoxSaving(path, boxes, mesh), limit)
+    run_save("save", _BoxSaving(path, boxes, mesh), limit)
 
 
 class _BoxSaving(Saving):
@@ -80,20 +80,20 @@ class _BoxSaving(Saving):
     @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
         path = resolved(self.path)
-        found = contents(path)
+        file_contents = contents(path)
         if not path.is_dir():
             self._active = self.writer(path, *self.content, mode="a")
             self._active.begin()
         locations = []
         for name, box in self._boxes.items():
             in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
-            locations.append((in_runs or found.arrays[name]).told())
+            locations.append((in_runs or file_contents.arrays[name]).as_json())
         return str(path), locations
 
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        with here.exchanging():
-            for each in stored:
-                self._write(each, self._boxes[each.name], opened, limit)
+    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+        with session.exchanging():
+            for array in stored:
+                self._write(array, self._boxes[array.name], opened, limit)
 
     def _write(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""

@@ -36,7 +36,7 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, told_pieces, write_tensor
+from meshcomm.storage.transfer import ByteRuns, Opened, gathered_pieces, write_tensor
 from meshcomm.storage.trees import flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
@@ -107,20 +107,20 @@ def save_with(path: PathLike, tree: object, options: Options, limit: int | None 
     options: with the names of axes that may grow, which `save` has not
     limit: bytes that a rank may use beyond its blocks
     """
-    run("save", _agreed_saving("save", path, tree, options, limit), limit)
+    run_save("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
-def run(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
+def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
     """Do all of a save. Collective over its mesh. *doing* is what a terminal shows: a verb, and a path."""
     verb, path = doing or ("saving", saving.path)
 
-    def steps(here: Session) -> None:
+    def steps(session: Session) -> None:
         try:
-            base, stored = saving.begin(here)
+            base, stored = saving.begin(session)
             opened = Opened(base, True, saving.writer.checks)
-            with showing(opened, verb, path, saving.nbytes, here), closing(opened):
-                saving.write(stored, opened, here, limit)
-            saving.end(here, opened)
+            with showing(opened, verb, path, saving.nbytes, session), closing(opened):
+                saving.write(stored, opened, session, limit)
+            saving.end(session, opened)
         finally:
             saving.abandon()
 
@@ -161,21 +161,21 @@ def start_save(
     options = Options(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
 
-    def steps(here: Session) -> SaveRequest:
+    def steps(session: Session) -> SaveRequest:
         try:
-            base, stored = saving.begin(here)
+            base, stored = saving.begin(session)
             opened = Staging(base, True, saving.writer.checks)
             opened.background = Background(max_staged_bytes)
-            opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
+            opened.max_write = min(max_staged_bytes or opened.max_write, WRITTEN_AT_ONCE)
             try:
-                saving.write(stored, opened, here, max_scratch_bytes)
+                saving.write(stored, opened, session, max_scratch_bytes)
             finally:
                 opened.background.add(opened.close, 0)
                 opened.background.finish()
         except BaseException:
             saving.abandon()
             raise
-        return SaveRequest(saving, opened, here)
+        return SaveRequest(saving, opened, session)
 
     return in_session("start_save", saving.mesh, steps) or SaveRequest(None, None, None)
 
@@ -185,8 +185,8 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
-        self._saving, self._opened, self._here = saving, opened, here
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", session: Session | None) -> None:
+        self._saving, self._opened, self._session = saving, opened, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
@@ -207,8 +207,8 @@ class SaveRequest:
         ...     time.sleep(0.001)  # compute something
         >>> request.wait()
         """
-        if self._saving is not None and self._here is not None:
-            self._here.check()
+        if self._saving is not None and self._session is not None:
+            self._session.check()
         return self._opened is None or self._opened.background.done()
 
     def wait(self) -> None:
@@ -230,11 +230,11 @@ class SaveRequest:
         self._saving = None
         _unfinished.pop(id(self), None)
 
-        def steps(here: Session) -> None:
+        def steps(session: Session) -> None:
             opened.background.join()
             opened.error = opened.error or opened.background.error
             opened.close()
-            saving.end(here, opened)
+            saving.end(session, opened)
 
         try:
             in_session("wait for a save", saving.mesh, steps)
@@ -250,7 +250,7 @@ class SaveRequest:
         if saving is not None and opened is not None:
             opened.background.join()
             saving.abandon()
-            if self._here is not None and self._here.device == 0:
+            if self._session is not None and self._session.device == 0:
                 sys.stderr.write(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it\n")
 
 
@@ -268,11 +268,11 @@ class Staging(Opened):
 
     background: Background
 
-    def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+    def transfer(self, stored: Stored, byte_runs: ByteRuns, block: Bytes) -> None:
         self.background.reserve(block.nbytes)
         copy = block.copy()
         write = super().transfer
-        self.background.add(lambda: write(stored, found, copy), copy.nbytes)
+        self.background.add(lambda: write(stored, byte_runs, copy), copy.nbytes)
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         self.background.reserve(data.nbytes)
@@ -319,7 +319,7 @@ class Saving(ABC):
         self._began = next(_numbers)
 
     @abstractmethod
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
         """Write each array to where it goes. Collective over the mesh."""
 
     @property
@@ -327,10 +327,10 @@ class Saving(ABC):
         """The bytes of all arrays."""
         return sum(array.nbytes * array.steps for array in self.content.arrays)
 
-    def begin(self, here: Session) -> tuple[Path, list[Stored]]:
+    def begin(self, session: Session) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
-        base, told = here.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
-        return Path(base), [Stored.from_told(each) for each in told]
+        base, locations = session.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
+        return Path(base), [Stored.from_json(location) for location in locations]
 
     @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
@@ -343,7 +343,7 @@ class Saving(ABC):
         if self._mode == "w" and path.exists():
             self._refuse_to_lose(self._active)
         base, stored = self._active.begin()
-        return str(base), [each.told() for each in stored]
+        return str(base), [array.as_json() for array in stored]
 
     def _refuse_to_lose(self, active: Writer) -> None:
         """Raise ``FileExistsError`` if what is there must not be replaced."""
@@ -359,13 +359,13 @@ class Saving(ABC):
                 ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
                 raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
 
-    def end(self, here: Session, opened: Opened) -> None:
+    def end(self, session: Session, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
-        with here.exchanging():
-            here.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = told_pieces(joined(opened.pieces), here) if self.writer.checks else []
-        here.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
+        with session.exchanging():
+            session.agree(f"all data of the save to {quote(str(self.path))}", error)
+            pieces = gathered_pieces(joined(opened.pieces), session) if self.writer.checks else []
+        session.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
@@ -379,19 +379,21 @@ class Saving(ABC):
         _complete[path] = self._began
         self._active = None
 
-    def placed(self, here: Session, name: str, chunks: list[Encoded]) -> list[Placed]:
+    def placed(self, session: Session, name: str, chunks: list[Encoded]) -> list[Placed]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        every: list[list[Encoded]] = here.told(chunks)
-        own = sum(map(len, every[: here.position]))
+        every: list[list[Encoded]] = session.told(chunks)
+        begin = sum(map(len, every[: session.position]))
 
         def placed() -> list[Placed]:
             assert self._active is not None
             with final_names():
-                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
+                return self._active.place(
+                    name, [(tuple(index), nbytes) for rank_chunks in every for index, nbytes in rank_chunks]
+                )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = here.looked_up(what, placed)
-        return found[own : own + len(chunks)]
+        locations: list[Placed] = session.looked_up(what, placed)
+        return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:
         """Remove what was made, unless it has its name."""
@@ -420,8 +422,8 @@ class TreeSaving(Saving):
             for name, leaf in leaves.items()
         }
         self._per_rank = list(nodes_per_rank(node))
-        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
-        super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
+        file_metadata, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
+        super().__init__(path, Content(arrays, node, file_metadata), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
         if not self.writer.any_tree and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
@@ -441,15 +443,15 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
 
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        for each in stored:
-            if each.chunks is None:
-                write_tensor(self._tensors[each.name], each, opened, limit)
+    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+        for array in stored:
+            if array.chunks is None:
+                write_tensor(self._tensors[array.name], array, opened, limit)
             else:
-                placed = partial(self.placed, here, each.name)
-                write_chunks(self._tensors[each.name], each, opened, limit, placed)
+                placed = partial(self.placed, session, array.name)
+                write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = here.told_to_first([node[1][0] for node in self._per_rank])
+            every = session.told_to_first([node[1][0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
                 node[1] = [values[number] for values in every]
 
@@ -465,7 +467,7 @@ def described(
     metadata = dict(options.metadata or {})
     arrays = []
     for name, tensor in tensors.items():
-        own = has_attributes and isinstance(metadata.get(name), Mapping)
+        has_metadata = has_attributes and isinstance(metadata.get(name), Mapping)
         shape = tensor.shape[1:] if name in grows else tensor.shape
         axes = options.dims_of(name, shape)
         arrays.append(
@@ -477,7 +479,7 @@ def described(
                 axes,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
-                metadata.pop(name) if own else {},
+                metadata.pop(name) if has_metadata else {},
                 grows.get(name),
                 tuple(axis for axis in axes or () if axis in options.unlimited),
                 tensor.shape[0] if name in grows else 1,

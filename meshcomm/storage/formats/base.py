@@ -147,7 +147,7 @@ class Writer(ABC):
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = aside(path)
-        self._held: list[File] = []
+        self._locked: list[File] = []
 
     @abstractmethod
     def begin(self) -> tuple[Path, list[Stored]]:
@@ -188,8 +188,8 @@ class Writer(ABC):
         for name in names:
             if "\0" in name or any(key in ("", ".", "..") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)} is no path of an array: keys between / are not empty, . or ..")
-        known = set(names)
-        within = ((name, group) for name in names for group in groups_above(name) if group in known)
+        all_names = set(names)
+        within = ((name, group) for name in names for group in groups_above(name) if group in all_names)
         for name, group in within:
             raise CheckpointError(f"array {quote(name)} would be in {quote(group)}, which is an array, no group")
 
@@ -201,13 +201,13 @@ class Writer(ABC):
 
     def refuse_another(self) -> None:
         """Raise ``FileNotFoundError`` if what was made has not its name any more."""
-        if not all(file.is_at(file.path) for file in self._held):
+        if not all(file.is_at(file.path) for file in self._locked):
             raise FileNotFoundError(f"what was written for {self.path} is not there any more: somebody has moved it")
 
     def abandon(self) -> None:
         """Remove what was made, as well as that works; what it has replaced may have the name aside by now."""
         with suppress(OSError):
-            if all(file.is_at(self.aside) for file in self._held):
+            if all(file.is_at(self.aside) for file in self._locked):
                 files.remove(self.aside)
         with suppress(OSError):
             self.release()
@@ -215,12 +215,12 @@ class Writer(ABC):
     def hold(self, file: File) -> None:
         """Tell other saves that this one goes on: they leave the file alone that is locked."""
         file.lock()
-        self._held.append(file)
+        self._locked.append(file)
 
     def release(self) -> None:
         """Let go of what tells other saves that this one goes on."""
-        held, self._held = self._held, []
-        for file in held:
+        locked, self._locked = self._locked, []
+        for file in locked:
             file.close()
 
 
@@ -264,10 +264,10 @@ def parsed_json(text: bytes, what: object) -> Json:
     """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
 
     def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             raise ValueError("a key is there twice")
-        return found
+        return result
 
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
@@ -339,18 +339,20 @@ def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
             raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
 
 
-def lost(found: Contents, names: Iterable[str]) -> list[str]:
+def lost(contents: Contents, names: Iterable[str]) -> list[str]:
     """Return, for people, what a file with a header loses if arrays *names* replace it.
 
     In a file that meshcomm wrote, the first array begins with a page.
     """
-    first = min((s.begin for s in found.arrays.values() if s.segments), default=0)
-    ours = first % PAGE == 0 and not found.by_library and not found.left_out
+    first = min((s.begin for s in contents.arrays.values() if s.segments), default=0)
+    ours = first % PAGE == 0 and not contents.by_library and not contents.left_out
     saved = set(names)
-    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in saved)}
-    metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
-    others = [quote(name) for name in found.left_out]
-    return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others
+    arrays = {name: stored for name, stored in contents.arrays.items() if not (ours and name in saved)}
+    metadata = [] if ours else [f"metadata {quote(key)}" for key in contents.metadata]
+    others = [quote(name) for name in contents.left_out]
+    return (
+        [f"array {quote(name)} {stored.shape} {stored.dtype}" for name, stored in arrays.items()] + metadata + others
+    )
 
 
 Reader = Callable[[Path], Contents]

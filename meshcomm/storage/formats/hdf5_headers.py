@@ -12,9 +12,9 @@ _CONTINUATION = 16
 """The kind of a message that says where the header goes on."""
 
 
-def pieces_of_header(made: Dataset, file: Changes) -> list[tuple[int, int]]:
+def pieces_of_header(dataset: Dataset, file: Changes) -> list[tuple[int, int]]:
     """Return where the pieces of the header of a dataset begin and end in the *file*."""
-    start = int(h5py_library().h5o.get_info(made.id).addr)
+    start = int(h5py_library().h5o.get_info(dataset.id).addr)
     head = _read(file, start, 32)
     if head[:4] != b"OHDR":
         first, size, before = start + 16, _number(head[8:12]), 8

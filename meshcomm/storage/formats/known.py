@@ -100,12 +100,12 @@ def contents(path: Path) -> Contents:
     while True:
         identity, error = files.identity(path), None
         try:
-            found = _contents(path)
+            file_contents = _contents(path)
         except (CheckpointError, BlockingIOError) as problem:
             error = problem
         changed = files.identity(path) != identity or isinstance(error, BlockingIOError)
         if error is None and not changed:
-            return found._replace(origins={"": ("", *identity)})
+            return file_contents._replace(origins={"": ("", *identity)})
         if not changed or monotonic() > end:
             raise error or CheckpointError(f"{path} changes while it is read: try again")
         sleep(0.001)

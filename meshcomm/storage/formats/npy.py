@@ -27,8 +27,10 @@ class NpyWriter(FileWriter):
     has_metadata: ClassVar[bool] = False
 
     def contents(self) -> Contents:
-        found = contents(self.path)  # whose array has no name
-        return found._replace(arrays=dict.fromkeys([array.name for array in self.arrays], found.arrays["array"]))
+        file_contents = contents(self.path)  # whose array has no name
+        return file_contents._replace(
+            arrays=dict.fromkeys([array.name for array in self.arrays], file_contents.arrays["array"])
+        )
 
     def lay_out(self, file: File) -> list[Stored]:
         if len(self.arrays) != 1:
@@ -111,22 +113,22 @@ def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:
     if version in ((1, 0), (2, 0)):
         begins = text.tell() + (2 if version == (1, 0) else 4)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        found = read(text, max_header_size=LONGEST_HEADER)
+        fields = read(text, max_header_size=LONGEST_HEADER)
         _refuse_keys_twice(text.getvalue()[begins : text.tell()].decode("latin1"))
-        return found
+        return fields
     if version != (3, 0):
         raise ValueError(f"version {version}")
     length = int.from_bytes(text.read(4), "little")
     if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes")
     header = text.read(length).decode()
-    found = ast.literal_eval(header)
-    if not isinstance(found, dict) or sorted(found) != ["descr", "fortran_order", "shape"]:
+    fields = ast.literal_eval(header)
+    if not isinstance(fields, dict) or sorted(fields) != ["descr", "fortran_order", "shape"]:
         raise ValueError("the header has other keys")
-    if not isinstance(found["fortran_order"], bool) or not isinstance(found["shape"], tuple):
+    if not isinstance(fields["fortran_order"], bool) or not isinstance(fields["shape"], tuple):
         raise ValueError("the header has values of other types")
     _refuse_keys_twice(header)
-    return found["shape"], found["fortran_order"], npy.descr_to_dtype(found["descr"])
+    return fields["shape"], fields["fortran_order"], npy.descr_to_dtype(fields["descr"])
 
 
 def _refuse_keys_twice(header: str) -> None:

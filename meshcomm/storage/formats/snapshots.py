@@ -46,9 +46,9 @@ def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, i
 
 def chunks_of_snapshots(array: Described) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
-    found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
+    chunk = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
     together = 1 if array.codecs or array.chunks or not array.nbytes else max(1, min(SNAPSHOTS, PAGE // array.nbytes))
-    return (together, *(max(1, n) for n in found))
+    return (together, *(max(1, n) for n in chunk))
 
 
 def plus(index: Shape, first: int) -> Shape:
@@ -80,13 +80,13 @@ def laid_out(
                 + copy_that_grows(path)
             )
         return stored._replace(chunks=chunks)
-    own, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
+    chunk_bytes, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
     for step in range(array.steps if array.nbytes else 0):
         chunk, inside = divmod(count + step, together)
-        for number, start in enumerate(range(0, array.nbytes, own)):
+        for number, start in enumerate(range(0, array.nbytes, chunk_bytes)):
             index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
-            file, offset = reserve(index, 0 if inside else together * own)
-            first, nbytes = step * array.nbytes + start, min(own, array.nbytes - start)
+            file, offset = reserve(index, 0 if inside else together * chunk_bytes)
+            first, nbytes = step * array.nbytes + start, min(chunk_bytes, array.nbytes - start)
             _append(segments, Segment(file, first, first + nbytes, offset + inside * array.nbytes))
     return stored._replace(segments=tuple(segments))
 

@@ -97,7 +97,7 @@ class ZarrWriter(Writer):
         self.hold(folder)
         if self._adding:
             zarr_undo.undo(self.path, self.aside)
-            self._found = zarr_store.look(self.path)
+            self._listing = zarr_store.look(self.path)
         self._check_dims()
         attributes = self._root_attributes()
         if "" not in self._names.values():
@@ -109,7 +109,7 @@ class ZarrWriter(Writer):
         """Raise ``ShapeError`` if axes of one name have different lengths: xarray does not open such a store."""
         lengths: dict[str, int] = {}
         if self._adding:
-            for name, metadata in self._found.arrays.items():
+            for name, metadata in self._listing.arrays.items():
                 if name not in self._names.values():
                     lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
         for array in self.arrays:
@@ -121,7 +121,7 @@ class ZarrWriter(Writer):
 
     def _snapshots(self) -> int:
         """Return how many snapshots all the arrays have that grow. Errors unless those in the store fit them."""
-        found = {}
+        counts = {}
         for array in self.arrays if self._adding else ():
             metadata = zarr_store.node(self.path / array.name) if array.grows else None
             if metadata is not None:
@@ -129,8 +129,8 @@ class ZarrWriter(Writer):
                 order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
                 dtype = dtype and dtype.newbyteorder("<" if order == "little" else ">")
                 check_snapshots(self.path, array, shape, dtype)
-                found[array.name] = shape[0]
-        return snapshots_of(self.path, self.arrays, found)
+                counts[array.name] = shape[0]
+        return snapshots_of(self.path, self.arrays, counts)
 
     def _lay_out(self, array: Described, root: dict[str, Json]) -> Stored:
         if array.grows is None:
@@ -161,12 +161,12 @@ class ZarrWriter(Writer):
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
-        own, self._root_is_ours = as_attributes(self.metadata), True
+        attributes, self._root_is_ours = as_attributes(self.metadata), True
         if not self._adding:
-            return own
-        found = zarr_store.look(self.path)
-        self._root_is_ours = found.root_is_ours
-        return zarr_store.attributes_of(found.groups.get("")) | own
+            return attributes
+        listing = zarr_store.look(self.path)
+        self._root_is_ours = listing.root_is_ours
+        return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
     def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
@@ -196,8 +196,8 @@ class ZarrWriter(Writer):
 
     def _old_dims(self, array: Described) -> tuple[str, ...] | None:
         """Return the names of the axes of the array that is replaced, if it has as many."""
-        found = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
-        return tuple(found) if len(found) == len(array.shape) and all(isinstance(n, str) for n in found) else None
+        names = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
+        return tuple(names) if len(names) == len(array.shape) and all(isinstance(n, str) for n in names) else None
 
     def _segments(self, array: Described, nbytes: int, size: int) -> Iterator[Segment]:
         """Make the files of an array of *nbytes*, in chunks of whole rows of *size* bytes."""
@@ -216,18 +216,18 @@ class ZarrWriter(Writer):
         files.make_folders(path.parent)
         if self._count and path.exists():
             return files.for_writing(path)
-        made = files.create(path, self._like)
+        file = files.create(path, self._like)
         if self._count:
             self._new_files = [*self._new_files, path]
-        return made
+        return file
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        found = []
+        locations = []
         for index, nbytes in chunks:
             with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
                 file.sized(nbytes)
-            found.append((os.path.relpath(file.path, self.aside), 0))
-        return found
+            locations.append((os.path.relpath(file.path, self.aside), 0))
+        return locations
 
     def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
         files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
@@ -265,14 +265,14 @@ class ZarrWriter(Writer):
         """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
-            metadata = self._found.arrays[array.name]
+            metadata = self._listing.arrays[array.name]
             metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
             texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
-            if array.name in self._found.ours:
-                own = changed["attributes"] if self._root_is_ours else None
-                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, own)
+            if array.name in self._listing.ours:
+                root_attributes = changed["attributes"] if self._root_is_ours else None
+                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, root_attributes)
         if zarr_store.is_consolidated(root):
-            changed = zarr_store.with_consolidated(changed, self._found)
+            changed = zarr_store.with_consolidated(changed, self._listing)
         if changed != root:
             texts[METADATA] = _as_json(changed)
         zarr_undo.change(self.path, self.aside, texts)
