@@ -13,7 +13,7 @@ from meshcomm.core._types import Json
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
-from meshcomm.storage.formats.base import Contents, Described, Writer
+from meshcomm.storage.formats.base import Described, FileContents, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.kept import SharedContents, check_unchanged, shared_contents
 from meshcomm.storage.meshes import rows_of
@@ -97,7 +97,7 @@ class _Conversion(Saving):
             check_unchanged(self._base, self._contents, [name])
 
 
-def _content(contents: Contents, target: Path) -> tuple[Content, str]:
+def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
     """Return what goes to *target*, and what does not, for people."""
     writer = writer_for(target)
     arrays = [_described(contents, array, writer) for array in contents.arrays.values()]
@@ -114,7 +114,7 @@ def _content(contents: Contents, target: Path) -> tuple[Content, str]:
     return Content(arrays, node, _as_held(contents.metadata, writer)), " and ".join(left_out)
 
 
-def _described(contents: Contents, stored: Stored, writer: type[Writer]) -> Described:
+def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> Described:
     """Return an array as *writer* can hold it."""
     name = stored.name
     described = Described(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))

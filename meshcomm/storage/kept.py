@@ -26,7 +26,7 @@ from meshcomm.core._types import Json
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.reading import ArraysReader
@@ -45,14 +45,14 @@ MOST_ARRAYS = 256
 
 
 _AS_JSON = ("node", "checks", "sizes")
-"""The fields of `Contents` that JSON holds as they are."""
+"""The fields of `FileContents` that JSON holds as they are."""
 
 
 class CachedContents(NamedTuple):
     """The *contents* of files relative to *base*, as they were after *time*, in nanoseconds."""
 
     base: Path
-    contents: Contents
+    contents: FileContents
     time: int
 
     @property
@@ -103,7 +103,7 @@ def cached_contents(path: Path) -> CachedContents:
     return looked
 
 
-def check_unchanged(base: Path, file_contents: Contents, names: Iterable[str], *, opens: bool = False) -> None:
+def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str], *, opens: bool = False) -> None:
     """Raise ``CheckpointError`` if what says where arrays are has changed since it was read.
 
     Parameters
@@ -123,7 +123,7 @@ class SharedContents(NamedTuple):
     """What all ranks know of files relative to *base*; *text* is that as JSON holds it."""
 
     base: Path
-    contents: Contents
+    contents: FileContents
     text: list[Json]
 
 
@@ -138,7 +138,7 @@ def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     base, arrays, others, *values = text
     stored = {array[0]: Stored.from_json(array) for array in arrays}
     fields = {"metadata": {}, **value_of_node(others), **dict(zip(_AS_JSON, values, strict=True))}
-    return SharedContents(Path(base), Contents(stored, **fields), text)
+    return SharedContents(Path(base), FileContents(stored, **fields), text)
 
 
 class KeptLoad:

@@ -14,7 +14,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import CheckpointError, MeshcommError
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.kept import (
     KeptLoad,
     KeptLoads,
@@ -99,7 +99,7 @@ def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Json:
     """
     mesh = common_mesh(meshes)
 
-    def steps(session: Session) -> tuple[LoadRequest, dict[str, DTensor], Contents]:
+    def steps(session: Session) -> tuple[LoadRequest, dict[str, DTensor], FileContents]:
         with session.exchanging():
             try:
                 request = requested()
@@ -127,12 +127,14 @@ def load_shared(request: LoadRequest, shared: SharedContents, mesh: Mesh) -> dic
     return in_session("load", mesh, steps) or _untouched(request, shared.contents, mesh)
 
 
-def _untouched(request: LoadRequest, contents: Contents, mesh: Mesh) -> dict[str, DTensor]:
+def _untouched(request: LoadRequest, contents: FileContents, mesh: Mesh) -> dict[str, DTensor]:
     """Return the tensors by name on a rank outside of their meshes."""
     return {array.name: array.target() for array in request.arrays(contents, mesh)}
 
 
-def _loaded(request: LoadRequest, key: Hashable, mesh: Mesh, session: Session) -> tuple[dict[str, DTensor], Contents]:
+def _loaded(
+    request: LoadRequest, key: Hashable, mesh: Mesh, session: Session
+) -> tuple[dict[str, DTensor], FileContents]:
     """Return the tensors that are requested, by name, and what the file has. Collective over *mesh*.
 
     The load is kept for *key*, unless that is None.
@@ -248,7 +250,7 @@ def _filled(
     return dict(zip(load.reader.names, targets, strict=True))
 
 
-def is_checked(path: Path, contents: Contents, check: bool | None) -> bool:
+def is_checked(path: Path, contents: FileContents, check: bool | None) -> bool:
     """Return whether checksums are compared. ``CheckpointError`` if there are none, but *check* asks for it."""
     if contents.checks is None and check:
         raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")

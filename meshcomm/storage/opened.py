@@ -13,7 +13,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.storage.by_library import read_box
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.kept import cached_contents, check_unchanged
 from meshcomm.storage.load import run_load
 from meshcomm.storage.request import SHOWN, LoadRequest, PathLike, load_request, meshes_of
@@ -154,7 +154,7 @@ class StoredArray:
     and "" for an axis without one.
     """
 
-    def __init__(self, store: Store, stored: Stored, contents: Contents) -> None:
+    def __init__(self, store: Store, stored: Stored, contents: FileContents) -> None:
         self._store, self._stored = store, stored
         self.layout = contents.hints.get(stored.name) or None
         self.dims = contents.dims.get(stored.name)

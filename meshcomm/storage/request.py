@@ -31,7 +31,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import get_default_mesh
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.decoding import Coding, coding_of
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.meshes import check_limits
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import is_small
@@ -160,7 +160,7 @@ class LoadRequest(NamedTuple):
         mesh_key = mesh if makes else (id(mesh), *map(id, meshes))
         return mesh_key, layouts, str(self.path), self.names, repr((self.slices, *self[5:]))
 
-    def arrays(self, contents: Contents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
+    def arrays(self, contents: FileContents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
         """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing.
 
         *warns* says to warn of what the file has, but is left out, if the call asks for all of it.
@@ -180,11 +180,13 @@ class LoadRequest(NamedTuple):
             for name in self._chosen_names(contents, names, outs)
         ]
 
-    def leaves_out(self, contents: Contents) -> bool:
+    def leaves_out(self, contents: FileContents) -> bool:
         """Return whether the call asks for all that the file has, and does not get some of it."""
         return bool(contents.left_out and contents.arrays) and self.names is None and self.out is None
 
-    def _array(self, contents: Contents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool) -> ArrayRequest:
+    def _array(
+        self, contents: FileContents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool
+    ) -> ArrayRequest:
         stored = contents.arrays[name]
         shape = stored.array_shape
         index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
@@ -200,7 +202,7 @@ class LoadRequest(NamedTuple):
         layout = layout or Layout.replicated(mesh, len(chosen.result))
         return ArrayRequest(stored, chosen, layout, dtype, coding, out, out is None)
 
-    def _names_in(self, contents: Contents) -> list[str] | None:
+    def _names_in(self, contents: FileContents) -> list[str] | None:
         """Return the names that the call gives, or those in the file that match its pattern; None without either."""
         pattern = self.names
         if not isinstance(pattern, re.Pattern):
@@ -211,7 +213,7 @@ class LoadRequest(NamedTuple):
         return names
 
     def _chosen_names(
-        self, contents: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None
+        self, contents: FileContents, names: list[str] | None, outs: Mapping[str, DTensor] | None
     ) -> list[str]:
         if names is not None and outs is not None:
             missing = [name for name in names if name not in outs]
@@ -226,14 +228,14 @@ class LoadRequest(NamedTuple):
             raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(contents)}")
         return [name for name in names if name in contents.arrays]
 
-    def _refuse_unknown(self, what: str, names: list[str], contents: Contents) -> None:
+    def _refuse_unknown(self, what: str, names: list[str], contents: FileContents) -> None:
         why = contents.why_not(names[0]) if names else None
         if why is not None:
             raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
         if names:
             self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), contents)
 
-    def _refuse(self, what: str, contents: Contents) -> NoReturn:
+    def _refuse(self, what: str, contents: FileContents) -> NoReturn:
         error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(contents.arrays)[:SHOWN])}")
         error.unknown_name = True
         raise error
@@ -258,7 +260,7 @@ class LoadRequest(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], contents: Contents, mesh: Mesh) -> Json:
+    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> Json:
         """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
@@ -346,7 +348,7 @@ def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
     return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
 
 
-def _left_out_text(contents: Contents) -> str:
+def _left_out_text(contents: FileContents) -> str:
     """Return what the file has, but cannot be loaded, for people."""
     texts = [f"{quote(name)} ({why})" for name, why in contents.left_out.items()]
     return f"{some_of(texts, SHOWN)} {'is' if len(texts) == 1 else 'are'} left out"

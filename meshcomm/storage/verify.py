@@ -11,11 +11,11 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined, pieces_of
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.transfer import Opened, gathered_pieces
 
 
-def compare_checksums(base: Path, contents: Contents, opened: Opened, session: Session) -> None:
+def compare_checksums(base: Path, contents: FileContents, opened: Opened, session: Session) -> None:
     """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
@@ -24,7 +24,7 @@ def compare_checksums(base: Path, contents: Contents, opened: Opened, session: S
     session.together("the checksums of a load", lambda: _compare(base, contents, pieces))
 
 
-def verify(path: Path, contents: Contents) -> list[str]:
+def verify(path: Path, contents: FileContents) -> list[str]:
     """Return what is wrong with the files of a checkpoint: a line for each range with another checksum."""
     assert contents.checks is not None
     wrong = []
@@ -54,7 +54,7 @@ def _by_range(pieces: Iterable[Piece]) -> dict[tuple[str, int], list[Piece]]:
     return result
 
 
-def _compare(base: Path, contents: Contents, pieces: list[Piece]) -> None:
+def _compare(base: Path, contents: FileContents, pieces: list[Piece]) -> None:
     assert contents.checks is not None
     for (name, number), range_pieces in _by_range(pieces).items():
         with files.for_reading(base / name) as file:
@@ -92,7 +92,7 @@ def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
     return checksum
 
 
-def _text(path: Path, contents: Contents, name: str, number: int) -> str:
+def _text(path: Path, contents: FileContents, name: str, number: int) -> str:
     """Return which bytes are damaged, and which arrays they belong to."""
     assert contents.sizes is not None
     start = number * CHECKSUM_RANGE

@@ -74,7 +74,7 @@ class Described(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
 
-class Contents(NamedTuple):
+class FileContents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
@@ -252,7 +252,7 @@ class FileWriter(Writer):
         """Write the header to a new *file*, give it its size, and return where each array goes."""
 
     @abstractmethod
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         """Return what the file at the path holds."""
 
     def would_lose(self) -> list[str]:
@@ -339,7 +339,7 @@ def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
             raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
 
 
-def lost(contents: Contents, names: Iterable[str]) -> list[str]:
+def lost(contents: FileContents, names: Iterable[str]) -> list[str]:
     """Return, for people, what a file with a header loses if arrays *names* replace it.
 
     In a file that meshcomm wrote, the first array begins with a page.
@@ -355,4 +355,4 @@ def lost(contents: Contents, names: Iterable[str]) -> list[str]:
     )
 
 
-Reader = Callable[[Path], Contents]
+Reader = Callable[[Path], FileContents]

@@ -27,7 +27,14 @@ from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, lost, parsed_json, refuse_overlaps
+from meshcomm.storage.formats.base import (
+    FileContents,
+    checked_dtype,
+    checked_shape,
+    lost,
+    parsed_json,
+    refuse_overlaps,
+)
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.routes import MOST_UNEVEN
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
@@ -173,7 +180,7 @@ def _with_zeros(crc: int, count: int) -> int:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the checkpoint holds. ``CheckpointError`` if there is none, or if it is damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path} is no checkpoint, which is a folder")
@@ -201,7 +208,7 @@ def contents(path: Path) -> Contents:
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
     name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}
-    return Contents(
+    return FileContents(
         arrays,
         manifest["metadata"],
         manifest["tree"],

@@ -20,7 +20,7 @@ from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import (
     TEXTS,
-    Contents,
+    FileContents,
     Sliced,
     checked_dtype,
     checked_shape,
@@ -61,7 +61,7 @@ _CACHE, _SLOTS = 2**20, 521
 _UNEQUAL = "its elements have different sizes"
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
     h5py = h5py_library()
     recover(path)
@@ -69,7 +69,7 @@ def contents(path: Path) -> Contents:
         return contents_in(opened, file)
 
 
-def contents_in(opened: Hdf5, file: files.File) -> Contents:
+def contents_in(opened: Hdf5, file: files.File) -> FileContents:
     """Return what a *file* holds that the library has *opened*. ``CheckpointError`` if it cannot be loaded."""
     path, walk = file.path, _Walk(h5py_library(), file.path, file.size(), file.stored())
     metadata = walk.attributes_of(opened)
@@ -77,7 +77,7 @@ def contents_in(opened: Hdf5, file: files.File) -> Contents:
         walk.see(name, member)
     walk.lengthen()
     refuse_overlaps({name: walk.arrays[name] for name in walk.first_names.values()}, path)
-    return Contents(
+    return FileContents(
         walk.arrays,
         metadata,
         attributes={name: values for name, values in walk.attributes.items() if values},

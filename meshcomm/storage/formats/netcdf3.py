@@ -15,7 +15,7 @@ from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents, checked_shape, refuse_overlaps
+from meshcomm.storage.formats.base import FileContents, checked_shape, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute, decoded_text
 
@@ -140,7 +140,7 @@ def _variable(read: _HeaderReader, dims: list[tuple[str, int]], path: Path) -> C
     return ClassicVariable(name, names, shape, dtype, attributes, begin, bool(shape) and shape[0] == 0)
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the file holds. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
     classic = header(path)
     arrays: dict[str, Stored] = {}
@@ -158,7 +158,7 @@ def contents(path: Path) -> Contents:
     attributes = {name: variable.attributes for name, variable in classic.variables.items() if variable.attributes}
     dims = {name: variable.dims for name, variable in classic.variables.items() if variable.dims}
     unlimited = {variable.dims[0]: None for variable in classic.variables.values() if variable.has_records}
-    return Contents(arrays, classic.attributes, attributes=attributes, dims=dims, unlimited=tuple(unlimited))
+    return FileContents(arrays, classic.attributes, attributes=attributes, dims=dims, unlimited=tuple(unlimited))
 
 
 class Records:

@@ -14,7 +14,7 @@ from meshcomm.core._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_dtype, checked_shape, reading
+from meshcomm.storage.formats.base import Described, FileContents, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
@@ -26,7 +26,7 @@ class NpyWriter(FileWriter):
 
     has_metadata: ClassVar[bool] = False
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         file_contents = contents(self.path)  # whose array has no name
         return file_contents._replace(
             arrays=dict.fromkeys([array.name for array in self.arrays], file_contents.arrays["array"])
@@ -81,13 +81,13 @@ def _padded(header: bytes, begin: int) -> bytes:
     return header[:8] + length.to_bytes(size, "little") + header[8 + size : -1] + b" " * longer + header[-1:]
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the .npy file holds. ``CheckpointError`` if it is none, or shorter than its array."""
     with files.for_reading(path) as file:
         size = file.size()
         text = files.section(file, 0, min(size, HEADER_WITHIN))
     stored = described(text, "array", str(path), 0, size)
-    return Contents({"array": stored}, {})
+    return FileContents({"array": stored}, {})
 
 
 def described(text: bytes, name: str, what: str, begin: int, size: int) -> Stored:

@@ -21,7 +21,7 @@ from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import npy
-from meshcomm.storage.formats.base import Contents, FileWriter, reading, refuse_overlaps
+from meshcomm.storage.formats.base import FileContents, FileWriter, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -62,7 +62,7 @@ class NpzWriter(FileWriter):
     has_metadata: ClassVar[bool] = False
     checks: ClassVar[bool] = True
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         return contents(self.path)
 
     @classmethod
@@ -138,7 +138,7 @@ def _sum(member: _NewMember, pieces: list[Piece]) -> int:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the .npz file holds. ``CheckpointError`` for another file, and for members beyond its end."""
     arrays: dict[str, Stored] = {}
     left_out: dict[str, str] = {}
@@ -161,7 +161,7 @@ def contents(path: Path) -> Contents:
             if info.compress_type == ZIP_DEFLATED and stored.nbytes:
                 arrays[name] = arrays[name].by_library(stored.shape)
     refuse_overlaps(arrays, path)
-    return Contents(arrays, {}, left_out=left_out)
+    return FileContents(arrays, {}, left_out=left_out)
 
 
 def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:

@@ -21,7 +21,7 @@ from meshcomm.core._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_shape, parsed_json
+from meshcomm.storage.formats.base import Described, FileContents, FileWriter, checked_shape, parsed_json
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Stored, in_one_file
@@ -62,7 +62,7 @@ class SafetensorsWriter(FileWriter):
         if "__metadata__" in names:
             raise CheckpointError("no array of a .safetensors file has the name '__metadata__'")
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         return contents(self.path)
 
     def lay_out(self, file: File) -> list[Stored]:
@@ -220,7 +220,7 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
     return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the file holds. ``CheckpointError`` for another file, or one that is damaged."""
     if path.name.endswith(".index.json"):
         return _of_several(path)
@@ -244,7 +244,7 @@ def contents(path: Path) -> Contents:
     if 8 + length + end != size:
         raise CheckpointError(f"{path} has {size} bytes; by its header it has {8 + length + end}")
     arrays = {name: in_one_file(name, shape, dtype, 8 + length + start) for (start, _), name, shape, dtype in entries}
-    return Contents(arrays, metadata)
+    return FileContents(arrays, metadata)
 
 
 def _checked(path: Path, name: str, entry: Json) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
@@ -314,7 +314,7 @@ def _refuse_link(file: Path) -> None:
         raise CheckpointError(f"{file} is a link to {quote(str(target))}, another folder; copy it with cp -L")
 
 
-def _of_several(path: Path) -> Contents:
+def _of_several(path: Path) -> FileContents:
     origins = {"": (path.name, *files.identity(path))}
     names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
@@ -332,4 +332,4 @@ def _of_several(path: Path) -> Contents:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
             segments = tuple(segment._replace(file=file) for segment in inside[name].segments)
             arrays[name], origins[name] = inside[name]._replace(segments=segments), origin
-    return Contents(arrays, metadata, origins=origins)
+    return FileContents(arrays, metadata, origins=origins)

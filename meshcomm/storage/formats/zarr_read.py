@@ -15,7 +15,7 @@ from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import (
     TEXTS,
-    Contents,
+    FileContents,
     checked_dtype,
     checked_shape,
     parsed_json,
@@ -31,7 +31,7 @@ from meshcomm.storage.values import attribute
 XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the store holds. ``CheckpointError`` if it is none."""
     if not (path / METADATA).is_file():
         if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
@@ -114,7 +114,7 @@ def _stored(path: Path, folder: Path, name: str, metadata: dict[str, Json]) -> S
     return Stored(name, shape, dtype, tuple(segments))
 
 
-def _by_library(path: Path) -> Contents:
+def _by_library(path: Path) -> FileContents:
     zarr = zarr_library()
     refuse_odd(path)
     with reading(path):
@@ -140,10 +140,10 @@ def _file_contents(
     metadata: dict[str, Json],
     attributes: dict[str, dict[str, Json]],
     dims: dict[str, tuple[str, ...]],
-) -> Contents:
+) -> FileContents:
     """Return what a store holds: *arrays* are its arrays, of which objects are texts of any length."""
     texts = {name: stored.shape for name, stored in arrays.items() if stored.dtype.hasobject}
-    return Contents(
+    return FileContents(
         {name: stored for name, stored in arrays.items() if name not in texts},
         metadata,
         attributes={name: values for name, values in attributes.items() if values},
