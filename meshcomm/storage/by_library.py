@@ -24,10 +24,10 @@ from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, convert
+from meshcomm.storage.transfer import OpenFiles, convert
 
 
-def read_by_library(opened: Opened, request: ArrayRequest, into: DTensor, limit: int | None) -> None:
+def read_by_library(opened: OpenFiles, request: ArrayRequest, into: DTensor, limit: int | None) -> None:
     """Fill *into* with the array of a request, the axes as the file has them. Collective over its mesh.
 
     Each rank reads whole chunks. So it holds its share of the result, beside its block, unless its block is that

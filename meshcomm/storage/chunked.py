@@ -21,7 +21,7 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.storage.codecs import encoded
 from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.stored import Chunks, Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 
 CHUNK = 2**20
 """Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
@@ -50,7 +50,7 @@ def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Sha
 def write_chunks(
     tensor: DTensor,
     stored: Stored,
-    opened: Opened,
+    opened: OpenFiles,
     limit: int | None,
     placed: Callable[[list[Encoded]], list[Placed]],
     *,

@@ -22,7 +22,7 @@ from meshcomm.storage.request import ArrayRequest, PathLike
 from meshcomm.storage.save import Content, Saving, has_arrays_only, run_save
 from meshcomm.storage.selection import box_of, boxes
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.transfer import OpenFiles, write_tensor
 from meshcomm.storage.values import as_json
 from meshcomm.storage.verify import compare_checksums
 
@@ -60,9 +60,9 @@ class _Conversion(Saving):
         super().__init__(target, content, mesh, overwrite)
         self._base, self._contents, _ = shared
 
-    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         contents = self._contents
-        reads = Opened(self._base, False, contents.checks is not None)
+        reads = OpenFiles(self._base, False, contents.checks is not None)
         with closing(reads):
             for array in stored:
                 self._copy(array, reads, opened, session, limit)
@@ -71,7 +71,7 @@ class _Conversion(Saving):
             session.agree(f"all arrays of {quote(str(self._base))}", opened.error)
             compare_checksums(self._base, contents, reads, session)
 
-    def _copy(self, target: Stored, reads: Opened, writes: Opened, session: Session, limit: int | None) -> None:
+    def _copy(self, target: Stored, reads: OpenFiles, writes: OpenFiles, session: Session, limit: int | None) -> None:
         """Copy one array. Collective over the mesh."""
         source, chunks, mesh = self._contents.arrays[target.name], target.chunks, self.mesh
         max_bytes = (limit or DEFAULT_SCRATCH) * mesh.size
@@ -92,7 +92,7 @@ class _Conversion(Saving):
                 placed = partial(self.placed, session, target.name)
                 write_chunks(tensor, target, writes, limit, placed, first=first)
 
-    def _check(self, name: str, reads: Opened) -> None:
+    def _check(self, name: str, reads: OpenFiles) -> None:
         with reads.trying():
             check_unchanged(self._base, self._contents, [name])
 

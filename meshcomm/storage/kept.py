@@ -31,7 +31,7 @@ from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import node_of_value, value_of_node
 
 TICK = 2 * 10**9
@@ -153,7 +153,7 @@ class KeptLoad:
         self.is_mixed = any(request.layout.mesh.size != mesh.size for request in reader.requests)
         self._where, self._is_settled = "", False  # what the first device knows
 
-    def check(self, path: Path, opened: Opened, *, first: bool) -> None:
+    def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
 
         *opened* are files that this rank has opened just now; *first* says whether this is the first device.

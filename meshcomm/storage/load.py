@@ -27,7 +27,7 @@ from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.request import ArrayRequest, Layouts, LoadRequest, Names, PathLike, load_request, meshes_of
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.verify import compare_checksums
 
 CHECKED_UP_TO = 2**26
@@ -174,7 +174,7 @@ def _first(
         requests, targets, checks = session.together(lambda prepared: _text(request, prepared[0]), prepare)
         requests = _with_whole_outs(requests, session)
     load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
-    opened = Opened(shared.base, False, checks)
+    opened = OpenFiles(shared.base, False, checks)
     keeps = keeps and load.is_short and not request.leaves_out(contents)  # which warns each time
 
     def agree() -> None:
@@ -208,7 +208,7 @@ def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, 
 
     What this rank reads of a file that has changed nobody sees: the ranks agree before they send anything.
     """
-    opened = Opened(load.shared.base, False, load.checks)
+    opened = OpenFiles(load.shared.base, False, load.checks)
 
     def agree() -> None:
         with opened.trying():
@@ -233,7 +233,7 @@ def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, 
 
 
 def _filled(
-    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: Opened, session: Session
+    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""
     with showing(opened, "loading", request.path, load.reader.nbytes, session), closing(opened):

@@ -20,7 +20,7 @@ from meshcomm.storage.request import SHOWN, LoadRequest, PathLike, load_request,
 from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import with_numbers
 
 _SHOWN = 20  # arrays in a repr
@@ -55,7 +55,7 @@ class Store:
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
         self._base, self._contents, _ = cached_contents(self.path)
-        self._opened: Opened | None = Opened(self._base, False)
+        self._opened: OpenFiles | None = OpenFiles(self._base, False)
 
     @property
     def names(self) -> list[str]:

@@ -16,7 +16,7 @@ from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.decoding import decode
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.small import batches
-from meshcomm.storage.transfer import Opened, TensorReader, convert, reading_costs, route_of
+from meshcomm.storage.transfer import OpenFiles, TensorReader, convert, reading_costs, route_of
 
 
 class ArraysReader:
@@ -34,7 +34,7 @@ class ArraysReader:
         self._batches = list(batches((requests[number].stored for number in self._small), limit))
         self._readers: dict[int, TensorReader] = {}
 
-    def fill(self, targets: Sequence[DTensor], opened: Opened, session: Session) -> None:
+    def fill(self, targets: Sequence[DTensor], opened: OpenFiles, session: Session) -> None:
         """Fill the *targets*, one for each request. Collective over the team: all its ranks have to make the call."""
         left = iter(self._small)
         for batch in self._batches:
@@ -48,7 +48,7 @@ class ArraysReader:
             self._decoded(number, targets[number], opened, self._read)
 
     def _decoded(
-        self, number: int, target: DTensor, opened: Opened, fill: Callable[[int, DTensor, Opened], None]
+        self, number: int, target: DTensor, opened: OpenFiles, fill: Callable[[int, DTensor, OpenFiles], None]
     ) -> None:
         """Let *fill* fill *target*, or if it has a coding, a tensor as in the file, which is decoded then."""
         request = self.requests[number]
@@ -60,14 +60,14 @@ class ArraysReader:
         with opened.trying():
             on_blocks(partial(decode, coding=request.coding, limit=self._limit), encoded, target)
 
-    def _put(self, array: Array, number: int, target: DTensor, _: Opened) -> None:
+    def _put(self, array: Array, number: int, target: DTensor, _: OpenFiles) -> None:
         """Write what is requested of a whole *array*, which all ranks have, to *target*."""
         request = self.requests[number]
         whole = array.T if request.stored.fortran else array
         if request.block_box is not None:
             convert(cut_out(whole[request.numpy_index], request.block_box), target._block)
 
-    def _read(self, number: int, target: DTensor, opened: Opened) -> None:
+    def _read(self, number: int, target: DTensor, opened: OpenFiles) -> None:
         """Fill *target* with a large array. Collective over its mesh; all ranks of the call have to make it."""
         request, into = self.requests[number], target
         stored, chosen = request.stored, request.file_chosen

@@ -28,7 +28,7 @@ from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.save import Content, Saving, run_save
 from meshcomm.storage.selection import Selection, box_of, boxes
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.transfer import OpenFiles, write_tensor
 
 
 class Box(NamedTuple):
@@ -90,12 +90,12 @@ class _BoxSaving(Saving):
             locations.append((in_runs or file_contents.arrays[name]).as_json())
         return str(path), locations
 
-    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         with session.exchanging():
             for array in stored:
                 self._write(array, self._boxes[array.name], opened, limit)
 
-    def _write(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
+    def _write(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""
         tensor, chosen = box.tensor, box.chosen
         if not prod(tensor.shape):
@@ -114,7 +114,7 @@ class _BoxSaving(Saving):
         else:
             self._write_by_first(stored, box, opened, limit)
 
-    def _write_by_first(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
+    def _write_by_first(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
         tensor, chunk = box.tensor, stored.chunks and stored.chunks.shape
         for start, lengths in boxes(tensor.shape, tensor.dtype.itemsize, limit or DEFAULT_SCRATCH, chunk):

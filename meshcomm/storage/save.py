@@ -36,7 +36,7 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, gathered_pieces, write_tensor
+from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, write_tensor
 from meshcomm.storage.trees import flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
@@ -117,7 +117,7 @@ def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[s
     def steps(session: Session) -> None:
         try:
             base, stored = saving.begin(session)
-            opened = Opened(base, True, saving.writer.checks)
+            opened = OpenFiles(base, True, saving.writer.checks)
             with showing(opened, verb, path, saving.nbytes, session), closing(opened):
                 saving.write(stored, opened, session, limit)
             saving.end(session, opened)
@@ -263,7 +263,7 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class Staging(Opened):
+class Staging(OpenFiles):
     """Files that a thread writes: what is to be written is copied first."""
 
     background: Background
@@ -319,7 +319,7 @@ class Saving(ABC):
         self._began = next(_numbers)
 
     @abstractmethod
-    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         """Write each array to where it goes. Collective over the mesh."""
 
     @property
@@ -359,7 +359,7 @@ class Saving(ABC):
                 ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
                 raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
 
-    def end(self, session: Session, opened: Opened) -> None:
+    def end(self, session: Session, opened: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
         with session.exchanging():
@@ -443,7 +443,7 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
 
-    def write(self, stored: list[Stored], opened: Opened, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         for array in stored:
             if array.chunks is None:
                 write_tensor(self._tensors[array.name], array, opened, limit)

@@ -11,7 +11,7 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Segment, Stored, in_one_file
-from meshcomm.storage.transfer import ByteRuns, Opened, joined_reads
+from meshcomm.storage.transfer import ByteRuns, OpenFiles, joined_reads
 
 SMALL_ARRAY = 2**16
 """Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
@@ -31,7 +31,7 @@ class ReadBatch:
     arrays: tuple[Stored, ...]
     nbytes: int
 
-    def read(self, opened: Opened) -> Bytes:
+    def read(self, opened: OpenFiles) -> Bytes:
         """Return the bytes of the arrays, one after the other; zeros behind an error."""
         packed, done = np.zeros(self.nbytes, dtype=_BYTE), 0
         with opened.trying():

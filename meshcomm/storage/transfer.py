@@ -56,7 +56,7 @@ KEPT_ROUNDS, KEPT_RUNS = 16, 2**12
 """Rounds, and runs of bytes, of a reading that is kept for the next one. A compromise: plans of more take memory."""
 
 
-class Opened:
+class OpenFiles:
     """The files that this rank has touched below *base*, and what went wrong with them.
 
     With *checks* it remembers the checksums of all that is read or written.
@@ -192,7 +192,7 @@ class Opened:
 
 
 def write_tensor(
-    tensor: DTensor, stored: Stored, opened: Opened, limit: int | None, chosen: Selection | None = None
+    tensor: DTensor, stored: Stored, opened: OpenFiles, limit: int | None, chosen: Selection | None = None
 ) -> None:
     """Write *tensor* to the files of *stored*. Collective over the mesh.
 
@@ -268,7 +268,7 @@ class TensorReader:
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
     the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside.
-    *ahead* is as for `Opened.read_runs`, and *limit* as for `write_tensor`.
+    *ahead* is as for `OpenFiles.read_runs`, and *limit* as for `write_tensor`.
     """
 
     route: Route
@@ -280,7 +280,7 @@ class TensorReader:
     ahead: bool
     _cached: list[_ReadStep] | None = None
 
-    def fill(self, tensor: DTensor, opened: Opened) -> None:
+    def fill(self, tensor: DTensor, opened: OpenFiles) -> None:
         """Fill *tensor*. Collective over its mesh."""
         stored = self.stored
         for step, after in pairwise(chain(self._steps(), [None])):
@@ -321,7 +321,7 @@ class TensorReader:
         lengths = (target or source).block_shape(shape, self.device)
         return _ReadStep(turn, box, shape, source, target, lengths, round_runs(turn, self.device, self.chosen))
 
-    def _read(self, block: Array, step: _ReadStep, opened: Opened) -> None:
+    def _read(self, block: Array, step: _ReadStep, opened: OpenFiles) -> None:
         if opened.error is not None:
             return
         with opened.trying():
@@ -335,7 +335,7 @@ class TensorReader:
             self._read_runs(aside, step.runs, opened)
             convert(self.chosen.taken(aside, intervals), block)
 
-    def _read_runs(self, block: Array, byte_runs: ByteRuns, opened: Opened) -> None:
+    def _read_runs(self, block: Array, byte_runs: ByteRuns, opened: OpenFiles) -> None:
         if not self.chosen.takes_all:
             opened.fill(self.stored, byte_runs, as_bytes(block), at_once(self.limit))
         elif not opened.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():

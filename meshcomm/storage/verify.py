@@ -12,10 +12,10 @@ from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined, pieces_of
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import FileContents
-from meshcomm.storage.transfer import Opened, gathered_pieces
+from meshcomm.storage.transfer import OpenFiles, gathered_pieces
 
 
-def compare_checksums(base: Path, contents: FileContents, opened: Opened, session: Session) -> None:
+def compare_checksums(base: Path, contents: FileContents, opened: OpenFiles, session: Session) -> None:
     """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
