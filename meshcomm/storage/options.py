@@ -21,7 +21,7 @@ CODECS = ("shuffle", "gzip", "zstd", "blosc")
 MODES = ("w", "a")
 
 
-class Options(NamedTuple):
+class SaveOptions(NamedTuple):
     """The options of `save`, which are explained there."""
 
     metadata: Mapping[str, Json] | None = None
@@ -32,7 +32,7 @@ class Options(NamedTuple):
     compression: Compression = None
     unlimited: tuple[str, ...] = ()
 
-    def checked(self, *, numpy: bool) -> "Options":
+    def checked(self, *, numpy: bool) -> "SaveOptions":
         """Return these, with copies of the metadata. ``ValueError`` and ``TypeError`` for what is none of them.
 
         *numpy* says whether metadata may be arrays and scalars of NumPy.

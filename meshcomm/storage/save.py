@@ -33,7 +33,7 @@ from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
-from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, write_tensor
@@ -95,10 +95,10 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    save_with(path, tree, Options(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
+    save_with(path, tree, SaveOptions(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
 
 
-def save_with(path: PathLike, tree: object, options: Options, limit: int | None = None) -> None:
+def save_with(path: PathLike, tree: object, options: SaveOptions, limit: int | None = None) -> None:
     """Save *tree* with these options: `save` explains them. Collective over the meshes of the tensors.
 
     Parameters
@@ -158,7 +158,7 @@ def start_save(
     >>> mc.load(path, layout).local
     array([1, 1, 1])
     """
-    options = Options(metadata, overwrite, mode, dims, chunks, compression)
+    options = SaveOptions(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
 
     def steps(session: Session) -> SaveRequest:
@@ -282,7 +282,7 @@ class Staging(OpenFiles):
 
 
 def _agreed_saving(
-    operation: str, path: PathLike, tree: object, options: Options, *limits: int | None
+    operation: str, path: PathLike, tree: object, options: SaveOptions, *limits: int | None
 ) -> "TreeSaving":
     """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
@@ -410,7 +410,9 @@ class Saving(ABC):
 class TreeSaving(Saving):
     """A save of a tree of tensors. Those that *grows* names are snapshots, along an axis whose name it has."""
 
-    def __init__(self, path: PathLike, tree: object, options: Options, grows: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: PathLike, tree: object, options: SaveOptions, grows: Mapping[str, str] | None = None
+    ) -> None:
         node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
@@ -428,7 +430,7 @@ class TreeSaving(Saving):
         if not self.writer.any_tree and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
 
-    def _refuse_missing(self, options: Options) -> None:
+    def _refuse_missing(self, options: SaveOptions) -> None:
         """Raise ``TypeError`` if the format has not what the options ask for."""
         writer, suffix = self.writer, f"a {self.path.suffix} file" if self.path.suffix else "a checkpoint"
         if options.metadata and not writer.has_metadata:
@@ -457,7 +459,7 @@ class TreeSaving(Saving):
 
 
 def described(
-    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool, grows: Mapping[str, str]
+    tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
 ) -> tuple[dict[str, Json], list[Described]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 

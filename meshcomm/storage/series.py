@@ -18,7 +18,7 @@ from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.formats.known import contents, writer_for
 from meshcomm.storage.load import load
 from meshcomm.storage.meshes import check_limits, common_mesh
-from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.request import meshes_of
 from meshcomm.storage.save import PathLike, TreeSaving, run_save
 
@@ -88,7 +88,7 @@ class Series:
         self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", checked)
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         dims, chunks, compression = (_by_name(option, layouts) for option in (dims, chunks, compression))
-        self._options = Options(metadata, None, "a", dims, chunks, compression)
+        self._options = SaveOptions(metadata, None, "a", dims, chunks, compression)
         self._open = True
         self._look(axis)
 

@@ -8,7 +8,7 @@ import xarray
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.meshes import common_mesh
-from meshcomm.storage.options import Chunks, Compression, Options
+from meshcomm.storage.options import Chunks, Compression, SaveOptions
 from meshcomm.storage.request import PathLike
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
@@ -90,7 +90,7 @@ def save(
     free = _unlimited(dataset, unlimited_dims)
     file_data = encoded(dataset, asked, where)
     check_packed(where, dataset, file_data, asked, common_mesh(meshes_in(dataset)))
-    options = Options(overwrite=overwrite, mode=mode, unlimited=free, **file_options.of(file_data))
+    options = SaveOptions(overwrite=overwrite, mode=mode, unlimited=free, **file_options.of(file_data))
     save_with(where, file_data.arrays, options, max_scratch_bytes)
 
 
