@@ -13,7 +13,7 @@ from meshcomm.core._types import Json
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
-from meshcomm.storage.formats.base import Described, FileContents, Writer
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.kept import SharedContents, check_unchanged, shared_contents
 from meshcomm.storage.meshes import rows_of
@@ -114,10 +114,10 @@ def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
     return Content(arrays, node, _as_held(contents.metadata, writer)), " and ".join(left_out)
 
 
-def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> Described:
+def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> ArrayToSave:
     """Return an array as *writer* can hold it."""
     name = stored.name
-    described = Described(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))
+    described = ArrayToSave(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))
     if not writer.has_attributes:
         return described
     attributes = _as_held(contents.attributes.get(name, {}), writer)

@@ -29,7 +29,7 @@ from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece, joined
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks
 from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
-from meshcomm.storage.formats.base import Described, Writer
+from meshcomm.storage.formats.base import ArrayToSave, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
@@ -297,7 +297,7 @@ def _agreed_saving(
 class Content(NamedTuple):
     """What is saved: arrays, the tree that they are in, and metadata."""
 
-    arrays: list[Described]
+    arrays: list[ArrayToSave]
     node: Json
     metadata: dict[str, Json]
 
@@ -460,7 +460,7 @@ class TreeSaving(Saving):
 
 def described(
     tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
-) -> tuple[dict[str, Json], list[Described]]:
+) -> tuple[dict[str, Json], list[ArrayToSave]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
     With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays. Tensors that
@@ -473,7 +473,7 @@ def described(
         shape = tensor.shape[1:] if name in grows else tensor.shape
         axes = options.dims_of(name, shape)
         arrays.append(
-            Described(
+            ArrayToSave(
                 name,
                 shape,
                 tensor.dtype,
@@ -490,7 +490,7 @@ def described(
     return metadata, arrays
 
 
-def _text_of(array: Described) -> str:
+def _text_of(array: ArrayToSave) -> str:
     """Return what ranks compare of an array."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
     keys = ("dims", "chunks", "codecs", "attributes", "unlimited")

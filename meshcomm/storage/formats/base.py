@@ -48,7 +48,7 @@ class Sliced(Protocol):
     def __getitem__(self, index: tuple[slice, ...]) -> Array: ...
 
 
-class Described(NamedTuple):
+class ArrayToSave(NamedTuple):
     """An array that is to be saved; *layout* is a hint for people.
 
     *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
@@ -143,7 +143,7 @@ class Writer(ABC):
     """Whether arrays can be in chunks, compressed or not."""
 
     def __init__(
-        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = aside(path)

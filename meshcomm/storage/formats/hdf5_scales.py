@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import ShapeError
-from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key, scales_of
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
@@ -34,7 +34,7 @@ class Scales:
             dataset.make_scale(text)
             dataset.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
 
-    def of(self, length: int, dim: str, array: Described) -> Dataset:
+    def of(self, length: int, dim: str, array: ArrayToSave) -> Dataset:
         """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
         key = array.name.rpartition("/")[0], length, dim
         if key not in self._seen:
@@ -42,7 +42,7 @@ class Scales:
         return self._seen[key]
 
 
-def name_axes(scales: Scales, dataset: Dataset, array: Described, *, default: bool) -> None:
+def name_axes(scales: Scales, dataset: Dataset, array: ArrayToSave, *, default: bool) -> None:
     """Attach a scale to each axis of *dataset* that has a name, or with *default* to all axes."""
     if array.dims is None and not array.grows and not default:
         return
@@ -86,7 +86,7 @@ def _grow_scales(dataset: Dataset) -> None:
             scale.resize(dataset.shape[0], axis=0)
 
 
-def _scale(scales: Scales, length: int, dim: str, array: Described) -> Dataset:
+def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Dataset:
     """Return what `Scales.of` returns."""
     file, group = scales.file, array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim

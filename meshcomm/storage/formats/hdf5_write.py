@@ -25,7 +25,7 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer, groups_above, reading
+from meshcomm.storage.formats.base import ArrayToSave, Writer, groups_above, reading
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
@@ -154,7 +154,7 @@ class Hdf5Writer(Writer):
             if not grows:
                 contents_in(self._hdf5, self._file)  # else it would get what nobody can load
 
-    def _check(self, array: Described) -> None:
+    def _check(self, array: ArrayToSave) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
             holds = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
             raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
@@ -167,7 +167,7 @@ class Hdf5Writer(Writer):
                 f"chunks of {quote(array.name)} would have {nbytes} bytes; in HDF5 at most {LARGEST_CHUNK}"
             )
 
-    def _chunks_of(self, array: Described) -> Shape | None:
+    def _chunks_of(self, array: ArrayToSave) -> Shape | None:
         """Return the lengths of the chunks; None for an array that is in one run."""
         if array.grows:
             return chunks_of_snapshots(array)
@@ -179,7 +179,7 @@ class Hdf5Writer(Writer):
             return None
         return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
-    def _lay_out(self, array: Described) -> Stored:
+    def _lay_out(self, array: ArrayToSave) -> Stored:
         """Make the dataset, and return where its data go."""
         chunks = self._chunks_of(array)
         old = self._old(array.name)
@@ -189,7 +189,7 @@ class Hdf5Writer(Writer):
             return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(dataset)))
         return in_one_file(array.name, array.shape, array.dtype, dataset.id.get_offset() or 0)
 
-    def _new(self, array: Described, shape: Shape, chunks: Shape | None) -> Dataset:
+    def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Dataset:
         """Return a new dataset, which has no name yet."""
         h5py = h5py_library()
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -224,7 +224,7 @@ class Hdf5Writer(Writer):
                 counts[array.name] = dataset.shape[0]
         return snapshots_of(self.path, self.arrays, counts)
 
-    def _grow(self, array: Described) -> Stored:
+    def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for snapshots, and return where their data go."""
         dataset, count = self._old(array.name), self._count
         if dataset is None:
@@ -372,7 +372,7 @@ class NetcdfWriter(Hdf5Writer):
     netcdf: ClassVar[bool] = True
 
 
-def _is_later(array: Described) -> bool:
+def _is_later(array: ArrayToSave) -> bool:
     """Return whether the axes of an array are named after those scales that have several axes."""
     dims = array.dims or ()
     return len(dims) < 2 or not is_scale(array.name, dims)

@@ -14,14 +14,14 @@ from meshcomm.core._types import Json
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer
+from meshcomm.storage.formats.base import ArrayToSave, Writer
 
 
 class IndexedWriter(Writer):
     """New data files, and a new index."""
 
     def __init__(
-        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
         self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save

@@ -14,7 +14,7 @@ from meshcomm.core._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, FileContents, FileWriter, checked_dtype, checked_shape, reading
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
@@ -44,7 +44,7 @@ class NpyWriter(FileWriter):
         return [stored]
 
 
-def header(array: Described, begin: int) -> bytes:
+def header(array: ArrayToSave, begin: int) -> bytes:
     """Return what comes before the bytes of *array* in a .npy file that begins at *begin* of another file.
 
     The array begins with a page of that. ``DTypeError`` if NumPy would read another dtype.

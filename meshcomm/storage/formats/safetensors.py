@@ -21,7 +21,7 @@ from meshcomm.core._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, FileContents, FileWriter, checked_shape, parsed_json
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter, checked_shape, parsed_json
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Stored, in_one_file
@@ -119,7 +119,7 @@ class SafetensorsIndexWriter(IndexedWriter):
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
         unchanged, copied = self._kept() if self.mode == "a" and self.path.exists() else ({}, {})
-        targets = self._lay_out([*self.arrays, *(Described(n, s.shape, s.dtype, "") for n, s in copied.items())])
+        targets = self._lay_out([*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in copied.items())])
         for name, stored in copied.items():
             _copy(self.path.parent, stored, targets[name])
         self._file_of |= unchanged
@@ -145,7 +145,7 @@ class SafetensorsIndexWriter(IndexedWriter):
         copied = {name: old_arrays[name] for name, file in left.items() if file in replaced}
         return {name: file for name, file in left.items() if file not in replaced}, copied
 
-    def _lay_out(self, arrays: list[Described]) -> dict[str, Stored]:
+    def _lay_out(self, arrays: list[ArrayToSave]) -> dict[str, Stored]:
         """Make new data files for *arrays*, and return where each goes."""
         groups: list[list[_Named]] = [[]]
         size = 0
@@ -186,7 +186,7 @@ def _copy(folder: Path, source: Stored, target: Stored) -> None:
 class _Named(NamedTuple):
     """An array, and its dtype in the file: the name of it, and itself."""
 
-    array: Described
+    array: ArrayToSave
     text: str
     dtype: DType
 
@@ -195,7 +195,7 @@ class _Named(NamedTuple):
         return prod(self.array.shape) * self.dtype.itemsize
 
 
-def _in_order(arrays: list[Described]) -> list[_Named]:
+def _in_order(arrays: list[ArrayToSave]) -> list[_Named]:
     """Return the arrays as files have them: the largest elements first, so that all are aligned."""
     named = [_Named(array, *_named(array)) for array in arrays]
     return sorted(named, key=lambda item: (-item.dtype.itemsize, item.array.name))
@@ -275,7 +275,7 @@ def _dtype(text: object, what: str) -> DType:
     raise CheckpointError(f"{what}: dtype {quote(text)} is none that NumPy has")
 
 
-def _named(array: Described) -> tuple[str, DType]:
+def _named(array: ArrayToSave) -> tuple[str, DType]:
     """Return the name of the dtype of *array* in a header, and the dtype in the file."""
     dtype = array.dtype
     for text, name in OF_ML_DTYPES.items():

@@ -9,7 +9,7 @@ from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import CHUNK, default_chunk
-from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.stored import Chunks, Segment, Stored
 
 SERIES_CHUNK = 2**26
@@ -25,7 +25,7 @@ def copy_that_grows(path: Path) -> str:
     return f"A copy that grows: meshcomm convert {path} NEW.zarr"
 
 
-def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | None) -> None:
+def check_snapshots(path: Path, array: ArrayToSave, shape: Shape, dtype: DType | None) -> None:
     """Raise ``ShapeError`` or ``DTypeError`` unless *array* is a snapshot of one with this *shape* and *dtype*."""
     if shape[1:] != array.shape or len(shape) != len(array.shape) + 1:
         raise ShapeError(f"{path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}")
@@ -33,7 +33,7 @@ def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | N
         raise DTypeError(f"{path}: the snapshots of {quote(array.name)} are {dtype}, not {array.dtype}")
 
 
-def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, int]) -> int:
+def snapshots_of(path: Path, arrays: Iterable[ArrayToSave], counts: Mapping[str, int]) -> int:
     """Return how many snapshots all *arrays* have that grow, of the *counts* of those that are there."""
     count = min(counts.values(), default=0)
     missing = [array.name for array in arrays if array.grows and array.name not in counts]
@@ -44,7 +44,7 @@ def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, i
     return count
 
 
-def chunks_of_snapshots(array: Described) -> Shape:
+def chunks_of_snapshots(array: ArrayToSave) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
     chunk = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
     together = 1 if array.codecs or array.chunks or not array.nbytes else max(1, min(SNAPSHOTS, PAGE // array.nbytes))
@@ -57,7 +57,7 @@ def plus(index: Shape, first: int) -> Shape:
 
 
 def laid_out(
-    path: Path, array: Described, chunks: Chunks, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
+    path: Path, array: ArrayToSave, chunks: Chunks, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
 ) -> Stored:
     """Return where the data of more snapshots go. ``CheckpointError`` if they cannot go to such chunks.
 

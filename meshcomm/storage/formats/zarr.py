@@ -24,7 +24,7 @@ from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
-from meshcomm.storage.formats.base import Described, Writer, checked_shape, groups_above
+from meshcomm.storage.formats.base import ArrayToSave, Writer, checked_shape, groups_above
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
     chunks_of_snapshots,
@@ -132,7 +132,7 @@ class ZarrWriter(Writer):
                 counts[array.name] = shape[0]
         return snapshots_of(self.path, self.arrays, counts)
 
-    def _lay_out(self, array: Described, root: dict[str, Json]) -> Stored:
+    def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
         if array.grows is None:
             return self._lay_out_array(array, root)
         if self._count:
@@ -141,7 +141,7 @@ class ZarrWriter(Writer):
         shape, dims = (array.steps, *array.shape), (array.grows, *dims)
         return self._lay_out_array(array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), root)
 
-    def _grow(self, array: Described) -> Stored:
+    def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
         chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
@@ -168,7 +168,7 @@ class ZarrWriter(Writer):
         self._root_is_ours = listing.root_is_ours
         return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
-    def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
+    def _lay_out_array(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in groups_above(self._names[array.name]):
@@ -194,12 +194,12 @@ class ZarrWriter(Writer):
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
         return Stored(array.name, shape, array.dtype, tuple(self._segments(array, nbytes, size)))
 
-    def _old_dims(self, array: Described) -> tuple[str, ...] | None:
+    def _old_dims(self, array: ArrayToSave) -> tuple[str, ...] | None:
         """Return the names of the axes of the array that is replaced, if it has as many."""
         names = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
         return tuple(names) if len(names) == len(array.shape) and all(isinstance(n, str) for n in names) else None
 
-    def _segments(self, array: Described, nbytes: int, size: int) -> Iterator[Segment]:
+    def _segments(self, array: ArrayToSave, nbytes: int, size: int) -> Iterator[Segment]:
         """Make the files of an array of *nbytes*, in chunks of whole rows of *size* bytes."""
         for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
             index = (number, *[0] * (len(array.shape) - 1)) if array.shape else ()

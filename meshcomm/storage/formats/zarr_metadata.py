@@ -14,7 +14,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
-from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.options import Codecs
 
 METADATA = "zarr.json"
@@ -35,7 +35,7 @@ def group_metadata(attributes: Json) -> dict[str, Json]:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
+def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
     """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
     dtype, shape = array.dtype, array.shape
     codec: dict[str, Json] = {"name": "bytes"}
