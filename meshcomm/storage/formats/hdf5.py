@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5File, Thing, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -69,7 +69,7 @@ def contents(path: Path) -> FileContents:
         return contents_in(opened, file)
 
 
-def contents_in(opened: Hdf5, file: files.File) -> FileContents:
+def contents_in(opened: Hdf5File, file: files.File) -> FileContents:
     """Return what a *file* holds that the library has *opened*. ``CheckpointError`` if it cannot be loaded."""
     path, walk = file.path, _Walk(h5py_library(), file.path, file.size(), file.stored())
     metadata = walk.attributes_of(opened)
@@ -352,7 +352,7 @@ class _Filled:
         return block
 
 
-def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5]:
+def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5File]:
     """Return the dataset *name* of this *shape*, and its file, which has to be closed."""
     h5py = h5py_library()
     with reading(path):

@@ -51,7 +51,7 @@ class Dataset(Thing, Sliced, Protocol):
     """A dataset. Of one without elements, the shape is None."""
 
     ndim: int
-    file: "Hdf5"
+    file: "Hdf5File"
     maxshape: tuple[int | None, ...]
     chunks: Shape | None
     compression: str | None
@@ -83,7 +83,7 @@ class Group(Thing, Protocol):
     def create_dataset(self, name: str, shape: Shape, dtype: str, **more: object) -> Dataset: ...
 
 
-class Hdf5(Group, AbstractContextManager["Hdf5"], Protocol):
+class Hdf5File(Group, AbstractContextManager["Hdf5File"], Protocol):
     """A file, which is its first group."""
 
     userblock_size: int

@@ -29,7 +29,7 @@ from meshcomm.storage.formats.base import ArrayToSave, Writer, groups_above, rea
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5File, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
@@ -72,12 +72,12 @@ class Hdf5Writer(Writer):
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
 
-    _opened: Hdf5 | None = None
+    _opened: Hdf5File | None = None
     _journal: File | None = None
     _changes: Changes | None = None
 
     @property
-    def _hdf5(self) -> Hdf5:
+    def _hdf5(self) -> Hdf5File:
         """The file, as the library has it."""
         assert self._opened is not None
         return self._opened
