@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5File, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -109,8 +109,8 @@ class _Walk:
         self._count = 0
 
     def members(
-        self, group: Group, prefix: str, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[tuple[str, Dataset | Group]]:
+        self, group: Hdf5Group, prefix: str, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[tuple[str, Dataset | Hdf5Group]]:
         """Yield what hard links lead to below *group*, by path. A group within itself is not entered again."""
         address = self._address(group)
         if address in above:
@@ -135,7 +135,7 @@ class _Walk:
                 if isinstance(member, self._h5py.Group):
                     yield from self.members(member, f"{name}/", (*above, address))
 
-    def see(self, name: str, member: Dataset | Group) -> None:
+    def see(self, name: str, member: Dataset | Hdf5Group) -> None:
         """Note a dataset, or why it cannot be loaded."""
         h5py = self._h5py
         if isinstance(member, h5py.Datatype):
@@ -193,7 +193,7 @@ class _Walk:
             return TEXTS if text else "it holds references" if refers else _UNEQUAL
         return ""
 
-    def _why_not_source(self, group: Group, file: str, name: str) -> str:
+    def _why_not_source(self, group: Hdf5Group, file: str, name: str) -> str:
         """Return why a virtual dataset cannot have elements of the dataset *name* of a *file*; "" if it can.
 
         The library would follow links to other files, and virtual datasets that are made of themselves for ever.

@@ -10,10 +10,10 @@ from functools import lru_cache
 
 from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Low, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5Group, Low, Thing, h5py_library
 
 
-def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
+def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
     """Yield all that is in a file: the name, what it is for people, and what tells it from others.
 
     The length of an axis that may grow is not in the latter: so a mark fits as long as only snapshots are added.
@@ -26,7 +26,7 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
                 of = f" of {name}" if name else ""
                 yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(owner.attrs.get(key))
 
-    def inside(group: Group, above: str) -> Iterator[tuple[str, str, str]]:
+    def inside(group: Hdf5Group, above: str) -> Iterator[tuple[str, str, str]]:
         for key in group:
             name = f"{above}{key}"
             link = key.encode("utf-8", "surrogateescape")
@@ -56,11 +56,11 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     yield from inside(file, "")
 
 
-def _opened(low: Low) -> Dataset | Group:
+def _opened(low: Low) -> Dataset | Hdf5Group:
     """Return a thing of a file, by the library's lower interface, which looks up its name once."""
     h5py = h5py_library()
     kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}
-    opened: Dataset | Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
+    opened: Dataset | Hdf5Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
     return opened
 
 
@@ -70,13 +70,13 @@ def is_no_variable(dataset: Dataset) -> bool:
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())
 
 
-def mark_of(file: Group) -> str:
+def mark_of(file: Hdf5Group) -> str:
     """Return the mark of a file that holds nothing but what meshcomm wrote."""
     content = _content(inventory(file))
     return f"version=2,meshcomm={_version()},{content},hdf5={h5py_library().version.hdf5_version}"
 
 
-def is_ours(file: Group, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
+def is_ours(file: Hdf5Group, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
     """Return whether meshcomm wrote all that is in a file: *things*, which are its inventory."""
     mark = file.attrs.get(MARK, "")
     mark = mark.decode(errors="replace") if isinstance(mark, bytes) else str(mark)

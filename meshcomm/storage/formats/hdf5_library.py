@@ -69,7 +69,7 @@ class Dataset(Thing, Sliced, Protocol):
     def asstr(self, errors: str) -> dict[object, Array]: ...
 
 
-class Group(Thing, Protocol):
+class Hdf5Group(Thing, Protocol):
     """A group."""
 
     def __len__(self) -> int: ...
@@ -83,7 +83,7 @@ class Group(Thing, Protocol):
     def create_dataset(self, name: str, shape: Shape, dtype: str, **more: object) -> Dataset: ...
 
 
-class Hdf5File(Group, AbstractContextManager["Hdf5File"], Protocol):
+class Hdf5File(Hdf5Group, AbstractContextManager["Hdf5File"], Protocol):
     """A file, which is its first group."""
 
     userblock_size: int

@@ -16,13 +16,13 @@ from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key, scales_of
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
+from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5Group, h5py_library
 
 
 class Scales:
     """The scales of a *file*, which is *new* or not: looked up once, and numbered, as netCDF has it."""
 
-    def __init__(self, file: Group, *, new: bool) -> None:
+    def __init__(self, file: Hdf5Group, *, new: bool) -> None:
         scales = (item for item in file.values() if isinstance(item, h5py_library().Dataset))
         numbers = [int(item.attrs["_Netcdf4Dimid"]) for item in scales if "_Netcdf4Dimid" in item.attrs]
         self.file, self.new, self._numbers = file, new, count(max(numbers, default=-1) + 1)
@@ -107,7 +107,7 @@ def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Dataset
     return scale
 
 
-def take_scales(file: Group, old: Dataset, new: Dataset) -> None:
+def take_scales(file: Hdf5Group, old: Dataset, new: Dataset) -> None:
     """Attach the scales of *old* to *new*, which replaces it; where *old* is a scale of others, so is *new*."""
     for axis, scales in enumerate(old.dims if has_scales(old) else ()):
         for scale in scales_of(scales):

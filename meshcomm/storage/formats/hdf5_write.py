@@ -29,7 +29,7 @@ from meshcomm.storage.formats.base import ArrayToSave, Writer, groups_above, rea
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5File, Low, h5py_library
+from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
@@ -55,7 +55,7 @@ _NETCDF = frozenset(("f4", "f8", "S1", *(f"{kind}{n}" for kind in "iu" for n in 
 """Elements that netCDF has, by their names in NumPy."""
 
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
-"""Filters that are registered with the HDF Group, and come with hdf5plugin."""
+"""Filters that are registered with the HDF Hdf5Group, and come with hdf5plugin."""
 
 _ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
 """What encodes a chunk, by the number of the filter."""
@@ -267,7 +267,7 @@ class Hdf5Writer(Writer):
         if old is not None:
             take_scales(self._hdf5, old, dataset)
 
-    def _put_attributes(self, owner: Dataset | Group, attributes: Mapping[str, Json], dtype: DType | None) -> None:
+    def _put_attributes(self, owner: Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
                 raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
