@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -110,7 +110,7 @@ class _Walk:
 
     def members(
         self, group: Hdf5Group, prefix: str, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[tuple[str, Dataset | Hdf5Group]]:
+    ) -> Iterator[tuple[str, Hdf5Dataset | Hdf5Group]]:
         """Yield what hard links lead to below *group*, by path. A group within itself is not entered again."""
         address = self._address(group)
         if address in above:
@@ -135,7 +135,7 @@ class _Walk:
                 if isinstance(member, self._h5py.Group):
                     yield from self.members(member, f"{name}/", (*above, address))
 
-    def see(self, name: str, member: Dataset | Hdf5Group) -> None:
+    def see(self, name: str, member: Hdf5Dataset | Hdf5Group) -> None:
         """Note a dataset, or why it cannot be loaded."""
         h5py = self._h5py
         if isinstance(member, h5py.Datatype):
@@ -171,7 +171,7 @@ class _Walk:
         elif is_scale and member.ndim == 1:
             self._dims[name] = (name,)
 
-    def _why_not(self, dataset: Dataset) -> str:
+    def _why_not(self, dataset: Hdf5Dataset) -> str:
         """Return why a dataset cannot be loaded; "" if it can."""
         h5py = self._h5py
         try:
@@ -221,7 +221,7 @@ class _Walk:
         why = f"{what} virtual itself" if group.is_virtual else self._why_not(group)
         return "" if why == TEXTS else why
 
-    def _add(self, name: str, dataset: Dataset) -> None:
+    def _add(self, name: str, dataset: Hdf5Dataset) -> None:
         what = f"{self._path}: dataset {quote(name)}"
         kind, inner = dataset.dtype.subdtype or (dataset.dtype, ())
         dtype = checked_dtype(kind, what)
@@ -291,7 +291,7 @@ class _Walk:
         }
 
 
-def has_scales(dataset: Dataset) -> bool:
+def has_scales(dataset: Hdf5Dataset) -> bool:
     """Return whether axes of a dataset have names or scales, by attributes that are as HDF5 writes them.
 
     The library ends the process when it looks for scales in others.
@@ -307,7 +307,7 @@ def has_scales(dataset: Dataset) -> bool:
     return bool(right) and all(right)
 
 
-def scales_of(axis: Axis) -> list[Dataset]:
+def scales_of(axis: Axis) -> list[Hdf5Dataset]:
     """Return the scales of an axis that have a name; none if one of them is gone: HDF5 keeps references to it."""
     with suppress(RuntimeError, KeyError):
         return [scale for scale in axis.values() if scale.name and scale.is_scale]
@@ -324,7 +324,7 @@ def last_key(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def has_type_of(dataset: Dataset, dtype: DType) -> bool:
+def has_type_of(dataset: Hdf5Dataset, dtype: DType) -> bool:
     """Return whether elements of the dataset have the bytes of *dtype*. h5py converts others, such as bfloat16."""
     try:
         return bool(dataset.id.get_type() == h5py_library().h5t.py_create(dtype, logical=True))
@@ -335,7 +335,7 @@ def has_type_of(dataset: Dataset, dtype: DType) -> bool:
 class _Filled:
     """A dataset of netCDF that is longer than what was written: there it has its fill value."""
 
-    def __init__(self, dataset: Dataset, shape: Shape) -> None:
+    def __init__(self, dataset: Hdf5Dataset, shape: Shape) -> None:
         self._dataset, self.shape, self.dtype = dataset, shape, dataset.dtype
         how = dataset.id.get_create_plist()
         is_set = how.fill_value_defined() == h5py_library().h5d.FILL_VALUE_USER_DEFINED

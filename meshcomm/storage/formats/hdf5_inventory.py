@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
-from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5Group, Low, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Low, Thing, h5py_library
 
 
 def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
@@ -56,15 +56,15 @@ def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
     yield from inside(file, "")
 
 
-def _opened(low: Low) -> Dataset | Hdf5Group:
+def _opened(low: Low) -> Hdf5Dataset | Hdf5Group:
     """Return a thing of a file, by the library's lower interface, which looks up its name once."""
     h5py = h5py_library()
     kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}
-    opened: Dataset | Hdf5Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
+    opened: Hdf5Dataset | Hdf5Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
     return opened
 
 
-def is_no_variable(dataset: Dataset) -> bool:
+def is_no_variable(dataset: Hdf5Dataset) -> bool:
     """Return whether the dataset is a dimension only."""
     name = dataset.attrs.get("NAME", "") if h5py_library().h5a.get_num_attrs(dataset.id) else ""
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())

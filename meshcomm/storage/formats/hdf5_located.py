@@ -4,12 +4,12 @@ from itertools import product
 from math import prod
 
 from meshcomm.storage.formats.hdf5 import has_type_of
-from meshcomm.storage.formats.hdf5_library import Dataset, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, h5py_library
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Segment, Stored, in_one_file
 
 
-def located(dataset: Dataset, name: str, chosen: Selection) -> Stored | None:
+def located(dataset: Hdf5Dataset, name: str, chosen: Selection) -> Stored | None:
     """Return where what is *chosen* of a dataset is; None if it is not in runs that anybody may write.
 
     So are contiguous datasets, and chunks of whole rows, or of parts of one, without filters, that are there.

@@ -16,7 +16,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key, scales_of
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
-from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5Group, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, h5py_library
 
 
 class Scales:
@@ -26,15 +26,15 @@ class Scales:
         scales = (item for item in file.values() if isinstance(item, h5py_library().Dataset))
         numbers = [int(item.attrs["_Netcdf4Dimid"]) for item in scales if "_Netcdf4Dimid" in item.attrs]
         self.file, self.new, self._numbers = file, new, count(max(numbers, default=-1) + 1)
-        self._seen: dict[tuple[str, int, str], Dataset] = {}
+        self._seen: dict[tuple[str, int, str], Hdf5Dataset] = {}
 
-    def make(self, dataset: Dataset, text: str) -> None:
+    def make(self, dataset: Hdf5Dataset, text: str) -> None:
         """Let a dataset be a scale."""
         if not dataset.is_scale:
             dataset.make_scale(text)
             dataset.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
 
-    def of(self, length: int, dim: str, array: ArrayToSave) -> Dataset:
+    def of(self, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
         """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
         key = array.name.rpartition("/")[0], length, dim
         if key not in self._seen:
@@ -42,7 +42,7 @@ class Scales:
         return self._seen[key]
 
 
-def name_axes(scales: Scales, dataset: Dataset, array: ArrayToSave, *, default: bool) -> None:
+def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, default: bool) -> None:
     """Attach a scale to each axis of *dataset* that has a name, or with *default* to all axes."""
     if array.dims is None and not array.grows and not default:
         return
@@ -79,14 +79,14 @@ def is_scale(name: str, dims: Sequence[str]) -> bool:
     return tuple(dims[:1]) == (last_key(name),)
 
 
-def _grow_scales(dataset: Dataset) -> None:
+def _grow_scales(dataset: Hdf5Dataset) -> None:
     """Let the scales of the first axis, which has grown, be as long, unless they are variables of their own."""
     for scale in scales_of(dataset.dims[0]) if not dataset.is_scale else ():
         if scale.shape[0] < dataset.shape[0] and scale.maxshape[0] is None:
             scale.resize(dataset.shape[0], axis=0)
 
 
-def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Dataset:
+def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
     """Return what `Scales.of` returns."""
     file, group = scales.file, array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
@@ -107,7 +107,7 @@ def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Dataset
     return scale
 
 
-def take_scales(file: Hdf5Group, old: Dataset, new: Dataset) -> None:
+def take_scales(file: Hdf5Group, old: Hdf5Dataset, new: Hdf5Dataset) -> None:
     """Attach the scales of *old* to *new*, which replaces it; where *old* is a scale of others, so is *new*."""
     for axis, scales in enumerate(old.dims if has_scales(old) else ()):
         for scale in scales_of(scales):

@@ -29,7 +29,7 @@ from meshcomm.storage.formats.base import ArrayToSave, Writer, groups_above, rea
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_library import Dataset, Hdf5File, Hdf5Group, Low, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
@@ -109,8 +109,8 @@ class Hdf5Writer(Writer):
             self._open()
         else:
             self._create()
-        self._datasets: dict[str, Dataset] = {}
-        self._replaced: list[Dataset] = []  # while these are open, the library leaves their space alone
+        self._datasets: dict[str, Hdf5Dataset] = {}
+        self._replaced: list[Hdf5Dataset] = []  # while these are open, the library leaves their space alone
         with files.at_files():
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
@@ -189,7 +189,7 @@ class Hdf5Writer(Writer):
             return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(dataset)))
         return in_one_file(array.name, array.shape, array.dtype, dataset.id.get_offset() or 0)
 
-    def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Dataset:
+    def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Hdf5Dataset:
         """Return a new dataset, which has no name yet."""
         h5py = h5py_library()
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -206,7 +206,7 @@ class Hdf5Writer(Writer):
         max_shape = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
         space = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         kind = _kind(h5py, array.name, array.dtype)
-        dataset: Dataset = h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
+        dataset: Hdf5Dataset = h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
         return dataset
 
     def _snapshots(self) -> int:
@@ -240,7 +240,7 @@ class Hdf5Writer(Writer):
 
         return laid_out(self.path, array, Chunks(chunk, _codecs(dataset)), count, reserve)
 
-    def _old(self, name: str) -> Dataset | None:
+    def _old(self, name: str) -> Hdf5Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
         if self._journal is None:  # the file is new
             return None
@@ -252,12 +252,12 @@ class Hdf5Writer(Writer):
             return None
         member = self._hdf5.get(name)
         if isinstance(self._hdf5.get(name, getlink=True), h5py.HardLink) and isinstance(member, h5py.Dataset):
-            dataset: Dataset = member
+            dataset: Hdf5Dataset = member
             return dataset
         kind = "a group" if isinstance(member, h5py.Group) else "a link"
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 
-    def _link(self, name: str, dataset: Dataset, old: Dataset | None) -> None:
+    def _link(self, name: str, dataset: Hdf5Dataset, old: Hdf5Dataset | None) -> None:
         """Give the dataset its name, and the scales of the one that had it."""
         if old is not None:
             self._replaced.append(old)
@@ -267,7 +267,9 @@ class Hdf5Writer(Writer):
         if old is not None:
             take_scales(self._hdf5, old, dataset)
 
-    def _put_attributes(self, owner: Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None) -> None:
+    def _put_attributes(
+        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None
+    ) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
                 raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
@@ -338,7 +340,7 @@ class Hdf5Writer(Writer):
         with suppress(OSError):
             self.release()
 
-    def _lengthened(self) -> Iterator[Dataset]:
+    def _lengthened(self) -> Iterator[Hdf5Dataset]:
         """Yield the datasets that have become longer: snapshots, and then the scales of their first axis."""
         grown = [self._datasets[array.name] for array in self.arrays if array.grows]
         yield from sorted(grown, key=lambda dataset: dataset.is_scale)
@@ -403,7 +405,7 @@ def _set_filter(h5py: ModuleType, how: Low, codec: str, level: int) -> None:
         how.set_filter(_PLUGINS[codec], 0, values)
 
 
-def _codecs(dataset: Dataset) -> Codecs:
+def _codecs(dataset: Hdf5Dataset) -> Codecs:
     """Return what encodes the chunks of a dataset. ``CheckpointError`` for a filter that is not known."""
     how = dataset.id.get_create_plist()
     codecs: list[tuple[str, int | None]] = []
