@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -307,7 +307,7 @@ def has_scales(dataset: Hdf5Dataset) -> bool:
     return bool(right) and all(right)
 
 
-def scales_of(axis: Axis) -> list[Hdf5Dataset]:
+def scales_of(axis: Hdf5Axis) -> list[Hdf5Dataset]:
     """Return the scales of an axis that have a name; none if one of them is gone: HDF5 keeps references to it."""
     with suppress(RuntimeError, KeyError):
         return [scale for scale in axis.values() if scale.name and scale.is_scale]

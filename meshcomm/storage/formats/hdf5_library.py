@@ -37,7 +37,7 @@ class Thing(Protocol):
     id: Low
 
 
-class Axis(Protocol):
+class Hdf5Axis(Protocol):
     """An axis of a dataset, and the scales that are attached to it."""
 
     label: str
@@ -59,7 +59,7 @@ class Hdf5Dataset(Thing, Sliced, Protocol):
     is_virtual: bool
     is_scale: bool
     fillvalue: object
-    dims: Sequence[Axis]
+    dims: Sequence[Hdf5Axis]
 
     def __len__(self) -> int: ...
     def __setitem__(self, index: tuple[slice, ...], block: Array | None) -> None: ...
