@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Hdf5Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Hdf5Object, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -237,7 +237,7 @@ class _Walk:
         self.arrays[name] = stored
         self.first_names.setdefault(self._address(dataset), name)
 
-    def attributes_of(self, owner: Thing) -> dict[str, Json]:
+    def attributes_of(self, owner: Hdf5Object) -> dict[str, Json]:
         """Return the attributes of the file, or of a dataset, without those of libraries."""
         attributes = {}
         for key in list(owner.attrs):  # h5py holds its lock until this has come to its end
@@ -256,7 +256,7 @@ class _Walk:
             raise TypeError("it refers to something in this file")
         return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
-    def _address(self, item: Thing) -> tuple[int, int]:
+    def _address(self, item: Hdf5Object) -> tuple[int, int]:
         info = self._h5py.h5o.get_info(item.id)
         return info.fileno, info.addr
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
-from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Low, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Hdf5Object, Low, h5py_library
 
 
 def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
@@ -20,7 +20,7 @@ def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
     """
     h5py, seen = h5py_library(), set()
 
-    def attributes(name: str, owner: Thing) -> Iterator[tuple[str, str, str]]:
+    def attributes(name: str, owner: Hdf5Object) -> Iterator[tuple[str, str, str]]:
         for key in owner.attrs if h5py.h5a.get_num_attrs(owner.id) else ():
             if key not in OF_SCALES and key != MARK:
                 of = f" of {name}" if name else ""

@@ -29,7 +29,7 @@ class Attributes(Protocol):
     def get_id(self, key: str) -> Low: ...
 
 
-class Thing(Protocol):
+class Hdf5Object(Protocol):
     """What has a name in a file: a group or a dataset."""
 
     name: str
@@ -47,7 +47,7 @@ class Hdf5Axis(Protocol):
     def detach_scale(self, scale: "Hdf5Dataset") -> None: ...
 
 
-class Hdf5Dataset(Thing, Sliced, Protocol):
+class Hdf5Dataset(Hdf5Object, Sliced, Protocol):
     """A dataset. Of one without elements, the shape is None."""
 
     ndim: int
@@ -69,7 +69,7 @@ class Hdf5Dataset(Thing, Sliced, Protocol):
     def asstr(self, errors: str) -> dict[object, Array]: ...
 
 
-class Hdf5Group(Thing, Protocol):
+class Hdf5Group(Hdf5Object, Protocol):
     """A group."""
 
     def __len__(self) -> int: ...
