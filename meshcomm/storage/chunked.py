@@ -20,7 +20,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.storage.codecs import encoded
 from meshcomm.storage.meshes import cut_along
-from meshcomm.storage.stored import Chunks, Stored
+from meshcomm.storage.stored import Chunking, Stored
 from meshcomm.storage.transfer import OpenFiles
 
 CHUNK = 2**20
@@ -108,7 +108,7 @@ def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple
 
 
 def _encoded_of(
-    tensor: DTensor, chunks: Chunks, box: tuple[Shape, Shape], axis: int, device: int
+    tensor: DTensor, chunks: Chunking, box: tuple[Shape, Shape], axis: int, device: int
 ) -> Iterator[tuple[Shape, Bytes]]:
     """Yield the chunks of this device in a round: their numbers, and their bytes. Collective over the mesh."""
     start, steps = box

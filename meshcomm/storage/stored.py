@@ -27,7 +27,7 @@ class Segment(NamedTuple):
     offset: int
 
 
-class Chunks(NamedTuple):
+class Chunking(NamedTuple):
     """How an array is cut into chunks of one *shape*, and what encodes each: names of codecs, with their levels."""
 
     shape: Shape
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
     segments: tuple[Segment, ...]
     fortran: bool = False
     unit: int = PAGE
-    chunks: Chunks | None = None
+    chunks: Chunking | None = None
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +62,7 @@ class Stored(NamedTuple):
 
     def by_library(self, chunk: Shape) -> "Stored":
         """Return this as an array that only a library can read, in chunks of this shape."""
-        return self._replace(segments=(), chunks=Chunks(tuple(max(1, n) for n in chunk), ()))
+        return self._replace(segments=(), chunks=Chunking(tuple(max(1, n) for n in chunk), ()))
 
     @property
     def begin(self) -> int:
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
         """Return what `told` was made of."""
         name, shape, dtype, segments, fortran, unit, chunks = values
         if chunks is not None:
-            chunks = Chunks(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
+            chunks = Chunking(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
         return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit, chunks)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:

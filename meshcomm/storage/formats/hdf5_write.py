@@ -43,7 +43,7 @@ from meshcomm.storage.formats.snapshots import (
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
-from meshcomm.storage.stored import Chunks, Stored, in_one_file
+from meshcomm.storage.stored import Chunking, Stored, in_one_file
 
 LONGEST_NAME = 256
 """Characters of a name in netCDF."""
@@ -186,7 +186,7 @@ class Hdf5Writer(Writer):
         dataset = self._new(array, array.shape, chunks)
         self._link(array.name, dataset, old)
         if chunks is not None:
-            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(dataset)))
+            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunking(chunks, _codecs(dataset)))
         return in_one_file(array.name, array.shape, array.dtype, dataset.id.get_offset() or 0)
 
     def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Hdf5Dataset:
@@ -238,7 +238,7 @@ class Hdf5Writer(Writer):
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             return "", self._reserve(array.name, index, nbytes)
 
-        return laid_out(self.path, array, Chunks(chunk, _codecs(dataset)), count, reserve)
+        return laid_out(self.path, array, Chunking(chunk, _codecs(dataset)), count, reserve)
 
     def _old(self, name: str) -> Hdf5Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""

@@ -10,7 +10,7 @@ from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import CHUNK, default_chunk
 from meshcomm.storage.formats.base import ArrayToSave
-from meshcomm.storage.stored import Chunks, Segment, Stored
+from meshcomm.storage.stored import Chunking, Segment, Stored
 
 SERIES_CHUNK = 2**26
 """Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
@@ -57,7 +57,7 @@ def plus(index: Shape, first: int) -> Shape:
 
 
 def laid_out(
-    path: Path, array: ArrayToSave, chunks: Chunks, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
+    path: Path, array: ArrayToSave, chunks: Chunking, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
 ) -> Stored:
     """Return where the data of more snapshots go. ``CheckpointError`` if they cannot go to such chunks.
 

@@ -35,7 +35,7 @@ from meshcomm.storage.formats.snapshots import (
 )
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
-from meshcomm.storage.stored import Chunks, Segment, Stored
+from meshcomm.storage.stored import Chunking, Segment, Stored
 
 ZARR_CHUNK = 2**26
 """Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
@@ -51,7 +51,7 @@ class ZarrWriter(Writer):
     has_chunks: ClassVar[bool] = True
 
     _new_files: Sequence[Path] = ()
-    """Chunks of snapshots in the store itself: they go if the save fails."""
+    """Chunking of snapshots in the store itself: they go if the save fails."""
 
     @classmethod
     def check_names(cls, names: list[str]) -> None:
@@ -157,7 +157,7 @@ class ZarrWriter(Writer):
                 file.sync()
             return os.path.relpath(file.path, self.aside), 0
 
-        return laid_out(self.path, array, Chunks(chunk, codecs), self._count, reserve)
+        return laid_out(self.path, array, Chunking(chunk, codecs), self._count, reserve)
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
@@ -190,7 +190,7 @@ class ZarrWriter(Writer):
         mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
         files.put(folder / zarr_store.MARK, mark, self._like, syncs=False)
         if codecs or chunk[1:] != shape[1:]:
-            return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
+            return Stored(array.name, shape, array.dtype, (), chunks=Chunking(chunk, codecs))
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
         return Stored(array.name, shape, array.dtype, tuple(self._segments(array, nbytes, size)))
 
