@@ -27,7 +27,7 @@ CHUNK = 2**20
 """Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
 slow."""
 
-Encoded: TypeAlias = tuple[Shape, int]
+EncodedChunk: TypeAlias = tuple[Shape, int]
 """The numbers of a chunk along each axis, and its bytes."""
 
 Placed: TypeAlias = tuple[str, int]
@@ -52,7 +52,7 @@ def write_chunks(
     stored: Stored,
     opened: OpenFiles,
     limit: int | None,
-    placed: Callable[[list[Encoded]], list[Placed]],
+    placed: Callable[[list[EncodedChunk]], list[Placed]],
     *,
     first: Shape | None = None,
 ) -> None:
