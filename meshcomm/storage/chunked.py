@@ -30,7 +30,7 @@ slow."""
 EncodedChunk: TypeAlias = tuple[Shape, int]
 """The numbers of a chunk along each axis, and its bytes."""
 
-Placed: TypeAlias = tuple[str, int]
+ChunkLocation: TypeAlias = tuple[str, int]
 """The file of a chunk, and where it begins there."""
 
 
@@ -52,7 +52,7 @@ def write_chunks(
     stored: Stored,
     opened: OpenFiles,
     limit: int | None,
-    placed: Callable[[list[EncodedChunk]], list[Placed]],
+    placed: Callable[[list[EncodedChunk]], list[ChunkLocation]],
     *,
     first: Shape | None = None,
 ) -> None:

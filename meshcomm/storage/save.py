@@ -27,7 +27,7 @@ from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece, joined
-from meshcomm.storage.chunked import EncodedChunk, Placed, write_chunks
+from meshcomm.storage.chunked import ChunkLocation, EncodedChunk, write_chunks
 from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
 from meshcomm.storage.formats.base import ArrayToSave, Writer
 from meshcomm.storage.formats.known import writer_for
@@ -379,12 +379,12 @@ class Saving(ABC):
         _complete[path] = self._began
         self._active = None
 
-    def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[Placed]:
+    def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
         every: list[list[EncodedChunk]] = session.told(chunks)
         begin = sum(map(len, every[: session.position]))
 
-        def placed() -> list[Placed]:
+        def placed() -> list[ChunkLocation]:
             assert self._active is not None
             with final_names():
                 return self._active.place(
@@ -392,7 +392,7 @@ class Saving(ABC):
                 )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations: list[Placed] = session.looked_up(what, placed)
+        locations: list[ChunkLocation] = session.looked_up(what, placed)
         return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:
