@@ -32,7 +32,9 @@ def told(monkeypatch):
     """The bytes of each batch that rank 0 reads."""
     sizes = []
     real = small.ReadBatch.read
-    monkeypatch.setattr(small.ReadBatch, "read", lambda batch, opened: sizes.append(batch.nbytes) or real(batch, opened))
+    monkeypatch.setattr(
+        small.ReadBatch, "read", lambda batch, opened: sizes.append(batch.nbytes) or real(batch, opened)
+    )
     return sizes
 
 

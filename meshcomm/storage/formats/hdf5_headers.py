@@ -1,6 +1,6 @@
 """Where HDF5 keeps the shape of a dataset: in its header, whose pieces may be anywhere in the file.
 
-Source: "HDF5 File Format Specification", version 3, IV.A.1, of The HDF Hdf5Group.
+Source: "HDF5 File Format Specification", version 3, IV.A.1, of The HDF Group.
 """
 
 from collections.abc import Iterator

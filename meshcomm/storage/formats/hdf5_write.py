@@ -55,7 +55,7 @@ _NETCDF = frozenset(("f4", "f8", "S1", *(f"{kind}{n}" for kind in "iu" for n in 
 """Elements that netCDF has, by their names in NumPy."""
 
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
-"""Filters that are registered with the HDF Hdf5Group, and come with hdf5plugin."""
+"""Filters that are registered with the HDF Group, and come with hdf5plugin."""
 
 _ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
 """What encodes a chunk, by the number of the filter."""

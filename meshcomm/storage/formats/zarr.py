@@ -51,7 +51,7 @@ class ZarrWriter(Writer):
     has_chunks: ClassVar[bool] = True
 
     _new_files: Sequence[Path] = ()
-    """Chunking of snapshots in the store itself: they go if the save fails."""
+    """Chunks of snapshots in the store itself: they go if the save fails."""
 
     @classmethod
     def check_names(cls, names: list[str]) -> None:
