@@ -53,11 +53,11 @@ class _GroupReduction(NamedTuple):
 
     Parameters
     ----------
-    by: an object of xarray that has the groups
-    function: the function of xarray that reduces an array
-    dims: which it reduces, with that of the groups
-    keep_attrs: whether results have the attributes
-    options: of the function, by name
+    by: xarray's object with the groups
+    function: function of xarray that reduces an array
+    dims: reduced dimensions, with that of the groups
+    keep_attrs: whether results keep the attributes
+    options: options of the function, by name
     """
 
     by: Any

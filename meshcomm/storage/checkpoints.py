@@ -36,11 +36,12 @@ class Checkpoints:
 
     Parameters
     ----------
-    folder: where they are; the first save makes it
-    keep: this many of the newest steps that can be read are kept; None keeps all
-    keep_every: steps that this number divides evenly are kept, too
-    mesh: the ranks that decide together; by default those of the tensors, or of the layouts; in `wanted`, all ranks
-    save_on: a signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
+    folder: folder of the checkpoints; the first save makes it
+    keep: number of newest readable steps to keep; None keeps all
+    keep_every: steps divisible by this number are kept, too
+    mesh: mesh of the ranks that decide together; by default that of the tensors, or of the layouts; in `wanted`, all
+        ranks
+    save_on: signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
 
     ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can begin to.
     ``CheckpointError`` from its methods, on all ranks, if *folder* is a file.
@@ -350,7 +351,7 @@ class CheckpointRequest:
 
 
 class _Look:
-    """How the first rank finds the step to restore: the one *given*, or the newest one that is not `passed`."""
+    """How the first rank finds the step to restore: *wanted_step*, or the newest step that is not in `passed`."""
 
     def __init__(self, run: Checkpoints, wanted_step: int | None) -> None:
         self._run, self._wanted_step = run, wanted_step

@@ -60,12 +60,12 @@ def write_chunks(
 
     Parameters
     ----------
-    tensor: what is written
-    stored: its chunks
-    opened: the files
-    limit: bytes that a rank may use beyond its blocks, or one chunk and what it becomes
-    placed: returns where the chunks of this rank go
-    first: the numbers of the first chunk of *tensor* along each axis, if it is a box of the array
+    tensor: tensor to write
+    stored: array in the file, with its chunks
+    opened: open files
+    limit: scratch limit of a rank, in bytes; one chunk and its encoded bytes always fit
+    placed: function that returns the locations of the chunks of this rank
+    first: index of the first chunk of *tensor* along each axis, if the tensor is a box of the array
     """
     chunks = stored.chunks
     assert chunks is not None

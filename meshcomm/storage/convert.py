@@ -38,9 +38,9 @@ def convert(
     Parameters
     ----------
     source, target: paths, as for `load` and `save`
-    mesh: the ranks that do it
-    overwrite: whether *target* may be there
-    limit: bytes; by default 32 MiB
+    mesh: mesh of the ranks that read and write
+    overwrite: whether an existing *target* is replaced
+    limit: scratch limit of a rank, in bytes; by default 32 MiB
     """
 
     call = f"convert {quote(str(source))} to {quote(str(target))}"

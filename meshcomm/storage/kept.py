@@ -108,10 +108,10 @@ def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str
 
     Parameters
     ----------
-    base: what the files are relative to
-    file_contents: what was read
-    names: of the arrays
-    opens: whether files are opened for that, as a network file system needs it
+    base: path that the names of files are relative to
+    file_contents: contents as they were read
+    names: names of the arrays
+    opens: whether to open the files, as a network file system needs it
     """
     for file, *identity in {file_contents.origins[name] for name in ("", *names) if name in file_contents.origins}:
         path = base / file if file else base

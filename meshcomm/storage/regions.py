@@ -32,7 +32,7 @@ from meshcomm.storage.transfer import OpenFiles, write_tensor
 
 
 class Box(NamedTuple):
-    """Where a tensor goes: from which index on along each axis of the array, whose *shape* is that of the whole."""
+    """A tensor, its *start* along each axis of the array in the file, and the *shape* of that array."""
 
     tensor: DTensor
     start: Shape
@@ -49,10 +49,10 @@ def save_boxes(path: Path, boxes: Mapping[str, Box], mesh: Mesh, limit: int | No
 
     Parameters
     ----------
-    path: of a file or store that has the arrays
-    boxes: by the names of the arrays; shapes, starts and dtypes fit
-    mesh: one with the ranks of all tensors
-    limit: bytes that a rank may use beyond its blocks
+    path: path of the file or store with the arrays
+    boxes: one box for each array, by name; shape, start and dtype fit the array
+    mesh: mesh over the ranks of all tensors
+    limit: scratch limit of a rank, in bytes
     """
     run_save("save", _BoxSaving(path, boxes, mesh), limit)
 

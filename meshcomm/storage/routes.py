@@ -53,11 +53,11 @@ compromise, not measured."""
 class Route(NamedTuple):
     """How a tensor gets from its blocks to a file, or from a file to its blocks.
 
-    *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
-    says whether the axes after it become whole, *even* whether axes that are dealt get the usual cut. *chunk* is
-    the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
-    be a box of the array in the file, which has the shape *full*. Borders of the blocks along *cut* are at multiples
-    of *grain*, and *merged* blocks go to one device.
+    *cut* is the axis that gets the mesh dimensions *extra* before the file is touched, or None. *moved* says whether
+    the axes after it become whole, *even* whether block-cyclic axes are cut into contiguous blocks. *chunk* is the
+    length of a round along each axis: of a block, or of the whole axis if that is made contiguous. The tensor may be a
+    box of the array in the file, of shape *full*. Borders of the blocks along *cut* are at multiples of *grain*, and
+    *merged* blocks go to one device.
     """
 
     layout: Layout
@@ -90,11 +90,11 @@ class Route(NamedTuple):
             yield Round(self, numbers)
 
     def is_cyclic(self, axis: int) -> bool:
-        """Return whether *axis* is dealt round. One that is `Cyclic` is not, if no device gets a second run of it."""
+        """Return whether *axis* is block-cyclic, and some device has several runs of it."""
         return not self.layout.cut(axis, self.shape[axis]).is_consecutive
 
     def is_made_contiguous(self, axis: int) -> bool:
-        """Return whether *axis* is dealt round before, and gets the usual cut."""
+        """Return whether *axis* is block-cyclic before, and cut into contiguous blocks after."""
         return self.even and self.is_cyclic(axis)
 
     def gathers(self, axis: int) -> bool:
@@ -329,12 +329,12 @@ def choose_route(
 
     Parameters
     ----------
-    layout, shape, itemsize: of the tensor
-    limit: bytes that a device may use beyond its block
-    machine: the costs
-    full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
-    staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
-    unit: bytes of the file; where the axis is cut anew, borders are at its multiples, or at those of a smaller one
+    layout, shape, itemsize: layout, shape and bytes per element of the tensor
+    limit: scratch limit of a device, in bytes
+    machine: cost model
+    full: shape of the array in the file, of which the tensor is a box; by default the shape of the tensor
+    staged: whether elements change on the way, and go through scratch even if nothing is exchanged
+    unit: storage unit of the file, in bytes; new borders are at its multiples, or at those of a smaller unit
 
     >>> from meshcomm.core.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
@@ -391,7 +391,7 @@ def _grain(route: Route, unit: int, limit: int) -> int:
 def _with_few_openers(route: Route, machine: Machine) -> Route:
     """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
 
-    Blocks are merged along the cut axis, or the first one that is sharded. If it is dealt and stays so, nothing is.
+    Blocks are merged along the cut axis, or else the first sharded axis; not along an axis that stays block-cyclic.
     """
     mesh = route.layout.mesh
     if mesh.size <= MOST_OPENERS:
@@ -437,7 +437,7 @@ def _target_lengths(route: Route) -> list[int]:
 
 
 def _seconds(route: Route, machine: Machine) -> float:
-    """Return how long the device takes that has most to do."""
+    """Return the seconds that the slowest device takes."""
     size, calls, whole, read = 1, 1, True, 1
     for axis, length in reversed(list(enumerate(_target_lengths(route)))):
         size, n = size * length, route.full[axis]
@@ -454,7 +454,7 @@ def _seconds(route: Route, machine: Machine) -> float:
 
 
 def _spanned(route: Route) -> int:
-    """Return from how many blocks the shares come, at most, that are merged to one."""
+    """Return the largest number of blocks with shares in one merged block."""
     shares, merged = route.extra_blocks, route.merged
     return 1 if shares % merged == 0 else merged // shares if merged % shares == 0 else merged // shares + 2
 

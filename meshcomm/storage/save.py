@@ -104,8 +104,8 @@ def save_with(path: PathLike, tree: object, options: SaveOptions, limit: int | N
     Parameters
     ----------
     path, tree: as for `save`
-    options: with the names of axes that may grow, which `save` has not
-    limit: bytes that a rank may use beyond its blocks
+    options: options of `save`, and the names of axes that may grow
+    limit: scratch limit of a rank, in bytes
     """
     run_save("save", _agreed_saving("save", path, tree, options, limit), limit)
 
@@ -408,7 +408,7 @@ class Saving(ABC):
 
 
 class TreeSaving(Saving):
-    """A save of a tree of tensors. Those that *grows* names are snapshots, along an axis whose name it has."""
+    """A save of a tree of tensors. *grows* maps the names of snapshots to the name of the axis that grows."""
 
     def __init__(
         self, path: PathLike, tree: object, options: SaveOptions, grows: Mapping[str, str] | None = None
@@ -463,8 +463,8 @@ def described(
 ) -> tuple[dict[str, Json], list[ArrayToSave]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
-    With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays. Tensors that
-    *grows* names are snapshots, one behind the other.
+    With *has_attributes*, a dict in the metadata under the name of an array has the attributes of that array. Tensors
+    named in *grows* are snapshots, one behind the other.
     """
     metadata = dict(options.metadata or {})
     arrays = []

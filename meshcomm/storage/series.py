@@ -34,8 +34,8 @@ class Series:
     path: its suffix says the format: ``.h5``, ``.nc`` or ``.zarr``. A file that is there goes on; of one that holds
         other arrays, too, these stay
     layouts: the layout of each tensor by its name, in which `Series` gives it back; `append` takes any layout
-    shape: of a snapshot; or a dict of shapes by name
-    dtype: of the elements; or a dict of dtypes by name
+    shape: shape of a snapshot; or a dict of shapes by name
+    dtype: dtype of the elements; or a dict of dtypes by name
     axis: the name of the axis that grows
     dims: names of the axes of a snapshot; or a dict of them by name. In netCDF and HDF5 they become dimensions
     chunks: lengths of the chunks of a snapshot; or a dict of them by name

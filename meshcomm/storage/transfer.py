@@ -198,11 +198,11 @@ def write_tensor(
 
     Parameters
     ----------
-    tensor: what is written
-    stored: where its bytes go
-    opened: the files
-    limit: bytes that this rank may use beyond the blocks of the tensor
-    chosen: the box of the array that *tensor* is; by default the whole array
+    tensor: tensor to write
+    stored: array in the file, with the location of its bytes
+    opened: open files
+    limit: scratch limit of this rank, in bytes
+    chosen: box of the array that *tensor* fills; by default the whole array
     """
     whole, scratch = chosen or all_of(stored.shape), limit or DEFAULT_SCRATCH
 
@@ -358,7 +358,7 @@ def at_once(limit: int | None) -> int:
 
 
 def round_reads(turn: Round, device: int, chosen: Selection, limit: int | None) -> tuple[ByteRuns, int]:
-    """Return which runs of bytes *device* reads in a round, and the most bytes that it reads at once to the side."""
+    """Return the runs of bytes that *device* reads in a round, and the scratch bytes of its largest read."""
     byte_runs = round_runs(turn, device, chosen)
     if chosen.takes_all:
         return byte_runs, 0
@@ -388,7 +388,7 @@ def route_of(
     """Return the route between a tensor in *layout* and the box of *stored* that is *chosen*.
 
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
-    communicated yet. *staged* is as for `read_tensor`.
+    communicated yet. *staged* is as for `TensorReader`.
     """
     itemsize, space = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
     spread = [chosen.spread(axis, itemsize) for axis in range(len(chosen.box))]
@@ -426,7 +426,7 @@ def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
 
 
 def round_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
-    """Return where in the array the bytes of the block are that *device* reads or writes in a round."""
+    """Return the runs of bytes of the array that *device* reads or writes in a round."""
     if prod(chosen.box) * turn.route.itemsize <= PAGE:
         return _few_byte_runs(turn, device, chosen)
     return _byte_runs(turn, device, chosen)

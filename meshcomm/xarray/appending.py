@@ -50,11 +50,11 @@ def append(
 
     Parameters
     ----------
-    path: of the file, which is made if it is not there
-    dataset: what is appended
-    dim: its first dimension, along which it goes on with the file
+    path: path of the file, which is made if it is not there
+    dataset: dataset to append
+    dim: first dimension of the dataset, along which the file grows
     asked: encodings by the name of a variable
-    options: of the file
+    options: options of the file
     """
     growing = _growing(dataset, dim)
     mesh = common_mesh(meshes_in(dataset))
@@ -87,12 +87,12 @@ def encoded_as(
 
     Parameters
     ----------
-    path: of the file
-    dataset: what is encoded
-    there: variables of the file that the dataset has, too
-    asked: encodings by name, which get those of the file
-    compared: names of variables whose elements are compared with what the file will give back
-    mesh: that of the call
+    path: path of the file
+    dataset: dataset to encode
+    there: variables of both the file and the dataset
+    asked: encodings by name, which are replaced by those of the file
+    compared: names of variables to compare with what the file will give back
+    mesh: mesh of the call
     """
     steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
     for name, variable in there.items():

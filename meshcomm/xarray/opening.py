@@ -199,9 +199,10 @@ class DatasetFile(AbstractDataStore):
 
     Parameters
     ----------
-    path, group: of the file, and in it
-    cuts: how its dimensions are cut
-    mesh: where its variables lie
+    path: path of the file
+    cuts: cut of each dimension, by its name
+    mesh: mesh of the variables
+    group: path of a group in the file
     mask_and_scale: whether fill values, scale and offset are applied to tensors; or a dict of that by variable
     """
 

@@ -24,11 +24,11 @@ def save_region(
 
     Parameters
     ----------
-    path: of a file that has the variables
-    dataset: what is written
-    region: where it goes
+    path: path of the file with the variables
+    dataset: dataset to write
+    region: slice of the file along each dimension
     asked: encodings by the name of a variable
-    limit: bytes that a rank may use beyond its blocks
+    limit: scratch limit of a rank, in bytes
     """
     check_limits(limit)
     mesh = common_mesh(meshes_in(dataset))

@@ -38,8 +38,8 @@ def write(name: str, dataset: xarray.Dataset, arguments: Mapping[str, Any]) -> N
     Parameters
     ----------
     name: "to_netcdf" or "to_zarr"
-    dataset: with tensors
-    arguments: the arguments by name, and where to write as "path"
+    dataset: dataset with tensors
+    arguments: arguments by name; "path" is the file to write
 
     ``NotImplementedError`` on all ranks, before any file is touched, for what only one process can write.
     """

@@ -49,11 +49,11 @@ class Sliced(Protocol):
 
 
 class ArrayToSave(NamedTuple):
-    """An array that is to be saved; *layout* is a hint for people.
+    """An array to save: *shape* and *dtype*, and its *layout* as a hint for people.
 
-    *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
-    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is that of
-    a snapshot, and *steps* of these go behind those that are there. Axes with the names *unlimited* may grow later.
+    *dims* are the names of its axes, *chunks* the shape of its chunks, *codecs* their compression, *attributes* its
+    own metadata. *grows* is the name of one more axis of the file, the first one: then this describes one snapshot,
+    and *steps* snapshots are appended. Axes named in *unlimited* may grow later.
     """
 
     name: str
@@ -78,11 +78,11 @@ class FileContents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
-    *hints* say, for people, in which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of
-    arrays that have some; an axis without a name has "".
-    *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
-    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
-    has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
+    *hints* are the layouts at the save, for people. *attributes* and *dims*, the names of axes, are there for arrays
+    that have some; an axis without a name has "". *left_out* has the reason for each array that cannot be loaded, and
+    *texts* the shapes of those with texts of any length. *unlimited* are the names of axes that may grow. *links* are
+    the targets of links, which are not followed. *origins* has the header file of each array, and of all under "",
+    with the `identity` of that file.
     """
 
     arrays: dict[str, Stored]
@@ -165,8 +165,8 @@ class Writer(ABC):
 
         Parameters
         ----------
-        name: of the array
-        chunks: the numbers of each chunk, along each axis, and its bytes
+        name: name of the array
+        chunks: index of each chunk along each axis, and its size in bytes
         """
         raise NotImplementedError(f"{type(self).__name__} has no chunks")
 
@@ -324,7 +324,7 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
 def refuse_many_chunks(what: str, shape: Shape, chunk: Shape, itemsize: int, stored: int = 0) -> None:
     """Raise ``CheckpointError`` for more small chunks than anyone reads.
 
-    A chunk that is not there takes no bytes: *stored* is how many all have together, as far as that is known.
+    *stored* is the size of all chunks in the file, if known: a missing chunk takes no bytes.
     """
     count = prod(-(-n // max(1, length)) for n, length in zip(shape, chunk, strict=True))
     if count > max(MOST_SMALL_CHUNKS, stored) and prod(chunk) * itemsize < PAGE:

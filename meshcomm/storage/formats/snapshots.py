@@ -63,12 +63,11 @@ def laid_out(
 
     Parameters
     ----------
-    path: of the file, for errors
-    array: a snapshot, of which there are `steps`
-    chunks: those of the file, the axis that grows first
-    count: how many snapshots there are
-    reserve: returns the file of a chunk, and where it begins there, by its numbers along the axes, and its bytes;
-        these are 0 for a chunk that is there
+    path: path of the file, for errors
+    array: description of one snapshot; `steps` of them are appended
+    chunks: chunks of the array in the file; the axis that grows comes first
+    count: number of snapshots in the file
+    reserve: function from the index of a chunk and its bytes, 0 for one that exists, to its file and offset
     """
     (together, *lengths), codecs = chunks
     stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
