@@ -305,10 +305,10 @@ def section(file: File, offset: int, size: int) -> bytes:
 
 
 def identity(path: Path, *, opens: bool = False) -> tuple[int, int, int]:
-    """Return what tells a file from any other one that may get its name, and from itself after a change.
+    """Return the identity of a file: its number, its size, and the time of its last change.
 
-    That is its number, its size, and when it changed. The number of the device differs between hosts. With *opens* a
-    network file system asks its server.
+    It differs from that of another file with the same name, and from that of the same file after a change. The number
+    of the device is not in it, as that differs between hosts. With *opens* a network file system asks its server.
     """
     if opens:
         with File(path, os.O_RDONLY | os.O_NONBLOCK) as file:

@@ -151,7 +151,7 @@ class LoadPlan:
 
     @property
     def first(self) -> int:
-        """The rank that reads small arrays, and tells the others."""
+        """The rank that reads small arrays, and broadcasts them."""
         return min(self.mesh.ranks)
 
     @cached_property
@@ -275,7 +275,7 @@ class ArrayPlan:
 
     @property
     def rounds(self) -> int:
-        """The exchanges, one after the other; none if it is small, as these are told together."""
+        """The exchanges, one after the other; none if it is small, as small arrays are broadcast together."""
         return len(self._exchanges)
 
     def numbers(self, rank: int) -> _LoadCounts:

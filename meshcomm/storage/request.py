@@ -145,7 +145,7 @@ class LoadRequest(NamedTuple):
         return f"load from {quote(str(self.path))}{names}, {options}, check={self.check}"
 
     def key(self, mesh: Mesh, meshes: list[Mesh]) -> Hashable:
-        """Return what tells the call from others; None if something in it may change, or cannot be told.
+        """Return the cache key of the call; None if one of its arguments may change, or has no exact text.
 
         *mesh* has the ranks, *meshes* are those of layouts. They count by their identity: equal ones may be open at
         once, and tensors belong to one. Without a layout and a default mesh, each call makes one.
@@ -296,7 +296,7 @@ def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) 
 
 
 def _is_plain(index: object) -> bool:
-    """Return whether the repr of an index, or of a dict of them, tells it from all others."""
+    """Return whether the repr of an index, or of a dict of them, is unique."""
     if isinstance(index, tuple):
         return all(map(_is_plain, index))
     if isinstance(index, dict):

@@ -1,4 +1,4 @@
-"""Small arrays: one rank reads many of them at once, and tells the others in one message."""
+"""Small arrays: one rank reads many of them at once, and broadcasts them in one message."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from meshcomm.storage.stored import Segment, Stored, in_one_file
 from meshcomm.storage.transfer import ByteRuns, OpenFiles, joined_reads
 
 SMALL_ARRAY = 2**16
-"""Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
+"""Bytes. One rank reads smaller arrays, and broadcasts them. A compromise: it saves opening files."""
 
 _BYTE = np.dtype("u1")
 
@@ -26,7 +26,7 @@ def is_small(stored: Stored) -> bool:
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Small arrays that are read and told together, and the bytes of all."""
+    """Small arrays that are read and broadcast together, and their size in bytes."""
 
     arrays: tuple[Stored, ...]
     nbytes: int

@@ -76,7 +76,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Sequence[Json]) -> "Stored":
-        """Return what `told` was made of."""
+        """Return the array that `as_json` has made *values* of."""
         name, shape, dtype, segments, fortran, unit, chunks = values
         if chunks is not None:
             chunks = Chunking(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))

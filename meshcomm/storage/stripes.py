@@ -31,7 +31,7 @@ def unit_of(block: int, striping: bytes) -> int:
 
 
 def _stripes(striping: bytes, at: int = 0) -> list[int]:
-    """Return the stripe sizes that the xattr tells: one, or one for each component; none of what is no such xattr."""
+    """Return the stripe sizes in the xattr: one, or one for each component; none if it is another xattr."""
     sizes: list[int] = []
     with suppress(struct.error):  # it ends too early
         (magic,) = struct.unpack_from("=I", striping, at)

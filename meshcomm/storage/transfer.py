@@ -35,7 +35,7 @@ from meshcomm.storage.selection import READ_OVER, READ_TOGETHER, Selection, all_
 from meshcomm.storage.stored import Stored
 
 MOST_EXPECTED = 64
-"""Runs of a file. Of the next round, the system is told to read so many ahead. A compromise: each is a call."""
+"""Runs of a file. Of the next round, the system reads so many ahead. A compromise: each is a call."""
 
 FORGET_ABOVE = 2**30
 """Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better. A

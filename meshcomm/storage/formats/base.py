@@ -218,7 +218,7 @@ class Writer(ABC):
         self._locked.append(file)
 
     def release(self) -> None:
-        """Let go of what tells other saves that this one goes on."""
+        """Unlock the files: other saves may remove them now."""
         locked, self._locked = self._locked, []
         for file in locked:
             file.close()

@@ -14,7 +14,7 @@ from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Hdf5Ob
 
 
 def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
-    """Yield all that is in a file: the name, what it is for people, and what tells it from others.
+    """Yield all that is in a file: its name, a text for people, and its identity.
 
     The length of an axis that may grow is not in the latter: so a mark fits as long as only snapshots are added.
     """

@@ -25,21 +25,14 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import ArrayToSave, Writer, groups_above, reading
+from meshcomm.storage.formats.base import ArrayToSave, groups_above, reading
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
-from meshcomm.storage.formats.snapshots import (
-    check_snapshots,
-    chunks_of_snapshots,
-    copy_that_grows,
-    laid_out,
-    plus,
-    snapshots_of,
-)
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, plus
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
@@ -61,13 +54,9 @@ _ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
 """What encodes a chunk, by the number of the filter."""
 
 
-class Hdf5Writer(Writer):
+class Hdf5Writer(SnapshotWriter):
     """A new HDF5 file, or an old one that gets more datasets."""
 
-    separator: ClassVar[str] = "/"
-    adds: ClassVar[bool] = True
-    has_attributes: ClassVar[bool] = True
-    has_chunks: ClassVar[bool] = True
     metadata_types: ClassVar[tuple[type, ...]] = (str, int, float, bool, list)
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
@@ -112,7 +101,7 @@ class Hdf5Writer(Writer):
         self._datasets: dict[str, Hdf5Dataset] = {}
         self._replaced: list[Hdf5Dataset] = []  # while these are open, the library leaves their space alone
         with files.at_files():
-            self._count = self._snapshots()
+            self.count_snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             default = self.netcdf or any(array.grows for array in self.arrays)
             scales = Scales(self._hdf5, new=self._journal is None)
@@ -149,7 +138,10 @@ class Hdf5Writer(Writer):
         if self._hdf5.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
-            grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
+            grows = not self.metadata and all(array.grows for array in self.arrays)
+            if grows:
+                self.count_snapshots()
+                grows = self._count > 0
             self._marks = not grows and is_ours(self._hdf5)  # snapshots leave the mark as it is
             if not grows:
                 contents_in(self._hdf5, self._file)  # else it would get what nobody can load
@@ -209,36 +201,20 @@ class Hdf5Writer(Writer):
         dataset: Hdf5Dataset = h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
         return dataset
 
-    def _snapshots(self) -> int:
-        """Return how many snapshots all the arrays have that grow. ``CheckpointError`` unless the file fits them."""
-        counts = {}
-        for array in self.arrays:
-            dataset = self._old(array.name) if array.grows else None
-            if dataset is not None:
-                check_snapshots(self.path, array, dataset.shape, dataset.dtype)
-                if dataset.maxshape[0] is not None:
-                    raise CheckpointError(
-                        f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to. "
-                        + copy_that_grows(self.path)
-                    )
-                counts[array.name] = dataset.shape[0]
-        return snapshots_of(self.path, self.arrays, counts)
+    def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
+        dataset = self._old(name)
+        return None if dataset is None else (dataset.shape, dataset.dtype, dataset.maxshape[:1] == (None,))
 
     def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for snapshots, and return where their data go."""
-        dataset, count = self._old(array.name), self._count
+        dataset = self._old(array.name)
         if dataset is None:
             dataset = self._new(array, (0, *array.shape), self._chunks_of(array))
             self._link(array.name, dataset, None)
         self._datasets[array.name] = dataset
-        dataset.resize(count + array.steps, axis=0)
-        chunk = dataset.chunks
-        assert chunk is not None
-
-        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
-            return "", self._reserve(array.name, index, nbytes)
-
-        return laid_out(self.path, array, Chunking(chunk, _codecs(dataset)), count, reserve)
+        dataset.resize(self._count + array.steps, axis=0)
+        assert dataset.chunks is not None
+        return self.lay_out_snapshots(array, Chunking(dataset.chunks, _codecs(dataset)))
 
     def _old(self, name: str) -> Hdf5Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
@@ -288,10 +264,9 @@ class Hdf5Writer(Writer):
         grows = any(array.name == name and array.grows for array in self.arrays)
         first = self._count if grows else 0  # such a chunk has one snapshot
         with files.at_files():
-            return [("", self._reserve(name, plus(index, first), nbytes)) for index, nbytes in chunks]
+            return [self.reserve(name, plus(index, first), nbytes) for index, nbytes in chunks]
 
-    def _reserve(self, name: str, index: Shape, nbytes: int) -> int:
-        """Reserve space for a chunk of *nbytes*, unless that is 0, and return where it is."""
+    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
         dataset_id = self._datasets[name].id
         lengths = dataset_id.get_create_plist().get_chunk()
         start = tuple(i * n for i, n in zip(index, lengths, strict=True))
@@ -300,7 +275,7 @@ class Hdf5Writer(Writer):
             self._changes.reserved = nbytes
             dataset_id.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
             self._changes.reserved = 0
-        return int(dataset_id.get_chunk_info_by_coord(start).byte_offset)
+        return "", int(dataset_id.get_chunk_info_by_coord(start).byte_offset)
 
     def located(self, name: str, chosen: Selection) -> Stored | None:
         """Return where what is *chosen* of an array is in the file; None if the library has to write it."""

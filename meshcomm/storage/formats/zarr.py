@@ -13,26 +13,18 @@ from contextlib import suppress
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
-from meshcomm.storage.formats.base import ArrayToSave, Writer, checked_shape, groups_above
-from meshcomm.storage.formats.snapshots import (
-    check_snapshots,
-    chunks_of_snapshots,
-    copy_that_grows,
-    laid_out,
-    plus,
-    snapshots_of,
-)
+from meshcomm.storage.formats.base import ArrayToSave, checked_shape, groups_above
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows, plus
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunking, Segment, Stored
@@ -42,13 +34,8 @@ ZARR_CHUNK = 2**26
 files are better on a network."""
 
 
-class ZarrWriter(Writer):
+class ZarrWriter(SnapshotWriter):
     """A new store, one array or a group of arrays; or arrays for a store that is there."""
-
-    separator: ClassVar[str] = "/"
-    adds: ClassVar[bool] = True
-    has_attributes: ClassVar[bool] = True
-    has_chunks: ClassVar[bool] = True
 
     _new_files: Sequence[Path] = ()
     """Chunks of snapshots in the store itself: they go if the save fails."""
@@ -102,7 +89,7 @@ class ZarrWriter(Writer):
         attributes = self._root_attributes()
         if "" not in self._names.values():
             self._put_json(self.aside, group_metadata(attributes))
-        self._count = self._snapshots()
+        self.count_snapshots()
         return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
 
     def _check_dims(self) -> None:
@@ -119,18 +106,13 @@ class ZarrWriter(Writer):
                         f"{self.path}: the axis {quote(dim)} of {quote(array.name)} has {n}, not {lengths[dim]}"
                     )
 
-    def _snapshots(self) -> int:
-        """Return how many snapshots all the arrays have that grow. Errors unless those in the store fit them."""
-        counts = {}
-        for array in self.arrays if self._adding else ():
-            metadata = zarr_store.node(self.path / array.name) if array.grows else None
-            if metadata is not None:
-                shape, dtype = checked_shape(metadata.get("shape"), array.name), dtype_of(metadata.get("data_type"))
-                order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
-                dtype = dtype and dtype.newbyteorder("<" if order == "little" else ">")
-                check_snapshots(self.path, array, shape, dtype)
-                counts[array.name] = shape[0]
-        return snapshots_of(self.path, self.arrays, counts)
+    def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
+        metadata = zarr_store.node(self.path / name) if self._adding else None
+        if metadata is None:
+            return None
+        shape, dtype = checked_shape(metadata.get("shape"), name), dtype_of(metadata.get("data_type"))
+        order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
+        return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
 
     def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
         if array.grows is None:
@@ -149,15 +131,14 @@ class ZarrWriter(Writer):
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
+        return self.lay_out_snapshots(array, Chunking(chunk, codecs))
 
-        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
-            with self._new_chunk(array.name, index) as file:
-                if nbytes:
-                    file.sized(nbytes)
-                file.sync()
-            return os.path.relpath(file.path, self.aside), 0
-
-        return laid_out(self.path, array, Chunking(chunk, codecs), self._count, reserve)
+    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+        with self._new_chunk(name, index) as file:
+            if nbytes:
+                file.sized(nbytes)
+            file.sync()
+        return os.path.relpath(file.path, self.aside), 0
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
