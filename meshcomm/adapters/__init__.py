@@ -1,1 +1,1 @@
-"""What other libraries are told about tensors; loaded only when the other library is."""
+"""Adapters that teach other libraries about tensors; each is loaded only with its library."""

@@ -150,15 +150,15 @@ def traced(function: Callable[..., object], operands: Sequence[Value], options: 
     """
     if function in gradients.DIFFERENTIABLE and function not in _PRIMITIVES:
         _PRIMITIVES[function] = _of_wing(function, gradients.DIFFERENTIABLE[function])
-    found = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]
-    return found(*operands, **options)
+    traced_function = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]
+    return traced_function(*operands, **options)
 
 
 def _of_wing(operation: Callable[..., object], vjp: Callable[..., Value]) -> Callable[..., Value]:
     """Return an operation of one tensor as autograd follows it."""
-    made: Callable[..., Value] = primitive(operation)
-    defvjp(made, lambda ans, x, *others: lambda g: vjp(g, x, *others), argnums=(0,))
-    return made
+    differentiable: Callable[..., Value] = primitive(operation)
+    defvjp(differentiable, lambda ans, x, *others: lambda g: vjp(g, x, *others), argnums=(0,))
+    return differentiable
 
 
 def _check_sum(op: str) -> None:
@@ -227,8 +227,8 @@ def _each(*vjps: Maker) -> Maker:
     """Return a maker of the gradients in all arguments from a maker for each of them."""
 
     def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
-        made = [vjps[n](ans, *args, **kwargs) for n in argnums]
-        return lambda g: tuple(vjp(g) for vjp in made)
+        pullbacks = [vjps[n](ans, *args, **kwargs) for n in argnums]
+        return lambda g: tuple(vjp(g) for vjp in pullbacks)
 
     return vjpmaker
 
@@ -287,8 +287,8 @@ def _taken(ans: Value, a: Value, indices: Value, axis: int | None = None, *other
 
 def _taken_along(ans: Value, arr: Value, indices: Value, axis: int | None = -1) -> VJP:
     name = "numpy.take_along_axis"
-    found, number = beside(name, arr, indices, axis)
-    return _indexed(ans, arr, flat(name, arr, found) if number is None else beside_index(arr, found, number))
+    positions, number = beside(name, arr, indices, axis)
+    return _indexed(ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number))
 
 
 def _product(axes_of: Callable[..., Axes]) -> Maker:

@@ -15,6 +15,6 @@ _METHODS = (
 
 if is_scripted():
     _classes = (pd.DataFrame, pd.Series, pd.Index, pd.Categorical, indexing._LocIndexer, indexing._iLocIndexer)  # noqa: SLF001
-    for _each in {base for kind in _classes for base in kind.__mro__ if base.__module__.startswith("pandas")}:
-        teach(_each, [name for name in vars(_each) if name in _METHODS or not name.startswith("_")])
+    for _class in {base for kind in _classes for base in kind.__mro__ if base.__module__.startswith("pandas")}:
+        teach(_class, [name for name in vars(_class) if name in _METHODS or not name.startswith("_")])
     teach(pd, pd.__all__)

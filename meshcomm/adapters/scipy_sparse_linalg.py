@@ -25,10 +25,10 @@ class _Factors:
 
 def _solving(make: Callable[..., Value], solver: Callable[[Value], Value]) -> Callable[..., Value]:
     @wraps(make)
-    def made(*args: Value, **kwargs: Value) -> Value:
+    def wrapper(*args: Value, **kwargs: Value) -> Value:
         return solver(make(*map(whole, args), **kwargs))
 
-    return made
+    return wrapper
 
 
 if is_scripted():

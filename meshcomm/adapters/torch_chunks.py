@@ -27,7 +27,7 @@ def layout_of_chunks(mesh: Mesh, sharded: Sequence[int | None], shape: Sequence[
         dims = [dim for dim, chunked in zip(mesh.dims, sharded, strict=True) if chunked == axis]
         sizes = [length]
         for dim in dims:
-            sizes = [size for each in sizes for size in _chunks(each, dim.size)]
+            sizes = [size for chunk in sizes for size in _chunks(chunk, dim.size)]
         specs.append(Cuts([dim.name for dim in dims], sizes=sizes) if dims else UNSHARDED)
     return Layout(specs, mesh)
 

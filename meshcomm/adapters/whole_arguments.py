@@ -26,7 +26,7 @@ def whole(x: Value) -> Value:
 
 
 def _has_tensors(items: Iterable[object]) -> bool:
-    return any(type(each) in (DTensor, tuple) for each in items)
+    return any(type(item) in (DTensor, tuple) for item in items)
 
 
 def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -39,9 +39,9 @@ def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
         if type(output) is not DTensor:
             return function(*map(whole, args), **named)
         named["output"] = array = output.to_numpy()
-        made = function(*map(whole, args), **named)
+        result = function(*map(whole, args), **named)
         output[...] = array
-        return output if made is array else made
+        return output if result is array else result
 
     return called
 

@@ -45,10 +45,10 @@ def _with_plain_indices(original: Callable[..., object]) -> Callable[..., object
     """Return a method of xarray's variables that gets an index: its tensors become what the variable can use."""
 
     def method(self: Variable, key: object) -> object:
-        its = self._item_key_to_tuple(key)  # type: ignore[no-untyped-call]
-        if isinstance(its, tuple):
+        items = self._item_key_to_tuple(key)  # type: ignore[no-untyped-call]
+        if isinstance(items, tuple):
             on_tensor = isinstance(self._data, DTensor)
-            key = tuple(_plain(each, on_tensor) for each in its)
+            key = tuple(_plain(item, on_tensor) for item in items)
         return original(self, key)
 
     return method
@@ -77,13 +77,13 @@ def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callabl
 
     @wraps(original)
     def write(*args: object, **kwargs: object) -> object:
-        given = arguments.bind(*args, **kwargs).arguments
-        dataset = given[first]
+        bound = arguments.bind(*args, **kwargs).arguments
+        dataset = bound[first]
         if not any(map(is_of_ranks, dataset.variables.values())):
             return original(*args, **kwargs)
-        others = {key: value for key, value in given.items() if key not in (first, second)}
+        others = {key: value for key, value in bound.items() if key not in (first, second)}
         writers = importlib.import_module("meshcomm.xarray.writers")  # a feature, which this adapter does not need
-        return writers.write(name, dataset, {"path": given.get(second), **others})
+        return writers.write(name, dataset, {"path": bound.get(second), **others})
 
     return write
 

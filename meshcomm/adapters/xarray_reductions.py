@@ -48,16 +48,16 @@ _NAMES = {
 _OPTIONS = {"ddof", "min_count", "numeric_only", "skipna"}
 
 
-class _Reduction(NamedTuple):
+class _GroupReduction(NamedTuple):
     """A reduction of groups.
 
     Parameters
     ----------
-    by: an object of xarray that has the groups
-    function: the function of xarray that reduces an array
-    dims: which it reduces, with that of the groups
-    keep_attrs: whether results have the attributes
-    options: of the function, by name
+    by: xarray's object with the groups
+    function: function of xarray that reduces an array
+    dims: reduced dimensions, with that of the groups
+    keep_attrs: whether results keep the attributes
+    options: options of the function, by name
     """
 
     by: Any
@@ -69,26 +69,26 @@ class _Reduction(NamedTuple):
     def of_array(self) -> DataArray:
         """Return the results of an array. Collective over the mesh if a reduced axis is cut."""
         array = self.by._obj
-        found = array._replace_maybe_drop_dims(self._of_variable(array.variable))
-        return self._completed(self.by._restore_dim_order(found))  # type: ignore[no-any-return]
+        result = array._replace_maybe_drop_dims(self._of_variable(array.variable))
+        return self._completed(self.by._restore_dim_order(result))  # type: ignore[no-any-return]
 
     def of_dataset(self, numeric_only: bool) -> Dataset:
         """Return the results of a dataset, or of its numbers. Collective over the mesh if a reduced axis is cut."""
-        dataset, made = self.by._obj, dict[Hashable, Variable]()
-        for name, each in dataset.data_vars.items():
-            variable, dims = each.variable, [d for d in each.dims if d in self.dims]
-            if not isinstance(each.dtype, np.dtype) or (dims and numeric_only and not _is_numeric(variable)):
+        dataset, variables = self.by._obj, dict[Hashable, Variable]()
+        for name, array in dataset.data_vars.items():
+            variable, dims = array.variable, [d for d in array.dims if d in self.dims]
+            if not isinstance(array.dtype, np.dtype) or (dims and numeric_only and not _is_numeric(variable)):
                 continue
             if self.by._group_dim not in dims:  # it is the same in each group
-                its = variable.reduce(self.function, dims if each.ndim else None, **self.options)
-                made[name] = its.set_dims({self._result_dim: len(self._groups), **its.sizes}).copy()
+                reduced = variable.reduce(self.function, dims if array.ndim else None, **self.options)
+                variables[name] = reduced.set_dims({self._result_dim: len(self._groups), **reduced.sizes}).copy()
             else:
-                made[name] = self._of_variable(variable).transpose(self._result_dim, ...)
+                variables[name] = self._of_variable(variable).transpose(self._result_dim, ...)
         if not self.keep_attrs:
-            made = {name: Variable(each.dims, each.data) for name, each in made.items()}
+            variables = {name: Variable(variable.dims, variable.data) for name, variable in variables.items()}
         left = dataset.drop_dims([d for d in self.dims if d in dataset.dims])
-        found = Dataset(made, left.coords, dataset.attrs if self.keep_attrs else None)
-        return self._completed(found)  # type: ignore[no-any-return]
+        result = Dataset(variables, left.coords, dataset.attrs if self.keep_attrs else None)
+        return self._completed(result)  # type: ignore[no-any-return]
 
     @property
     def _groups(self) -> list[slice | list[int]]:
@@ -111,13 +111,13 @@ class _Reduction(NamedTuple):
         function = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
         groups = ElementGroups(variable.get_axis_num(along), numbers, len(self._groups))
         how = Grouping(f"groupby.{_NAMES[self.function]}", (*self.options.items(),), function, axes, groups)
-        found: DTensor | Array
+        results: DTensor | Array
         if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and how.name.endswith("mean")):
-            found = grouped(how._replace(shares=self._shares(data.dtype, axes)), data)
+            results = grouped(how._replace(shares=self._shares(data.dtype, axes)), data)
         else:  # xarray counts from the first of all dates of a group, which a block does not know
-            found = np.stack([function(own) for own in how.members(data, np.arange(len(numbers)))], how.axis)
+            results = np.stack([function(members) for members in how.members(data, np.arange(len(numbers)))], how.axis)
         dims = [self._result_dim if d == along else d for d in variable.dims if d == along or d not in self.dims]
-        return Variable(dims, found, variable.attrs if self.keep_attrs else None)
+        return Variable(dims, results, variable.attrs if self.keep_attrs else None)
 
     def _shares(self, dtype: DType, axes: tuple[int, ...]) -> Shares | None:
         """Return how devices share the reduction of elements of *dtype*, if they can."""
@@ -127,14 +127,14 @@ class _Reduction(NamedTuple):
             return None
         return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof", 0))
 
-    def _completed(self, found: Any) -> Any:
+    def _completed(self, result: Any) -> Any:
         """Return results with the coordinates of the groups, as xarray completes them."""
         by = self.by
-        found = by._maybe_reindex(by._maybe_unstack(found.assign_coords(by.encoded.coords)))
+        result = by._maybe_reindex(by._maybe_unstack(result.assign_coords(by.encoded.coords)))
         if isinstance(by, Resample):
-            found = found.drop_vars(by._dim, errors="ignore")
-            found = found.rename({self._result_dim: by._dim}) if self._result_dim in found.dims else found
-        return found
+            result = result.drop_vars(by._dim, errors="ignore")
+            result = result.rename({self._result_dim: by._dim}) if self._result_dim in result.dims else result
+        return result
 
 
 def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,15 +153,15 @@ def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         of_dataset = isinstance(self._obj, Dataset)
         variables = self._obj.data_vars.values() if of_dataset else [self._obj]
-        of_ranks = any(is_of_ranks(each.variable) for each in variables)
-        known = of_ranks and func in _NAMES and kwargs.keys() <= _OPTIONS
+        of_ranks = any(is_of_ranks(array.variable) for array in variables)
+        is_supported = of_ranks and func in _NAMES and kwargs.keys() <= _OPTIONS
         dims = [self._group_dim] if dim is None else self._obj.dims if dim is ... else [dim] if is_scalar(dim) else dim
-        if not known or axis is not None or not shortcut or self._group_dim not in dims:
+        if not is_supported or axis is not None or not shortcut or self._group_dim not in dims:
             return original(self, func, dim, axis=axis, keep_attrs=keep_attrs, shortcut=shortcut, **kwargs)
         _groupby.check_reduce_dims(dims, self._obj.dims)
         keep = _get_keep_attrs(default=True) if keep_attrs is None else keep_attrs
         options = {name: value for name, value in kwargs.items() if name != "numeric_only"}
-        how = _Reduction(self, func, list(dims), keep, options)
+        how = _GroupReduction(self, func, list(dims), keep, options)
         return how.of_dataset(kwargs.get("numeric_only", False)) if of_dataset else how.of_array()
 
     return reduce
@@ -182,10 +182,10 @@ def _in_order_of_flox(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def cumsum(self: Any, dim: Any = None, **kwargs: Any) -> Any:
-        found = original(self, dim, **kwargs)
-        variables = found.data_vars.values() if isinstance(found, Dataset) else [found]
-        of_ranks = any(is_of_ranks(each.variable) for each in variables)
-        return found.transpose(..., *self._parse_dim(dim)) if of_ranks and _uses_flox() else found
+        result = original(self, dim, **kwargs)
+        variables = result.data_vars.values() if isinstance(result, Dataset) else [result]
+        of_ranks = any(is_of_ranks(array.variable) for array in variables)
+        return result.transpose(..., *self._parse_dim(dim)) if of_ranks and _uses_flox() else result
 
     return cumsum
 
@@ -208,13 +208,13 @@ def _on_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         if data.dtype.kind in "mM":
             self = _like(self, self.obj.copy(data=np.where(np.isnat(data), np.nan, data.astype("i8"))))
-        given = names.bind(self, *args, **kwargs).arguments
-        function, others = given["bottleneck_move_func"], given["kwargs"].keys() - {"sliding_window_view_kwargs"}
+        bound = names.bind(self, *args, **kwargs).arguments
+        function, others = bound["bottleneck_move_func"], bound["kwargs"].keys() - {"sliding_window_view_kwargs"}
         if function is None or not OPTIONS["use_bottleneck"] or self.ndim > 1 or others:
             return original(self, *args, **kwargs)
-        found = _moved(self, function)
+        result = _moved(self, function)
         return self.obj.__class__(
-            found, self.obj.coords, attrs=self.obj.attrs if given["keep_attrs"] else {}, name=self.obj.name
+            result, self.obj.coords, attrs=self.obj.attrs if bound["keep_attrs"] else {}, name=self.obj.name
         )
 
     return method
@@ -241,11 +241,11 @@ def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
     tensor = relaid(data, data.layout.undealt(range(data.ndim)), "rolling")
 
     def box() -> Box:
-        own = list(tensor.layout.block_box(tensor.shape))
-        start, stop = own[axis]
+        bounds = list(tensor.layout.block_box(tensor.shape))
+        start, stop = bounds[axis]
         if start < stop:
-            own[axis] = (max(start - reach, 0), min(stop + reach, n))
-        return tuple(own)
+            bounds[axis] = (max(start - reach, 0), min(stop + reach, n))
+        return tuple(bounds)
 
     def beside(block: Array) -> Array:
         begin = tensor.layout.block_box(tensor.shape)[axis][0]

@@ -8,7 +8,8 @@ from meshcomm.core.arrays.scripted import is_scripted
 
 if is_scripted():
     teach(zarr, zarr.__all__)
-    for _each in (zarr.Array, zarr.Group, indexing.OIndex, indexing.VIndex, indexing.BlockIndex):
+    for _class in (zarr.Array, zarr.Group, indexing.OIndex, indexing.VIndex, indexing.BlockIndex):
         teach(
-            _each, [name for name in vars(_each) if name in ("__getitem__", "__setitem__") or not name.startswith("_")]
+            _class,
+            [name for name in vars(_class) if name in ("__getitem__", "__setitem__") or not name.startswith("_")],
         )

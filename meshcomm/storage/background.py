@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Background:
-    """Does tasks in the order in which they come, in a thread, until it is told that there are no more.
+    """Does tasks in the order in which they come, in a thread, until `finish`.
 
     Tasks hold memory: `reserve` waits until those that are not done leave enough of *limit* bytes. After an error,
     tasks are dropped; `error` is the first one.

@@ -24,10 +24,10 @@ from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, convert
+from meshcomm.storage.transfer import OpenFiles, convert
 
 
-def read_by_library(opened: Opened, request: ArrayRequest, into: DTensor, limit: int | None) -> None:
+def read_by_library(opened: OpenFiles, request: ArrayRequest, into: DTensor, limit: int | None) -> None:
     """Fill *into* with the array of a request, the axes as the file has them. Collective over its mesh.
 
     Each rank reads whole chunks. So it holds its share of the result, beside its block, unless its block is that
@@ -37,16 +37,16 @@ def read_by_library(opened: Opened, request: ArrayRequest, into: DTensor, limit:
     assert chunks is not None
     layout = layout_by_chunks(chosen, into.mesh, chunks)
     straight = into.mesh.size == 1 or layout == into.layout
-    made = into if straight else empty(chosen.box, into.dtype, layout)
+    share = into if straight else empty(chosen.box, into.dtype, layout)
     opened.settled = False
     with opened.trying(), open_array(opened.base, stored.name, stored.shape) as array, reading(opened.base):
-        on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
+        on_blocks(lambda block: _read(array, _own(chosen, share.layout), block, chunks, limit), share)
     if not straight:
         opened.before_sending()
         unsliced = request.unsliced or request.coding is not None  # what is decoded later goes to a new tensor
-        found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
-        if found is not into:
-            on_blocks(convert, found, into)
+        result = relayout(share, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
+        if result is not into:
+            on_blocks(convert, result, into)
 
 
 def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
@@ -54,12 +54,12 @@ def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
 
     *chunks* is their shape.
     """
-    its = _grid(chosen, chunks)
-    if not its:
+    grid = _grid(chosen, chunks)
+    if not grid:
         return Layout.replicated(mesh, len(chosen.box))
-    axis = max(its, key=lambda each: min(its[each].number, chosen.box[each]))  # with steps, some are not touched
-    ends = [its[axis].first + number for number in Cut(its[axis].number, mesh.size).all_starts()]
-    boundaries = [_index(chosen, axis, end * its[axis].length) for end in ends]
+    axis = max(grid, key=lambda axis: min(grid[axis].number, chosen.box[axis]))  # with steps, some are not touched
+    ends = [grid[axis].first + number for number in Cut(grid[axis].number, mesh.size).all_starts()]
+    boundaries = [_index(chosen, axis, end * grid[axis].length) for end in ends]
     if chosen.step[axis] < 0:
         boundaries.reverse()
     return cut_along(axis, boundaries, chosen.box, mesh)
@@ -71,7 +71,7 @@ def read_box(base: Path, stored: Stored, chosen: Selection) -> Array:
         return _taken(array, chosen)
 
 
-class _Chunks(NamedTuple):
+class _ChunkRange(NamedTuple):
     """The chunks along an axis that a selection touches: which is the *first*, their *number*, their *length*."""
 
     first: int
@@ -79,15 +79,15 @@ class _Chunks(NamedTuple):
     length: int
 
 
-def _grid(chosen: Selection, chunks: Shape) -> dict[int, _Chunks]:
+def _grid(chosen: Selection, chunks: Shape) -> dict[int, _ChunkRange]:
     """Return the chunks that are touched along each axis of the array, which the index has not added."""
     axes = [axis for axis in range(len(chosen.box)) if axis not in chosen.new]
-    found = {}
+    grid = {}
     for axis, length in zip(axes, chunks, strict=True):
         n, start, step = chosen.box[axis], chosen.start[axis], chosen.step[axis]
         lowest, highest = sorted((start, start + max(n - 1, 0) * step))
-        found[axis] = _Chunks(lowest // length, highest // length - lowest // length + 1, length)
-    return found
+        grid[axis] = _ChunkRange(lowest // length, highest // length - lowest // length + 1, length)
+    return grid
 
 
 def _index(chosen: Selection, axis: int, border: int) -> int:
@@ -104,42 +104,42 @@ def _own(chosen: Selection, layout: Layout) -> Selection:
     return chosen
 
 
-def _read(array: Sliced, its: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
-    """Fill *block* with what *its* takes of the array, in steps of whole chunks, if these keep to *limit*.
+def _read(array: Sliced, chosen: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
+    """Fill *block* with what *chosen* takes of the array, in steps of whole chunks, if these keep to *limit*.
 
     zarr has whole chunks in memory, but those of shards.
     """
-    most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
+    max_elements = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
     if getattr(array, "shards", ()) is None:
-        most = max(most, prod(chunks))
-    for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
+        max_elements = max(max_elements, prod(chunks))
+    for step, where in _steps(chosen, chunks, max_elements, (slice(None),) * len(chosen.box)):
         index: tuple[slice | EllipsisType, ...] = (*where, ...)  # of an array without axes, too, a view
         convert(_taken(array, step), block[index])
 
 
 def _steps(
-    its: Selection, chunks: Shape, most: int, where: tuple[slice, ...]
+    chosen: Selection, chunks: Shape, max_elements: int, where: tuple[slice, ...]
 ) -> Iterator[tuple[Selection, tuple[slice, ...]]]:
-    """Yield boxes of at most *most* elements, or one, and where they are in the block: of whole chunks, if these fit.
+    """Yield boxes of at most *max_elements*, or of one, each with its slices of the block: whole chunks, if these fit.
 
-    Halves are cut in halves. *where* is that of all of it.
+    What is *chosen* is halved until the boxes are small enough; *where* has its own slices of the block.
     """
-    n = prod(its.box)
-    if n <= max(most, 1):
+    n = prod(chosen.box)
+    if n <= max(max_elements, 1):
         if n:
-            yield its, where
+            yield chosen, where
         return
-    grid = _grid(its, chunks)
+    grid = _grid(chosen, chunks)
     axis = next((axis for axis in grid if grid[axis].number > 1), None)
     if axis is None:  # one chunk, which is too large
-        axis = next(axis for axis in grid if its.box[axis] > 1)
-        middle = its.box[axis] // 2
+        axis = next(axis for axis in grid if chosen.box[axis] > 1)
+        middle = chosen.box[axis] // 2
     else:
-        middle = _index(its, axis, (grid[axis].first + grid[axis].number // 2) * grid[axis].length)
+        middle = _index(chosen, axis, (grid[axis].first + grid[axis].number // 2) * grid[axis].length)
     begin = where[axis].start or 0
-    for first, last in ((0, middle), (middle, its.box[axis])):
+    for first, last in ((0, middle), (middle, chosen.box[axis])):
         inside = (*where[:axis], slice(begin + first, begin + last), *where[axis + 1 :])
-        yield from _steps(its.narrowed(axis, first, last), chunks, most, inside)
+        yield from _steps(chosen.narrowed(axis, first, last), chunks, max_elements, inside)
 
 
 def _taken(array: Sliced, chosen: Selection) -> Array:
@@ -153,5 +153,5 @@ def _taken(array: Sliced, chosen: Selection) -> Array:
             turns.append(slice(None, None, 1 if step > 0 else -1))
     turns.append(...)
     with at_files():
-        found: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
-    return found.reshape(chosen.box) if chosen.new else found
+        elements: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
+    return elements.reshape(chosen.box) if chosen.new else elements

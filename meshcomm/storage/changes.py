@@ -92,22 +92,22 @@ class Changes:
 
     def write(self, data: bytes) -> int:
         """Write the next bytes. Zeros behind the end that the file had are there by themselves: they are not kept."""
-        found = np.frombuffer(data, np.uint8)
-        start, stop = self._at, self._at + len(found)
+        array = np.frombuffer(data, np.uint8)
+        start, stop = self._at, self._at + len(array)
         self._at, self._size = stop, max(self._size, stop)
-        if len(found) == self.reserved and not (found[:PAGE].any() or found[-PAGE:].any()):
-            return len(found)
+        if len(array) == self.reserved and not (array[:PAGE].any() or array[-PAGE:].any()):
+            return len(array)
         first = bisect_left(self._starts, start)
         if first and self._starts[first - 1] + len(self._runs[first - 1]) >= start:
             first -= 1
         last = bisect_right(self._starts, stop)
         if first == last:
-            if start < self._end or found.any():
+            if start < self._end or array.any():
                 self._starts.insert(first, start)
-                self._runs.insert(first, bytearray(found))
-            return len(found)
-        self._join(first, last, start, found)
-        return len(found)
+                self._runs.insert(first, bytearray(array))
+            return len(array)
+        self._join(first, last, start, array)
+        return len(array)
 
     def _join(self, first: int, last: int, start: int, data: Bytes) -> None:
         """Write *data* over runs *first* to *last*, which it touches: they become one."""
@@ -216,17 +216,17 @@ def begin_journal(path: Path) -> File:
     ``CheckpointError`` if changes were cut off that this user may not end: see `recover`.
     """
     name = journal_of(path)
-    made = True
+    is_new = True
     try:
         journal = files.create(name, mode=PRIVATE)
     except FileExistsError:
-        journal, made = files.for_writing(name), False
+        journal, is_new = files.for_writing(name), False
     try:
         if not (journal.lock() and journal.has_a_name()):
             raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
         _finish(path, journal)
         owner = journal.status().st_uid
-        if not made and owner != os.geteuid():  # its owner could change it meanwhile
+        if not is_new and owner != os.geteuid():  # its owner could change it meanwhile
             raise PermissionError(errno.EACCES, f"it belongs to {user_name(owner)}", str(name))
         journal.ended(0)
     except BaseException:
@@ -255,7 +255,7 @@ def recover(path: Path) -> None:
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return  # no save has left it, or it was cut off before it wrote
         with files.for_reading(name, follow=False) as journal, files.for_reading(path) as file:
-            if not journal.lock(shared=True) or not _Cut.found(file, journal):
+            if not journal.lock(shared=True) or not _UnfinishedChanges.read(file, journal):
                 return  # a save goes on, or has not come to the file
         with files.for_writing(name) as journal:
             if journal.lock() and journal.has_a_name():
@@ -277,29 +277,30 @@ def _finish(path: Path, journal: File) -> None:
     if not journal.size():
         return
     with files.for_writing(path) as file:
-        cut = _Cut.found(file, journal)  # of the file that is open: the path may lead to another one soon
-        if cut is None:
+        # Of the file that is open: the path may lead to another one soon.
+        changes = _UnfinishedChanges.read(file, journal)
+        if changes is None:
             return
-        for its, writers in ((journal, 0o022), (file, 0o002)):
-            status = its.status()
-            if status.st_uid != os.geteuid() and (its is journal or not status.st_mode & 0o020):
+        for handle, writers in ((journal, 0o022), (file, 0o002)):
+            status = handle.status()
+            if status.st_uid != os.geteuid() and (handle is journal or not status.st_mode & 0o020):
                 raise CheckpointError(f"{path} waits for {user_name(status.st_uid)}, {_WHY} {journal.path}")
             if status.st_mode & writers:
                 raise CheckpointError(
                     f"{path}: a save to it was cut off, and its end is in {journal.path}. But others can write to "
-                    f"{its.path}: chmod go-w {its.path}, if that is what you saved"
+                    f"{handle.path}: chmod go-w {handle.path}, if that is what you saved"
                 )
-        cut.finish(journal, file)
+        changes.finish(journal, file)
 
 
-class _Cut(NamedTuple):
+class _UnfinishedChanges(NamedTuple):
     """Changes to a file of HDF5 that were cut off: where their bytes begin in the journal, and where each goes."""
 
     begin: int
     changes: list[tuple[int, int]]
 
     @classmethod
-    def found(cls, file: File, journal: File) -> "_Cut | None":
+    def read(cls, file: File, journal: File) -> "_UnfinishedChanges | None":
         """Return the changes to the *file* that the *journal* has.
 
         None if it is not complete, as its save was cut off before the file changed, and if it belongs to another file.
@@ -312,13 +313,13 @@ class _Cut(NamedTuple):
         if not (is_hdf5 and head.startswith(_KIND) and end >= 0):
             return None
         try:
-            its_number, listed = json.loads(head[len(_KIND) : end])
-            changes = [(int(offset), int(length)) for offset, length in listed]
+            inode, entries = json.loads(head[len(_KIND) : end])
+            changes = [(int(offset), int(length)) for offset, length in entries]
         except (ValueError, TypeError, RecursionError):
             return None
         inside = all(0 <= offset <= offset + length <= limit for offset, length in changes)
         nbytes = sum(length for _, length in changes)
-        if not inside or nbytes > limit or end + 1 + nbytes + _SUM != size or its_number != number:
+        if not inside or nbytes > limit or end + 1 + nbytes + _SUM != size or inode != number:
             return None
         crc = 0
         for at in range(0, size - _SUM, _STEP):

@@ -36,11 +36,12 @@ class Checkpoints:
 
     Parameters
     ----------
-    folder: where they are; the first save makes it
-    keep: this many of the newest steps that can be read are kept; None keeps all
-    keep_every: steps that this number divides evenly are kept, too
-    mesh: the ranks that decide together; by default those of the tensors, or of the layouts; in `wanted`, all ranks
-    save_on: a signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
+    folder: folder of the checkpoints; the first save makes it
+    keep: number of newest readable steps to keep; None keeps all
+    keep_every: steps divisible by this number are kept, too
+    mesh: mesh of the ranks that decide together; by default that of the tensors, or of the layouts; in `wanted`, all
+        ranks
+    save_on: signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
 
     ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can begin to.
     ``CheckpointError`` from its methods, on all ranks, if *folder* is a file.
@@ -120,8 +121,8 @@ class Checkpoints:
         >>> run.latest()
         10
         """
-        found = self._newest({})
-        return None if found is None else found[0]
+        newest = self._newest({})
+        return None if newest is None else newest[0]
 
     def _newest(self, passed: dict[int, Exception]) -> tuple[int, list[str]] | None:
         """Return the newest step that can be read and is not *passed* over, and the names of its arrays.
@@ -159,8 +160,8 @@ class Checkpoints:
         if self._all is None:
             self._all = self._mesh or create_mesh()
         arrived = signals.arrived(self._signal)
-        call, own = f"whether a checkpoint is wanted in {quote(str(self.folder))}", int(arrived > self._answered)
-        self._is_wanted = bool(in_session("checkpoints", self._all, lambda here: here.agree(call, value=own)))
+        call, is_due = f"whether a checkpoint is wanted in {quote(str(self.folder))}", int(arrived > self._answered)
+        self._is_wanted = bool(in_session("checkpoints", self._all, lambda session: session.agree(call, value=is_due)))
         self._answered = arrived
         return self._is_wanted
 
@@ -261,25 +262,25 @@ class Checkpoints:
         (10, [1, 1, 1])
         """
         names = None if out is None else list(flattened(out)[1])
-        given = None if step is None else integer(step, "step", ValueError)
+        wanted_step = None if step is None else integer(step, "step", ValueError)
         mesh = self._mesh or common_mesh(meshes_of(layout_map, out))
-        call = f"restore from {quote(str(self.folder))}" + ("" if given is None else f", step {given}")
-        look = _Look(self, given)
+        call = f"restore from {quote(str(self.folder))}" + ("" if wanted_step is None else f", step {wanted_step}")
+        look = _Look(self, wanted_step)
         while True:
-            told = looked_up("checkpoints", mesh, call, look)
-            found, has = told if told is not None else look()
+            answer = looked_up("checkpoints", mesh, call, look)
+            number, has = answer if answer is not None else look()
             missing = [name for name in names or () if name not in has]
             if missing:
-                raise CheckpointError(f"{self.path_of(found)} has no array {quote(missing[0])}, which out has")
+                raise CheckpointError(f"{self.path_of(number)} has no array {quote(missing[0])}, which out has")
             try:
                 with self._default():
-                    return found, load(self.path_of(found), layout_map, out=out, check=check)
+                    return number, load(self.path_of(number), layout_map, out=out, check=check)
             except (CheckpointError, FileNotFoundError) as error:
-                if given is not None or (isinstance(error, CheckpointError) and error.unknown_name):
+                if wanted_step is not None or (isinstance(error, CheckpointError) and error.unknown_name):
                     raise
-                look.passed[found] = error
+                look.passed[number] = error
             except OSError as error:
-                raise CheckpointError(f"{self.path_of(found)} cannot be read: {error}") from error
+                raise CheckpointError(f"{self.path_of(number)} cannot be read: {error}") from error
 
     def _answer(self) -> None:
         """Take the signals that have arrived since this save was wanted as the same request."""
@@ -350,27 +351,27 @@ class CheckpointRequest:
 
 
 class _Look:
-    """How the first rank finds the step to restore: the one *given*, or the newest one that is not `passed`."""
+    """How the first rank finds the step to restore: *wanted_step*, or the newest step that is not in `passed`."""
 
-    def __init__(self, run: Checkpoints, given: int | None) -> None:
-        self._run, self._given = run, given
+    def __init__(self, run: Checkpoints, wanted_step: int | None) -> None:
+        self._run, self._wanted_step = run, wanted_step
         self.passed: dict[int, Exception] = {}
         self._warned: set[int] = set()
 
     def __call__(self) -> tuple[int, list[str]]:
         """Return the step, and the names of its arrays; warn of those that are passed over."""
-        run, given = self._run, self._given
-        if given is not None:
-            if not run.path_of(given).exists():
-                raise FileNotFoundError(f"{run.folder} has no step {given}; it has {quote(run.steps())}")
-            return given, list(contents(run.path_of(given)).arrays)
-        found, steps = run._newest(self.passed), run.steps()
+        run, wanted_step = self._run, self._wanted_step
+        if wanted_step is not None:
+            if not run.path_of(wanted_step).exists():
+                raise FileNotFoundError(f"{run.folder} has no step {wanted_step}; it has {quote(run.steps())}")
+            return wanted_step, list(contents(run.path_of(wanted_step)).arrays)
+        newest, steps = run._newest(self.passed), run.steps()
         for step, problem in self.passed.items():
             if step in steps and step not in self._warned:  # else it was removed after a newer one was saved
                 warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
             self._warned.add(step)
-        if found is not None:
-            return found
+        if newest is not None:
+            return newest
         if steps:
             raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
         raise FileNotFoundError(f"{run.folder} has no checkpoint")
@@ -391,8 +392,8 @@ def step_folders(folder: Path) -> list[tuple[int, Path]]:
         if folder.exists():
             raise CheckpointError(f"{folder} is a file, no folder: a run has a folder with one for each checkpoint")
         return []
-    found = [(_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
-    steps = ((int(match[1]), path) for match, path in found if match)
+    matches = [(_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
+    steps = ((int(match[1]), path) for match, path in matches if match)
     return sorted((step, path) for step, path in steps if path.name == _name(step))
 
 

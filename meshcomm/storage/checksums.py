@@ -48,15 +48,15 @@ def pieces_of(file: str, data: Bytes, offset: int) -> Iterator[Piece]:
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces with those in one that follow each other within a range; of equal ones, one."""
-    found: list[Piece] = []
+    result: list[Piece] = []
     for file, offset, size, crc in sorted(set(pieces)):
-        if found and size:
-            last_file, start, length, last = found[-1]
+        if result and size:
+            last_file, start, length, last = result[-1]
             if last_file == file and start + length == offset and offset % CHECKSUM_RANGE:
-                found[-1] = (file, start, length + size, combined(last, crc, size))
+                result[-1] = (file, start, length + size, combined(last, crc, size))
                 continue
-        found.append((file, offset, size, crc))
-    return found
+        result.append((file, offset, size, crc))
+    return result
 
 
 @lru_cache(maxsize=1024)

@@ -20,27 +20,27 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.storage.codecs import encoded
 from meshcomm.storage.meshes import cut_along
-from meshcomm.storage.stored import Chunks, Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.stored import Chunking, Stored
+from meshcomm.storage.transfer import OpenFiles
 
 CHUNK = 2**20
 """Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
 slow."""
 
-Encoded: TypeAlias = tuple[Shape, int]
+EncodedChunk: TypeAlias = tuple[Shape, int]
 """The numbers of a chunk along each axis, and its bytes."""
 
-Placed: TypeAlias = tuple[str, int]
+ChunkLocation: TypeAlias = tuple[str, int]
 """The file of a chunk, and where it begins there."""
 
 
-def default_chunk(shape: Shape, itemsize: int, most: int | None = None) -> Shape:
-    """Return the shape of chunks of about *most* bytes, by default `CHUNK`: whole rows, unless one has more.
+def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Shape:
+    """Return the shape of chunks of about *nbytes*, by default `CHUNK`: whole rows, unless one has more.
 
     >>> default_chunk((1000, 1000), 8), default_chunk((3, 2**20), 8), default_chunk((0, 5), 4)
     ((131, 1000), (1, 131072), (1, 5))
     """
-    chunk, left = [], max(1, (most or CHUNK) // max(1, itemsize))
+    chunk, left = [], max(1, (nbytes or CHUNK) // max(1, itemsize))
     for n in reversed(shape):
         chunk.append(max(1, min(n, left)))
         left //= chunk[-1]
@@ -50,9 +50,9 @@ def default_chunk(shape: Shape, itemsize: int, most: int | None = None) -> Shape
 def write_chunks(
     tensor: DTensor,
     stored: Stored,
-    opened: Opened,
+    opened: OpenFiles,
     limit: int | None,
-    placed: Callable[[list[Encoded]], list[Placed]],
+    placed: Callable[[list[EncodedChunk]], list[ChunkLocation]],
     *,
     first: Shape | None = None,
 ) -> None:
@@ -60,53 +60,55 @@ def write_chunks(
 
     Parameters
     ----------
-    tensor: what is written
-    stored: its chunks
-    opened: the files
-    limit: bytes that a rank may use beyond its blocks, or one chunk and what it becomes
-    placed: returns where the chunks of this rank go
-    first: the numbers of the first chunk of *tensor* along each axis, if it is a box of the array
+    tensor: tensor to write
+    stored: array in the file, with its chunks
+    opened: open files
+    limit: scratch limit of a rank, in bytes; one chunk and its encoded bytes always fit
+    placed: function that returns the locations of the chunks of this rank
+    first: index of the first chunk of *tensor* along each axis, if the tensor is a box of the array
     """
     chunks = stored.chunks
     assert chunks is not None
     grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
-    axis = max(range(len(grid)), key=lambda each: grid[each])  # the first of those with the most chunks
-    most = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
-    for box in rounds(grid, axis, tensor.mesh.size, max(1, most)):
-        found: list[tuple[Shape, Bytes]] = []
+    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first of those with the most chunks
+    max_chunks = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
+    for box in rounds(grid, axis, tensor.mesh.size, max(1, max_chunks)):
+        encoded_chunks: list[tuple[Shape, Bytes]] = []
         with opened.trying():
-            found = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
+            encoded_chunks = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
         if first is not None:
-            found = [(tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in found]
-        where = placed([(index, data.nbytes) for index, data in found])
-        for (_, data), (name, offset) in zip(found, where, strict=True):
+            encoded_chunks = [
+                (tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in encoded_chunks
+            ]
+        where = placed([(index, data.nbytes) for index, data in encoded_chunks])
+        for (_, data), (name, offset) in zip(encoded_chunks, where, strict=True):
             if opened.error is None:
                 with opened.trying():
                     opened.put(name, offset, data)
 
 
-def rounds(grid: Shape, axis: int, size: int, most: int) -> Iterator[tuple[Shape, Shape]]:
+def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple[Shape, Shape]]:
     """Yield where each round begins in a *grid* of chunks, and how many it has along each axis.
 
-    The chunks of a round are shared along *axis* by *size* ranks, each with at most *most*, or one.
+    The chunks of a round are shared along *axis* by *size* ranks, each with at most *max_chunks*, or one.
 
     >>> list(rounds((5, 3), 0, 2, 3))
     [((0, 0), (2, 3)), ((2, 0), (2, 3)), ((4, 0), (1, 3))]
     >>> list(rounds((2, 3), 1, 4, 1))
     [((0, 0), (1, 3)), ((1, 0), (1, 3))]
     """
-    steps, left = list(grid), most
-    for each in reversed(range(len(grid))):
-        if each != axis:
-            steps[each] = max(1, min(grid[each], left))
-            left //= steps[each]
+    steps, left = list(grid), max_chunks
+    for other in reversed(range(len(grid))):
+        if other != axis:
+            steps[other] = max(1, min(grid[other], left))
+            left //= steps[other]
     steps[axis] = max(1, left) * size
     for start in product(*(range(0, n, step) for n, step in zip(grid, steps, strict=True))):
         yield start, tuple(min(step, n - s) for s, n, step in zip(start, grid, steps, strict=True))
 
 
 def _encoded_of(
-    tensor: DTensor, chunks: Chunks, box: tuple[Shape, Shape], axis: int, device: int
+    tensor: DTensor, chunks: Chunking, box: tuple[Shape, Shape], axis: int, device: int
 ) -> Iterator[tuple[Shape, Bytes]]:
     """Yield the chunks of this device in a round: their numbers, and their bytes. Collective over the mesh."""
     start, steps = box
@@ -128,9 +130,9 @@ def _encoded_of(
 
 def _whole(block: Array, inside: Shape, lengths: Shape) -> Array:
     """Return a chunk of *block*, contiguous; where the array ends before the chunk, zeros follow."""
-    found = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
-    if found.shape == lengths:
-        return np.ascontiguousarray(found)
+    chunk = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
+    if chunk.shape == lengths:
+        return np.ascontiguousarray(chunk)
     whole = np.zeros(lengths, block.dtype)
-    whole[tuple(map(slice, found.shape))] = found
+    whole[tuple(map(slice, chunk.shape))] = chunk
     return whole

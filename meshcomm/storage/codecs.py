@@ -33,15 +33,15 @@ def with_levels(codecs: Codecs) -> tuple[tuple[str, int], ...]:
     >>> with_levels((("shuffle", None), ("gzip", None), ("zstd", 9)))
     (('shuffle', 0), ('gzip', 4), ('zstd', 9))
     """
-    found = []
+    result = []
     for name, level in codecs:
         if name in ("zstd", "blosc"):
             _numcodecs()
         default, lowest, highest = LEVELS[name]
         if level is not None and not lowest <= level <= highest:
             raise ValueError(f"{name} has no level {level}; its levels are {lowest} to {highest}")
-        found.append((name, default if level is None else level))
-    return tuple(found)
+        result.append((name, default if level is None else level))
+    return tuple(result)
 
 
 def _numcodecs() -> ModuleType:

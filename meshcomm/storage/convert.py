@@ -13,16 +13,16 @@ from meshcomm.core._types import Json
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
-from meshcomm.storage.formats.base import Contents, Described, Writer
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, Writer
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.kept import Told, check_unchanged, told_contents
+from meshcomm.storage.kept import SharedContents, check_unchanged, shared_contents
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.request import ArrayRequest, PathLike
-from meshcomm.storage.save import Content, Saving, has_arrays_only, run
+from meshcomm.storage.save import Content, Saving, has_arrays_only, run_save
 from meshcomm.storage.selection import box_of, boxes
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.transfer import OpenFiles, write_tensor
 from meshcomm.storage.values import as_json
 from meshcomm.storage.verify import compare_checksums
 
@@ -38,91 +38,91 @@ def convert(
     Parameters
     ----------
     source, target: paths, as for `load` and `save`
-    mesh: the ranks that do it
-    overwrite: whether *target* may be there
-    limit: bytes; by default 32 MiB
+    mesh: mesh of the ranks that read and write
+    overwrite: whether an existing *target* is replaced
+    limit: scratch limit of a rank, in bytes; by default 32 MiB
     """
 
     call = f"convert {quote(str(source))} to {quote(str(target))}"
-    told = in_session("convert", mesh, lambda here: told_contents(Path(source), call, here))
-    if told is None:  # a rank outside
+    shared = in_session("convert", mesh, lambda session: shared_contents(Path(source), call, session))
+    if shared is None:  # a rank outside
         return ""
-    saving = _Conversion(told, Path(target), mesh, overwrite)
-    run("convert", saving, limit, ("converting", source))
+    saving = _Conversion(shared, Path(target), mesh, overwrite)
+    run_save("convert", saving, limit, ("converting", source))
     return saving.left_out
 
 
 class _Conversion(Saving):
     """A save of what another file has."""
 
-    def __init__(self, told: Told, target: Path, mesh: Mesh, overwrite: bool) -> None:
-        content, self.left_out = _content(told.found, target)
+    def __init__(self, shared: SharedContents, target: Path, mesh: Mesh, overwrite: bool) -> None:
+        content, self.left_out = _content(shared.contents, target)
         super().__init__(target, content, mesh, overwrite)
-        self._base, self._found, _ = told
+        self._base, self._contents, _ = shared
 
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        found = self._found
-        reads = Opened(self._base, False, found.checks is not None)
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+        contents = self._contents
+        reads = OpenFiles(self._base, False, contents.checks is not None)
         with closing(reads):
-            for each in stored:
-                self._copy(each, reads, opened, here, limit)
+            for array in stored:
+                self._copy(array, reads, opened, session, limit)
         opened.error = opened.error or reads.error
-        if found.checks is not None:
-            here.agree(f"all arrays of {quote(str(self._base))}", opened.error)
-            compare_checksums(self._base, found, reads, here)
+        if contents.checks is not None:
+            session.agree(f"all arrays of {quote(str(self._base))}", opened.error)
+            compare_checksums(self._base, contents, reads, session)
 
-    def _copy(self, target: Stored, reads: Opened, writes: Opened, here: Session, limit: int | None) -> None:
+    def _copy(self, target: Stored, reads: OpenFiles, writes: OpenFiles, session: Session, limit: int | None) -> None:
         """Copy one array. Collective over the mesh."""
-        source, chunks, mesh = self._found.arrays[target.name], target.chunks, self.mesh
-        most = (limit or DEFAULT_SCRATCH) * mesh.size
-        for start, box in boxes(target.shape, source.dtype.itemsize, most, chunks and chunks.shape):
+        source, chunks, mesh = self._contents.arrays[target.name], target.chunks, self.mesh
+        max_bytes = (limit or DEFAULT_SCRATCH) * mesh.size
+        for start, box in boxes(target.shape, source.dtype.itemsize, max_bytes, chunks and chunks.shape):
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
             request = ArrayRequest(source, chosen, layout, source.dtype)
             tensor = request.target()
             self._check(source.name, reads)
-            ArraysReader([request], limit).fill([tensor], reads, here)
+            ArraysReader([request], limit).fill([tensor], reads, session)
             self._check(source.name, reads)
             writes.error = writes.error or reads.error
             if chunks is None:
                 write_tensor(tensor, target, writes, limit, chosen)
             else:
                 first = tuple(s // n for s, n in zip(start, chunks.shape, strict=True))
-                placed = partial(self.placed, here, target.name)
+                placed = partial(self.placed, session, target.name)
                 write_chunks(tensor, target, writes, limit, placed, first=first)
 
-    def _check(self, name: str, reads: Opened) -> None:
+    def _check(self, name: str, reads: OpenFiles) -> None:
         with reads.trying():
-            check_unchanged(self._base, self._found, [name])
+            check_unchanged(self._base, self._contents, [name])
 
 
-def _content(found: Contents, target: Path) -> tuple[Content, str]:
+def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
     """Return what goes to *target*, and what does not, for people."""
     writer = writer_for(target)
-    arrays = [_described(found, each, writer) for each in found.arrays.values()]
-    node, left_out = found.node, list(map(quote, found.left_out))
+    arrays = [_described(contents, array, writer) for array in contents.arrays.values()]
+    node, left_out = contents.node, list(map(quote, contents.left_out))
     if node is None or not (writer.any_tree or has_arrays_only(node)):
         if node is not None:
             left_out.append("the numbers and texts of the tree")
-        names = list(found.arrays)
+        names = list(contents.arrays)
         node = ["array", "array"] if names == ["array"] else ["dict", {name: ["array", name] for name in names}]
-    if found.metadata and not writer.has_metadata:
+    if contents.metadata and not writer.has_metadata:
         left_out.append("the metadata")
-    if found.attributes and not writer.has_attributes:
+    if contents.attributes and not writer.has_attributes:
         left_out.append("the attributes of arrays")
-    return Content(arrays, node, _as_held(found.metadata, writer)), " and ".join(left_out)
+    return Content(arrays, node, _as_held(contents.metadata, writer)), " and ".join(left_out)
 
 
-def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described:
+def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> ArrayToSave:
     """Return an array as *writer* can hold it."""
-    name = each.name
-    described = Described(name, each.array_shape, each.dtype, found.hints.get(name, ""))
+    name = stored.name
+    described = ArrayToSave(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))
     if not writer.has_attributes:
         return described
-    attributes = _as_held(found.attributes.get(name, {}), writer)
-    dims = found.dims.get(name, ())
-    unlimited = tuple(dim for dim in dims if dim in found.unlimited)
+    attributes = _as_held(contents.attributes.get(name, {}), writer)
+    dims = contents.dims.get(name, ())
+    unlimited = tuple(dim for dim in dims if dim in contents.unlimited)
     named = dims if all(dims) else ()
     return described._replace(dims=named or None, attributes=attributes, unlimited=unlimited)
 
@@ -130,9 +130,9 @@ def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described
 def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:
     """Return *metadata* as *writer* can hold them: what it has no values for as JSON, in a text if it has to be."""
 
-    def held(value: Json) -> Json:
+    def as_stored(value: Json) -> Json:
         if writer.holds(value):
             return value
         return json.dumps(as_json(value)) if writer.metadata_types else as_json(value)
 
-    return {key: held(value) for key, value in metadata.items()}
+    return {key: as_stored(value) for key, value in metadata.items()}

@@ -35,17 +35,17 @@ class Coding(NamedTuple):
         """Return the numbers of a block."""
         native = block.astype(block.dtype.newbyteorder("="), copy=False)
         numbers = native.view(self.integers) if native.dtype != self.integers else native
-        found: Array = np.array(numbers, self.dtype)
+        result: Array = np.array(numbers, self.dtype)
         if self.fills:
-            missing = np.zeros(found.shape, bool)
+            missing = np.zeros(result.shape, bool)
             for fill in self.fills:
-                missing |= found == fill
-            np.putmask(found, missing, np.nan)
+                missing |= result == fill
+            np.putmask(result, missing, np.nan)
         if self.scale is not None:
-            found *= self.scale
+            result *= self.scale
         if self.offset is not None:
-            found += self.offset
-        return found
+            result += self.offset
+        return result
 
 
 def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
@@ -54,22 +54,22 @@ def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
     >>> coding_of({"scale_factor": np.float32(0.1), "_FillValue": np.int16(-1)}, np.dtype("i2")).dtype
     dtype('float32')
     """
-    its = {key: _alone(attributes[key]) for key in _PACKS if key in attributes}
+    packs = {key: _alone(attributes[key]) for key in _PACKS if key in attributes}
     native = dtype.newbyteorder("=")
     integers = _integers(native, _alone(attributes.get("_Unsigned")))
-    known = any(key in attributes for key in _FILLS)
-    if dtype.kind not in "iufc" or not (its or known or integers != native):
+    has_fills = any(key in attributes for key in _FILLS)
+    if dtype.kind not in "iufc" or not (packs or has_fills or integers != native):
         return None
     fills = [fill for key in _FILLS if key in attributes for fill in _fills(key, attributes[key], native, integers)]
-    if its:
-        found = _float_dtype(integers, its)
+    if packs:
+        decoded_dtype = _float_dtype(integers, packs)
     elif fills and dtype.kind in "iu":
-        found = np.dtype("f4" if dtype.itemsize <= 2 else "f8")
+        decoded_dtype = np.dtype("f4" if dtype.itemsize <= 2 else "f8")
     else:
-        found = integers
-    if fills and found.kind in "iu":
-        found = np.dtype("f8")
-    return Coding(integers, tuple(fills), its.get("scale_factor"), its.get("add_offset"), found)
+        decoded_dtype = integers
+    if fills and decoded_dtype.kind in "iu":
+        decoded_dtype = np.dtype("f8")
+    return Coding(integers, tuple(fills), packs.get("scale_factor"), packs.get("add_offset"), decoded_dtype)
 
 
 def as_netcdf(attributes: Mapping[str, Json]) -> dict[str, Json]:
@@ -96,15 +96,15 @@ def _integers(dtype: DType, unsigned: object) -> DType:
 
 def _fills(key: str, value: Json, dtype: DType, integers: DType) -> list[Json]:
     """Return the values of an attribute that stand for none."""
-    found = [each for each in np.ravel(value) if isinstance(each, np.number) and not np.isnan(each)]
+    fills = [fill for fill in np.ravel(value) if isinstance(fill, np.number) and not np.isnan(fill)]
     if key == "_FillValue" and integers != dtype:  # it is written with the signs of the file
-        return [np.array(each).astype(dtype).view(integers)[()] for each in found]
-    return found
+        return [np.array(fill).astype(dtype).view(integers)[()] for fill in fills]
+    return fills
 
 
-def _float_dtype(dtype: DType, its: Mapping[str, Json]) -> DType:
+def _float_dtype(dtype: DType, packs: Mapping[str, Json]) -> DType:
     """Return the dtype of unpacked numbers, by those of scale and offset. Source: xarray.coding.variables."""
-    kinds = {key: np.dtype(type(value)) for key, value in its.items()}
+    kinds = {key: np.dtype(type(value)) for key, value in packs.items()}
     if len(kinds) == 2:
         first, second = kinds.values()
         if first == second and first in (np.float32, np.float64):

@@ -66,22 +66,22 @@ class File:
         done, view = 0, into.data
         while done < len(view):
             with _naming(self.path):
-                found = os.preadv(self._number, [view[done : done + LARGEST_CALL]], offset + done)
-            if found == 0:
+                count = os.preadv(self._number, [view[done : done + LARGEST_CALL]], offset + done)
+            if count == 0:
                 end = offset + len(view)
                 raise CheckpointError(f"{self.path} ends at byte {offset + done}, but its data go to byte {end}")
-            done += found
+            done += count
         counts["read"] += done
         counts["reads"] += 1
 
     def read_runs(self, into: Bytes, offsets: Indices, lengths: Indices) -> None:
         """Fill *into* with runs of bytes, one after the other; ``CheckpointError`` if the file ends before."""
         with _naming(self.path):
-            found = read_runs(self._number, offsets, lengths, into)
-        if found < len(into):
+            count = read_runs(self._number, offsets, lengths, into)
+        if count < len(into):
             end = int((offsets + lengths).max())
             raise CheckpointError(f"{self.path} ends at byte {self.size()}, but its data go to byte {end}")
-        counts["read"] += found
+        counts["read"] += count
         counts["reads"] += len(offsets)
 
     def is_in_memory(self, offset: int) -> bool:
@@ -195,10 +195,10 @@ class File:
 
 def _of_system(name: str, *kinds: type) -> Callable[..., int] | None:
     """Return a call of the system that Python does not have; None where there is none."""
-    found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if found is not None:
-        found.argtypes = kinds
-    return found
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = kinds
+    return function
 
 
 # It begins to write a range of a file.
@@ -305,10 +305,10 @@ def section(file: File, offset: int, size: int) -> bytes:
 
 
 def identity(path: Path, *, opens: bool = False) -> tuple[int, int, int]:
-    """Return what tells a file from any other one that may get its name, and from itself after a change.
+    """Return the identity of a file: its number, its size, and the time of its last change.
 
-    That is its number, its size, and when it changed. The number of the device differs between hosts. With *opens* a
-    network file system asks its server.
+    It differs from that of another file with the same name, and from that of the same file after a change. The number
+    of the device is not in it, as that differs between hosts. With *opens* a network file system asks its server.
     """
     if opens:
         with File(path, os.O_RDONLY | os.O_NONBLOCK) as file:
@@ -356,7 +356,7 @@ def make_folder(path: Path, mode: int = 0o777) -> bool:
 
 def is_below_link(path: Path, folder: Path) -> bool:
     """Return whether *path* is a symbolic link, or is below one that is in the *folder*."""
-    return any(each.is_symlink() for each in (path, *takewhile(lambda above: above != folder, path.parents)))
+    return any(entry.is_symlink() for entry in (path, *takewhile(lambda above: above != folder, path.parents)))
 
 
 def below(folder: Path) -> Iterator[Path]:
@@ -435,9 +435,9 @@ def remove(path: Path) -> None:
 def leftovers(path: Path) -> Iterator[Path]:
     """Yield what saves to *path* that were cut off have left beside it: files and folders that no process holds."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
-    for found in entries(path.parent):
-        if ours.fullmatch(found.name) and is_free(found):
-            yield found
+    for entry in entries(path.parent):
+        if ours.fullmatch(entry.name) and is_free(entry):
+            yield entry
 
 
 def is_free(path: Path) -> bool:
@@ -461,7 +461,7 @@ def with_final_names(error: Exception) -> Exception:
     >>> print(with_final_names(OSError(28, "No space left on device", "/d/.a.npy.0123456789abcdef.unfinished")))
     [Errno 28] No space left on device: '/d/a.npy'
     """
-    error.args = tuple(_final_name(each) for each in error.args)
+    error.args = tuple(_final_name(arg) for arg in error.args)
     if isinstance(error, OSError):
         for name in ("strerror", "filename"):
             if getattr(error, name) is not None:

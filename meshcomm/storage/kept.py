@@ -26,12 +26,12 @@ from meshcomm.core._types import Json
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import node_of_value, value_of_node
 
 TICK = 2 * 10**9
@@ -45,20 +45,20 @@ MOST_ARRAYS = 256
 
 
 _AS_JSON = ("node", "checks", "sizes")
-"""The fields of `Contents` that JSON holds as they are."""
+"""The fields of `FileContents` that JSON holds as they are."""
 
 
-class Looked(NamedTuple):
-    """What *found* in files relative to *base* was true after *time*, in nanoseconds."""
+class CachedContents(NamedTuple):
+    """The *contents* of files relative to *base*, as they were after *time*, in nanoseconds."""
 
     base: Path
-    found: Contents
+    contents: FileContents
     time: int
 
     @property
     def is_settled(self) -> bool:
         """Whether another change would give the files other identities."""
-        origins = self.found.origins
+        origins = self.contents.origins
         return "" in origins and all(changed + TICK < self.time for *_, changed in origins.values())
 
     def still_true(self) -> bool:
@@ -66,34 +66,36 @@ class Looked(NamedTuple):
         if not self.is_settled:
             return False
         try:
-            check_unchanged(self.base, self.found, self.found.origins, opens=True)
+            check_unchanged(self.base, self.contents, self.contents.origins, opens=True)
         except (CheckpointError, OSError):
             return False
         return True
 
     def as_json(self) -> list[Json]:
-        """Return *base* and *found* as JSON holds them."""
-        arrays = [stored.told() for stored in self.found.arrays.values()]
+        """Return *base* and *contents* as JSON holds them."""
+        arrays = [stored.as_json() for stored in self.contents.arrays.values()]
         others = {
-            name: value for name, value in self.found._asdict().items() if value and name not in ("arrays", *_AS_JSON)
+            name: value
+            for name, value in self.contents._asdict().items()
+            if value and name not in ("arrays", *_AS_JSON)
         }
-        values = [str(self.base), arrays, node_of_value(others), *(getattr(self.found, name) for name in _AS_JSON)]
+        values = [str(self.base), arrays, node_of_value(others), *(getattr(self.contents, name) for name in _AS_JSON)]
         value: list[Json] = json.loads(json.dumps(values))
         return value
 
 
-_LOOKED: dict[str, Looked] = {}
+_LOOKED: dict[str, CachedContents] = {}
 
 
-def looked_at(path: Path) -> Looked:
+def cached_contents(path: Path) -> CachedContents:
     """Return what *path* holds, read or remembered. ``FileNotFoundError``, ``CheckpointError``."""
     where = os.path.abspath(path)
     looked = _LOOKED.get(where)
     if looked is None or not looked.still_true():
         begin, absolute = time.time_ns(), Path(where)
         base = absolute.parent if path.name.endswith(INDEX) else absolute
-        looked = Looked(base, contents(absolute), begin)
-        if len(looked.found.arrays) <= MOST_ARRAYS:
+        looked = CachedContents(base, contents(absolute), begin)
+        if len(looked.contents.arrays) <= MOST_ARRAYS:
             _LOOKED.pop(where, None)
             _LOOKED[where] = looked  # the newest
             for oldest in list(_LOOKED)[:-MOST_FILES]:  # simulated ranks are threads: another one may do so, too
@@ -101,42 +103,42 @@ def looked_at(path: Path) -> Looked:
     return looked
 
 
-def check_unchanged(base: Path, found: Contents, names: Iterable[str], *, opens: bool = False) -> None:
+def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str], *, opens: bool = False) -> None:
     """Raise ``CheckpointError`` if what says where arrays are has changed since it was read.
 
     Parameters
     ----------
-    base: what the files are relative to
-    found: what was read
-    names: of the arrays
-    opens: whether files are opened for that, as a network file system needs it
+    base: path that the names of files are relative to
+    file_contents: contents as they were read
+    names: names of the arrays
+    opens: whether to open the files, as a network file system needs it
     """
-    for file, *identity in {found.origins[name] for name in ("", *names) if name in found.origins}:
+    for file, *identity in {file_contents.origins[name] for name in ("", *names) if name in file_contents.origins}:
         path = base / file if file else base
         if files.identity(path, opens=opens) != tuple(identity):
             raise CheckpointError(f"{path} has changed since it was opened: open it again")
 
 
-class Told(NamedTuple):
+class SharedContents(NamedTuple):
     """What all ranks know of files relative to *base*; *text* is that as JSON holds it."""
 
     base: Path
-    found: Contents
+    contents: FileContents
     text: list[Json]
 
 
-def told_contents(path: Path, call: str, here: Session) -> Told:
+def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     """Return what the first device finds at *path*. Collective over the mesh; its ranks compare the text *call*."""
 
     def look() -> list[Json] | None:
-        return None if here.device else looked_at(path).as_json()
+        return None if session.device else cached_contents(path).as_json()
 
-    own = here.together(lambda _: call, look)
-    (text,) = filter(None, here.told(own))
+    local_text = session.together(lambda _: call, look)
+    (text,) = filter(None, session.told(local_text))
     base, arrays, others, *values = text
-    stored = {each[0]: Stored.from_told(each) for each in arrays}
+    stored = {array[0]: Stored.from_json(array) for array in arrays}
     fields = {"metadata": {}, **value_of_node(others), **dict(zip(_AS_JSON, values, strict=True))}
-    return Told(Path(base), Contents(stored, **fields), text)
+    return SharedContents(Path(base), FileContents(stored, **fields), text)
 
 
 class KeptLoad:
@@ -145,21 +147,23 @@ class KeptLoad:
     *call* is what ranks compare, *checks* says whether checksums are, and *mesh* has all ranks.
     """
 
-    def __init__(self, call: str, told: Told, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
-        self.call, self.told, self.reader, self.mesh, self.checks = call, told, reader, mesh, checks
-        self.is_short = len(told.found.arrays) <= MOST_ARRAYS
-        self.is_mixed = any(each.layout.mesh.size != mesh.size for each in reader.requests)
+    def __init__(self, call: str, shared: SharedContents, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
+        self.call, self.shared, self.reader, self.mesh, self.checks = call, shared, reader, mesh, checks
+        self.is_short = len(shared.contents.arrays) <= MOST_ARRAYS
+        self.is_mixed = any(request.layout.mesh.size != mesh.size for request in reader.requests)
         self._where, self._is_settled = "", False  # what the first device knows
 
-    def check(self, path: Path, opened: Opened, *, first: bool) -> None:
+    def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
 
         *opened* are files that this rank has opened just now; *first* says whether this is the first device.
         """
-        check_unchanged(self.told.base, self.told.found, self.reader.names, opens=first and "" not in opened.files)
+        check_unchanged(
+            self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in opened.files
+        )
         if first and not (self._is_settled and self._where == os.path.abspath(path)):
-            looked = looked_at(path)
-            if looked.as_json() != self.told.text:
+            looked = cached_contents(path)
+            if looked.as_json() != self.shared.text:
                 raise CheckpointError(f"{path} has changed")
             self._where, self._is_settled = os.path.abspath(path), looked.is_settled
 

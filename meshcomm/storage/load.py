@@ -14,13 +14,20 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import CheckpointError, MeshcommError
-from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.kept import KeptLoad, KeptLoads, Told, check_unchanged, looked_at, told_contents
+from meshcomm.storage.formats.base import FileContents
+from meshcomm.storage.kept import (
+    KeptLoad,
+    KeptLoads,
+    SharedContents,
+    cached_contents,
+    check_unchanged,
+    shared_contents,
+)
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.request import ArrayRequest, Layouts, LoadRequest, Names, PathLike, load_request, meshes_of
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.verify import compare_checksums
 
 CHECKED_UP_TO = 2**26
@@ -82,179 +89,183 @@ def load(
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
     options = slices, out, dtype, strict, decode, check, max_scratch_bytes
-    return loaded(lambda: load_request(path, layout, names, *options), meshes_of(layout, out))
+    return run_load(lambda: load_request(path, layout, names, *options), meshes_of(layout, out))
 
 
-def loaded(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Json:
+def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Json:
     """Return what a call of `load` returns. Collective over *meshes*, those of its layouts and tensors.
 
     *requested* checks the arguments. What it raises on one rank, all ranks raise.
     """
     mesh = common_mesh(meshes)
 
-    def steps(here: Session) -> tuple[LoadRequest, dict[str, DTensor], Contents]:
-        with here.exchanging():
+    def steps(session: Session) -> tuple[LoadRequest, dict[str, DTensor], FileContents]:
+        with session.exchanging():
             try:
                 request = requested()
             except Exception as error:
-                _raise_on_all(error, here)
+                _raise_on_all(error, session)
                 raise
-            return request, *_loaded(request, request.key(mesh, meshes), mesh, here)
+            return request, *_loaded(request, request.key(mesh, meshes), mesh, session)
 
-    made = in_session("load", mesh, steps)
-    if made is None:  # a rank outside
+    result = in_session("load", mesh, steps)
+    if result is None:  # a rank outside
         request = requested()
-        found = looked_at(request.path).found
-        made = request, _untouched(request, found, mesh), found
-    request, tensors, found = made
-    return request.result(tensors, found, mesh)
+        contents = cached_contents(request.path).contents
+        result = request, _untouched(request, contents, mesh), contents
+    request, tensors, contents = result
+    return request.result(tensors, contents, mesh)
 
 
-def load_told(request: LoadRequest, told: Told, mesh: Mesh) -> dict[str, DTensor]:
+def load_shared(request: LoadRequest, shared: SharedContents, mesh: Mesh) -> dict[str, DTensor]:
     """Return the tensors that are requested, by name, of files that all ranks know. Collective over *mesh*."""
 
-    def steps(here: Session) -> dict[str, DTensor]:
-        with here.exchanging():
-            return _first(request, told, mesh, here)[0]
+    def steps(session: Session) -> dict[str, DTensor]:
+        with session.exchanging():
+            return _first(request, shared, mesh, session)[0]
 
-    return in_session("load", mesh, steps) or _untouched(request, told.found, mesh)
+    return in_session("load", mesh, steps) or _untouched(request, shared.contents, mesh)
 
 
-def _untouched(request: LoadRequest, found: Contents, mesh: Mesh) -> dict[str, DTensor]:
+def _untouched(request: LoadRequest, contents: FileContents, mesh: Mesh) -> dict[str, DTensor]:
     """Return the tensors by name on a rank outside of their meshes."""
-    return {each.name: each.target() for each in request.arrays(found, mesh)}
+    return {array.name: array.target() for array in request.arrays(contents, mesh)}
 
 
-def _loaded(request: LoadRequest, key: Hashable, mesh: Mesh, here: Session) -> tuple[dict[str, DTensor], Contents]:
+def _loaded(
+    request: LoadRequest, key: Hashable, mesh: Mesh, session: Session
+) -> tuple[dict[str, DTensor], FileContents]:
     """Return the tensors that are requested, by name, and what the file has. Collective over *mesh*.
 
     The load is kept for *key*, unless that is None.
     """
-    kept = here.kept("loads", KeptLoads)
-    load = kept.get(key)
+    loads = session.kept("loads", KeptLoads)
+    load = loads.get(key)
     if load is not None:
-        tensors = _again(load, request, here)
+        tensors = _again(load, request, session)
         if tensors is not None:
-            kept.use(key)
-            return tensors, load.told.found
-        kept.drop(key)
-    told = told_contents(request.path, request.text(), here)
-    tensors, load = _first(request, told, mesh, here, keeps=key is not None)
+            loads.use(key)
+            return tensors, load.shared.contents
+        loads.drop(key)
+    shared = shared_contents(request.path, request.text(), session)
+    tensors, load = _first(request, shared, mesh, session, keeps=key is not None)
     if load is not None:
-        kept.keep(key, load)
-    return tensors, told.found
+        loads.keep(key, load)
+    return tensors, shared.contents
 
 
 def _first(
-    request: LoadRequest, told: Told, mesh: Mesh, here: Session, *, keeps: bool = False
+    request: LoadRequest, shared: SharedContents, mesh: Mesh, session: Session, *, keeps: bool = False
 ) -> tuple[dict[str, DTensor], KeptLoad | None]:
     """Return the tensors that are requested, by name, and what to keep, if any. Collective over *mesh*."""
-    found = told.found
+    contents = shared.contents
 
     def prepare() -> tuple[list[ArrayRequest], list[DTensor], bool]:
-        requests = request.arrays(found, mesh, warns=here.device == 0)
-        return requests, [each.target() for each in requests], is_checked(request.path, found, request.check)
+        requests = request.arrays(contents, mesh, warns=session.device == 0)
+        return requests, [array.target() for array in requests], is_checked(request.path, contents, request.check)
 
     if request.out is None:
         try:
             requests, targets, checks = prepare()
         except Exception as error:
-            _raise_on_all(error, here)
+            _raise_on_all(error, session)
             raise
     else:  # nothing is overwritten before all ranks have seen no error
-        requests, targets, checks = here.together(lambda prepared: _text(request, prepared[0]), prepare)
-        requests = _with_whole_outs(requests, here)
-    load = KeptLoad(_text(request, requests), told, ArraysReader(requests, request.limit), mesh, checks=checks)
-    opened = Opened(told.base, False, checks)
-    keeps = keeps and load.is_short and not request.leaves_out(found)  # which warns each time
+        requests, targets, checks = session.together(lambda prepared: _text(request, prepared[0]), prepare)
+        requests = _with_whole_outs(requests, session)
+    load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
+    opened = OpenFiles(shared.base, False, checks)
+    keeps = keeps and load.is_short and not request.leaves_out(contents)  # which warns each time
 
     def agree() -> None:
         nonlocal keeps
         with opened.trying():
-            check_unchanged(told.base, found, load.reader.names)
-        keeps = not here.agree(load.call, opened.error, not keeps)
+            check_unchanged(shared.base, contents, load.reader.names)
+        keeps = not session.agree(load.call, opened.error, not keeps)
 
     opened.agree = agree
     with opened.trying():
-        check_unchanged(told.base, found, load.reader.names)
-    tensors = _filled(load, targets, request, opened, here)
+        check_unchanged(shared.base, contents, load.reader.names)
+    tensors = _filled(load, targets, request, opened, session)
     return tensors, load if keeps else None
 
 
-def _raise_on_all(error: Exception, here: Session) -> None:
+def _raise_on_all(error: Exception, session: Session) -> None:
     """Raise *error*, which this rank has found alone maybe, on all ranks. Collective: others agree on the call."""
 
     def fail() -> None:
         raise error
 
-    here.together(str, fail)
+    session.together(str, fail)
 
 
 class _Changed(MeshcommError):
     """A file has changed since a load of it, or cannot be read on some rank."""
 
 
-def _again(load: KeptLoad, request: LoadRequest, here: Session) -> dict[str, DTensor] | None:
+def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
     """Return the tensors of a load that was made before; None if it has to be made anew. Collective over the mesh.
 
     What this rank reads of a file that has changed nobody sees: the ranks agree before they send anything.
     """
-    opened = Opened(load.told.base, False, load.checks)
+    opened = OpenFiles(load.shared.base, False, load.checks)
 
     def agree() -> None:
         with opened.trying():
-            load.check(request.path, opened, first=here.device == 0)
-        if here.agree(load.call, None, opened.error is not None):
+            load.check(request.path, opened, first=session.device == 0)
+        if session.agree(load.call, None, opened.error is not None):
             raise _Changed
 
     opened.agree = agree
     try:
         targets = []
         try:
-            check_unchanged(load.told.base, load.told.found, load.reader.names)  # before anything is read
-            for each in load.reader.requests:
-                block = None if each.block_shape is None else new_block(each.block_shape, each.dtype)
-                targets.append(make(block, each.layout, each.shape, each.dtype))
+            check_unchanged(load.shared.base, load.shared.contents, load.reader.names)  # before anything is read
+            for array in load.reader.requests:
+                block = None if array.block_shape is None else new_block(array.block_shape, array.dtype)
+                targets.append(make(block, array.layout, array.shape, array.dtype))
         except (CheckpointError, OSError, MemoryError) as error:
             opened.error = error
             agree()
-        return _filled(load, targets, request, opened, here)
+        return _filled(load, targets, request, opened, session)
     except _Changed:
         return None
 
 
 def _filled(
-    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: Opened, here: Session
+    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""
-    with showing(opened, "loading", request.path, load.reader.nbytes, here), closing(opened):
+    with showing(opened, "loading", request.path, load.reader.nbytes, session), closing(opened):
         if load.is_mixed:  # ranks outside of a mesh do not know when the others have something to send
             opened.before_sending()
             opened.settled = False
-        load.reader.fill(targets, opened, here)
+        load.reader.fill(targets, opened, session)
         opened.settle()
     if opened.checks:
-        compare_checksums(load.told.base, load.told.found, opened, here)
+        compare_checksums(load.shared.base, load.shared.contents, opened, session)
     if request.out is not None:
         for tensor in targets:
             tensor.written()
     return dict(zip(load.reader.names, targets, strict=True))
 
 
-def is_checked(path: Path, found: Contents, check: bool | None) -> bool:
+def is_checked(path: Path, contents: FileContents, check: bool | None) -> bool:
     """Return whether checksums are compared. ``CheckpointError`` if there are none, but *check* asks for it."""
-    if found.checks is None and check:
+    if contents.checks is None and check:
         raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
-    small = sum((found.sizes or {}).values()) <= CHECKED_UP_TO
-    return found.checks is not None and (small if check is None else check)
+    small = sum((contents.sizes or {}).values()) <= CHECKED_UP_TO
+    return contents.checks is not None and (small if check is None else check)
 
 
 def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
-    layouts = [f"{each.name} in {each.layout.specs_text}" for each in requests]
+    layouts = [f"{array.name} in {array.layout.specs_text}" for array in requests]
     return f"{request.text()}: {layouts}"
 
 
-def _with_whole_outs(requests: list[ArrayRequest], here: Session) -> list[ArrayRequest]:
+def _with_whole_outs(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
     """Return *requests*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
-    own = [not on_blocks(lambda block: not block.flags.c_contiguous, each.target()) for each in requests]
-    return [replace(each, unsliced=all(flags)) for each, *flags in zip(requests, *here.told(own), strict=True)]
+    is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
+    return [
+        replace(array, unsliced=all(flags)) for array, *flags in zip(requests, *session.told(is_unsliced), strict=True)
+    ]

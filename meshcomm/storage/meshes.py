@@ -23,13 +23,13 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
 
     Without that, it has all ranks of the world.
     """
-    found = list(meshes)
-    if not found:
+    all_meshes = list(meshes)
+    if not all_meshes:
         return get_default_mesh() or create_mesh()
-    first = found[0]
-    if len(found) == 1 or all(mesh is first or set(mesh.ranks) == set(first.ranks) for mesh in found[1:]):
+    first = all_meshes[0]
+    if len(all_meshes) == 1 or all(mesh is first or set(mesh.ranks) == set(first.ranks) for mesh in all_meshes[1:]):
         return first
-    ranks = sorted({rank for mesh in found for rank in mesh.ranks})
+    ranks = sorted({rank for mesh in all_meshes for rank in mesh.ranks})
     return bound_to(first.world, Mesh(ranks, [("rank", len(ranks))]))
 
 

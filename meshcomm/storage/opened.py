@@ -13,14 +13,14 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.storage.by_library import read_box
-from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.kept import check_unchanged, looked_at
-from meshcomm.storage.load import loaded
+from meshcomm.storage.formats.base import FileContents
+from meshcomm.storage.kept import cached_contents, check_unchanged
+from meshcomm.storage.load import run_load
 from meshcomm.storage.request import SHOWN, LoadRequest, PathLike, load_request, meshes_of
 from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened
+from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import with_numbers
 
 _SHOWN = 20  # arrays in a repr
@@ -54,8 +54,8 @@ class Store:
 
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
-        self._base, self._contents, _ = looked_at(self.path)
-        self._opened: Opened | None = Opened(self._base, False)
+        self._base, self._contents, _ = cached_contents(self.path)
+        self._opened: OpenFiles | None = OpenFiles(self._base, False)
 
     @property
     def names(self) -> list[str]:
@@ -120,7 +120,7 @@ class Store:
 
     def __repr__(self) -> str:
         arrays = [self[name] for name in self.names[:_SHOWN]]
-        rows = [f"{each.name}  {each.shape} {each.dtype}, {bytes_text(each.nbytes)}" for each in arrays]
+        rows = [f"{array.name}  {array.shape} {array.dtype}, {bytes_text(array.nbytes)}" for array in arrays]
         if len(self) > _SHOWN:
             rows.append(f"... and {len(self) - _SHOWN} more")
         return outline(f"Store({str(self.path)!r}) with {counted(len(self), 'array')}", rows=rows)
@@ -154,11 +154,11 @@ class StoredArray:
     and "" for an axis without one.
     """
 
-    def __init__(self, store: Store, stored: Stored, found: Contents) -> None:
+    def __init__(self, store: Store, stored: Stored, contents: FileContents) -> None:
         self._store, self._stored = store, stored
-        self.layout = found.hints.get(stored.name) or None
-        self.dims = found.dims.get(stored.name)
-        self._attributes = found.attributes.get(stored.name, {})
+        self.layout = contents.hints.get(stored.name) or None
+        self.dims = contents.dims.get(stored.name)
+        self._attributes = contents.attributes.get(stored.name, {})
 
     @property
     def name(self) -> str:
@@ -224,22 +224,22 @@ class StoredArray:
             options = slices, outs, dtype, None, decode, check, max_scratch_bytes
             return load_request(self._store.path, layout, [self.name], *options)
 
-        tensor: DTensor = loaded(requested, meshes_of(layout, out))[self.name]
+        tensor: DTensor = run_load(requested, meshes_of(layout, out))[self.name]
         return tensor
 
     def __getitem__(self, index: object) -> Array:
         chosen = selected(self.shape, index)
         turned = self._stored.fortran
-        found = self._store._box(self._stored, chosen.turned() if turned else chosen)
-        found = (found.T if turned else found).squeeze(chosen.dropped)
+        elements = self._store._box(self._stored, chosen.turned() if turned else chosen)
+        elements = (elements.T if turned else elements).squeeze(chosen.dropped)
         stays = any(item is ... for item in index) if isinstance(index, tuple) else index is ...
-        return found if stays else found[()]  # as in NumPy: without ... an element is a scalar
+        return elements if stays else elements[()]  # as in NumPy: without ... an element is a scalar
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("an array in a file is copied when it becomes an array of NumPy")
-        found = self[...]
-        return found if dtype is None else found.astype(dtype, copy=False)
+        elements = self[...]
+        return elements if dtype is None else elements.astype(dtype, copy=False)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -21,7 +21,7 @@ CODECS = ("shuffle", "gzip", "zstd", "blosc")
 MODES = ("w", "a")
 
 
-class Options(NamedTuple):
+class SaveOptions(NamedTuple):
     """The options of `save`, which are explained there."""
 
     metadata: Mapping[str, Json] | None = None
@@ -32,7 +32,7 @@ class Options(NamedTuple):
     compression: Compression = None
     unlimited: tuple[str, ...] = ()
 
-    def checked(self, *, numpy: bool) -> "Options":
+    def checked(self, *, numpy: bool) -> "SaveOptions":
         """Return these, with copies of the metadata. ``ValueError`` and ``TypeError`` for what is none of them.
 
         *numpy* says whether metadata may be arrays and scalars of NumPy.
@@ -47,58 +47,58 @@ class Options(NamedTuple):
 
     def refuse_unknown(self, names: Sequence[str]) -> None:
         """Raise ``ValueError`` if a dict of options has a name that no array has."""
-        for what, given in (("dims", self.dims), ("chunks", self.chunks), ("compression", self.compression)):
-            unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+        for what, option in (("dims", self.dims), ("chunks", self.chunks), ("compression", self.compression)):
+            unknown = [name for name in option if name not in names] if isinstance(option, Mapping) else []
             if unknown:
                 raise ValueError(f"{what} names {quote(unknown[0])}; the arrays are {', '.join(names)[:200]}")
 
     def dims_of(self, name: str, shape: Shape) -> tuple[str, ...] | None:
         """Return the names of the axes of an array, if they are given."""
-        given = self.dims.get(name) if isinstance(self.dims, Mapping) else self.dims
-        if given is None:
+        option = self.dims.get(name) if isinstance(self.dims, Mapping) else self.dims
+        if option is None:
             return None
-        found = (given,) if isinstance(given, str) else tuple(given)
-        if not all(isinstance(each, str) and each and "/" not in each for each in found):
-            raise TypeError(f"the dims of {quote(name)} are names of axes, not {quote(given)}")
-        if len(found) != len(shape):
-            raise ShapeError(f"{quote(name)} has the shape {shape}, but {len(found)} dims: {', '.join(found)}")
-        if len(set(found)) < len(found):
-            raise ValueError(f"the dims of {quote(name)} have a name twice: {', '.join(found)}")
-        return found
+        dims = (option,) if isinstance(option, str) else tuple(option)
+        if not all(isinstance(dim, str) and dim and "/" not in dim for dim in dims):
+            raise TypeError(f"the dims of {quote(name)} are names of axes, not {quote(option)}")
+        if len(dims) != len(shape):
+            raise ShapeError(f"{quote(name)} has the shape {shape}, but {len(dims)} dims: {', '.join(dims)}")
+        if len(set(dims)) < len(dims):
+            raise ValueError(f"the dims of {quote(name)} have a name twice: {', '.join(dims)}")
+        return dims
 
     def chunks_of(self, name: str, shape: Shape) -> Shape | None:
         """Return the lengths of the chunks of an array, if they are given. None and -1 are all of an axis."""
-        given = self.chunks.get(name) if isinstance(self.chunks, Mapping) else self.chunks
-        if given is None:
+        option = self.chunks.get(name) if isinstance(self.chunks, Mapping) else self.chunks
+        if option is None:
             return None
-        lengths = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+        lengths = tuple(option) if isinstance(option, Sequence) and not isinstance(option, str) else (option,)
         if len(lengths) != len(shape):
-            raise ShapeError(f"{quote(name)} has the shape {shape}, but its chunks are {quote(given)}")
-        found = []
+            raise ShapeError(f"{quote(name)} has the shape {shape}, but its chunks are {quote(option)}")
+        chunk = []
         for length, n in zip(lengths, shape, strict=True):
             if length in (None, -1):
                 length = n
             if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 0 + (n > 0):
-                raise ValueError(f"the chunks of {quote(name)} are lengths of 1 or more, not {quote(given)}")
-            found.append(max(1, min(int(length), n)))
-        return tuple(found)
+                raise ValueError(f"the chunks of {quote(name)} are lengths of 1 or more, not {quote(option)}")
+            chunk.append(max(1, min(int(length), n)))
+        return tuple(chunk)
 
     def codecs_of(self, name: str) -> Codecs:
         """Return what compresses the chunks of an array."""
-        given = self.compression.get(name) if isinstance(self.compression, Mapping) else self.compression
-        if given is None:
+        option = self.compression.get(name) if isinstance(self.compression, Mapping) else self.compression
+        if option is None:
             return ()
-        if not isinstance(given, str | Sequence):
-            raise TypeError(f"the compression of {quote(name)} is a name or a list of names, not {quote(given)}")
-        return tuple(map(_codec, (given,) if isinstance(given, str) else given))
+        if not isinstance(option, str | Sequence):
+            raise TypeError(f"the compression of {quote(name)} is a name or a list of names, not {quote(option)}")
+        return tuple(map(_codec, (option,) if isinstance(option, str) else option))
 
 
-def _codec(given: object) -> tuple[str, int | None]:
-    name, level = (given, None) if isinstance(given, str) else given if isinstance(given, tuple | list) else (0, 0)
+def _codec(codec: object) -> tuple[str, int | None]:
+    name, level = (codec, None) if isinstance(codec, str) else codec if isinstance(codec, tuple | list) else (0, 0)
     if name not in CODECS or not isinstance(level, int | None) or isinstance(level, bool):
         raise ValueError(
             f"compression is one of {', '.join(CODECS)}, or a list of them; a pair such as ('gzip', 6) has a level. "
-            f"It is {quote(given)}"
+            f"It is {quote(codec)}"
         )
     return str(name), level
 

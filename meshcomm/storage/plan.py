@@ -20,14 +20,14 @@ from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import MeshError
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.checksums import cut_at_ranges, joined
-from meshcomm.storage.kept import looked_at
+from meshcomm.storage.kept import cached_contents
 from meshcomm.storage.load import is_checked
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.request import ArrayRequest, Layouts, Names, PathLike, load_request, meshes_of
 from meshcomm.storage.routes import Route
 from meshcomm.storage.small import batches
 from meshcomm.storage.stored import Segment
-from meshcomm.storage.transfer import reading_costs, reads, route_of, stays
+from meshcomm.storage.transfer import is_direct, reading_costs, round_reads, route_of
 from meshcomm.storage.verify import rest_of_ranges
 
 LISTED_ARRAYS = 50
@@ -42,7 +42,7 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-class _Numbers(NamedTuple):
+class _LoadCounts(NamedTuple):
     bytes_read: int
     calls: int
     bytes_moved: int
@@ -82,15 +82,15 @@ def plan_load(
     """
     request = load_request(path, layout, names, slices, None, dtype, True, False, check, max_scratch_bytes)
     mesh = common_mesh(meshes_of(layout, None))
-    base, found, _ = looked_at(request.path)
-    requests = request.arrays(found, mesh)
-    checks = is_checked(request.path, found, check)
-    costs = _Costs(max_scratch_bytes, reading_costs(machine or Machine(), checks))
-    arrays = [ArrayPlan(each, costs) for each in requests]
-    return LoadPlan(base, mesh, arrays, found.sizes if checks else None)
+    base, contents, _ = cached_contents(request.path)
+    requests = request.arrays(contents, mesh)
+    checks = is_checked(request.path, contents, check)
+    costs = _ReadCosts(max_scratch_bytes, reading_costs(machine or Machine(), checks))
+    arrays = [ArrayPlan(array, costs) for array in requests]
+    return LoadPlan(base, mesh, arrays, contents.sizes if checks else None)
 
 
-class _Costs(NamedTuple):
+class _ReadCosts(NamedTuple):
     """By what the way is chosen: a scratch limit in bytes, and a cost model."""
 
     limit: int | None
@@ -110,14 +110,14 @@ class LoadPlan:
         self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]", checked: Mapping[str, int] | None = None
     ) -> None:
         self.path, self.mesh, self.arrays = base, mesh, arrays
-        small = [each.request.stored for each in arrays if each.small]
+        small = [array.request.stored for array in arrays if array.small]
         self._batches = list(batches(small, arrays[0].limit)) if small else []
         self._checked = checked  # the sizes of the files whose checksums are compared
 
     @property
     def bytes_read(self) -> int:
         """The bytes that all devices together read from the disk; without arrays that only a library can read."""
-        return sum(each.bytes_read for each in self._devices)
+        return sum(device.bytes_read for device in self._devices)
 
     @property
     def bytes_compared(self) -> int:
@@ -127,31 +127,31 @@ class LoadPlan:
     @property
     def bytes_by_library(self) -> int:
         """The bytes of arrays that a library reads, in chunks or compressed."""
-        return sum(each.nbytes for each in self.arrays if each.chunks is not None)
+        return sum(array.nbytes for array in self.arrays if array.chunks is not None)
 
     @property
     def calls(self) -> int:
         """The calls that read, of all devices together."""
-        return sum(each.calls for each in self._devices)
+        return sum(device.calls for device in self._devices)
 
     @property
     def bytes_moved(self) -> int:
         """The bytes that all devices together receive from others."""
-        return sum(each.bytes_moved for each in self._devices)
+        return sum(device.bytes_moved for device in self._devices)
 
     @property
     def rounds(self) -> int:
         """The exchanges, one after the other."""
-        return sum(each.rounds for each in self.arrays) + len(self._batches) * (self.mesh.size > 1)
+        return sum(array.rounds for array in self.arrays) + len(self._batches) * (self.mesh.size > 1)
 
     @property
     def peak_scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond its blocks."""
-        return max((each.peak_scratch_bytes for each in self._devices), default=0)
+        return max((device.peak_scratch_bytes for device in self._devices), default=0)
 
     @property
     def first(self) -> int:
-        """The rank that reads small arrays, and tells the others."""
+        """The rank that reads small arrays, and broadcasts them."""
         return min(self.mesh.ranks)
 
     @cached_property
@@ -172,15 +172,15 @@ class LoadPlan:
         if not 0 <= device < self.mesh.size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
         rank = self.mesh.ranks[device]
-        found = [each.numbers(rank) for each in self.arrays]
+        counts = [array.numbers(rank) for array in self.arrays]
         for batch in self._batches:
-            its = list(batch.reads()) if rank == self.first else []
+            segments = list(batch.reads()) if rank == self.first else []
             moved = 0 if rank == self.first else batch.nbytes
-            found.append(_Numbers(sum(each.stop for each in its), len(its), moved, batch.nbytes))
+            counts.append(_LoadCounts(sum(segment.stop for segment in segments), len(segments), moved, batch.nbytes))
         if device == 0:
-            found += [_Numbers(nbytes, 1, 0, 0) for _, _, nbytes in self._rest]
-        peak = max((each.peak_scratch_bytes for each in found), default=0)
-        nbytes, calls, moved = (sum(each[k] for each in found) for k in range(3))
+            counts += [_LoadCounts(nbytes, 1, 0, 0) for _, _, nbytes in self._rest]
+        peak = max((count.peak_scratch_bytes for count in counts), default=0)
+        nbytes, calls, moved = (sum(count[k] for count in counts) for k in range(3))
         return DeviceLoadPlan(self, device, nbytes, calls, moved, peak)
 
     def reads(self, rank: int) -> Iterator[Segment]:
@@ -196,26 +196,26 @@ class LoadPlan:
         if rank == self.first:
             for batch in self._batches:
                 yield from batch.reads()
-        for each in self.arrays:
-            yield from each.reads(rank)
+        for array in self.arrays:
+            yield from array.reads(rank)
 
     @cached_property
     def _rest(self) -> list[tuple[str, int, int]]:
         """What device 0 reads to compare checksums: file, offset and bytes."""
         if self._checked is None:
             return []
-        found = (each for rank in self.mesh.ranks for each in self.reads(rank))
-        pieces = (piece for each in found for piece in cut_at_ranges(each.file, each.offset, each.stop))
+        segments = (segment for rank in self.mesh.ranks for segment in self.reads(rank))
+        pieces = (piece for segment in segments for piece in cut_at_ranges(segment.file, segment.offset, segment.stop))
         return list(rest_of_ranges(joined((*piece, 0) for piece in pieces), self._checked))
 
     def __repr__(self) -> str:
         return f"LoadPlan({str(self.path)!r}, {counted(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
 
     def __str__(self) -> str:
-        rows = [str(each) for each in self.arrays[:LISTED_ARRAYS]]
+        rows = [str(array) for array in self.arrays[:LISTED_ARRAYS]]
         if len(self.arrays) > LISTED_ARRAYS:
             rows.append(f"... and {len(self.arrays) - LISTED_ARRAYS} more")
-        most = max(self._devices, key=lambda each: each.bytes_read)
+        busiest = max(self._devices, key=lambda device: device.bytes_read)
         library = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
         rows.append(
             f"all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library}, and "
@@ -224,7 +224,7 @@ class LoadPlan:
         if self._checked is not None:
             rows.append(f"of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
         rows.append(
-            f"device {most.device} reads most, {bytes_text(most.bytes_read)}; a device uses at most "
+            f"device {busiest.device} reads most, {bytes_text(busiest.bytes_read)}; a device uses at most "
             f"{bytes_text(self.peak_scratch_bytes)} of scratch over MPI"
         )
         title = f"load of {self.path} on mesh {self.mesh.dims_text}: {counted(len(self.arrays), 'array')}"
@@ -245,10 +245,10 @@ class DeviceLoadPlan(NamedTuple):
     def extents(self) -> list[Extent]:
         """What it reads, in order: a file, an offset and bytes for each call."""
         rank, base = self.plan.mesh.ranks[self.device], self.plan.path
-        found = [(each.file, each.offset, each.stop) for each in self.plan.reads(rank)]
+        segments = [(segment.file, segment.offset, segment.stop) for segment in self.plan.reads(rank)]
         if self.device == 0:
-            found += self.plan._rest
-        return [Extent(base / file if file else base, offset, nbytes) for file, offset, nbytes in found]
+            segments += self.plan._rest
+        return [Extent(base / file if file else base, offset, nbytes) for file, offset, nbytes in segments]
 
     def __repr__(self) -> str:
         return (
@@ -261,7 +261,7 @@ class DeviceLoadPlan(NamedTuple):
 class ArrayPlan:
     """How one array gets to its layout. *chunks* is the shape of a chunk if only a library can read it."""
 
-    def __init__(self, request: ArrayRequest, costs: _Costs) -> None:
+    def __init__(self, request: ArrayRequest, costs: _ReadCosts) -> None:
         self.request, self._costs, self.chunks = request, costs, request.chunks
         self.limit = costs.limit
         self.mesh = request.layout.mesh
@@ -275,50 +275,52 @@ class ArrayPlan:
 
     @property
     def rounds(self) -> int:
-        """The exchanges, one after the other; none if it is small, as these are told together."""
+        """The exchanges, one after the other; none if it is small, as small arrays are broadcast together."""
         return len(self._exchanges)
 
-    def numbers(self, rank: int) -> _Numbers:
+    def numbers(self, rank: int) -> _LoadCounts:
         """Return what *rank* reads, and what it receives; nothing if the array is small."""
-        stored, its = self.request.stored, _device_of(self.mesh, rank)
-        if its is None or self.small:
-            return _Numbers(0, 0, 0, 0)
+        stored, device = self.request.stored, _device_of(self.mesh, rank)
+        if device is None or self.small:
+            return _LoadCounts(0, 0, 0, 0)
         nbytes = calls = peak = 0
-        for (starts, lengths), beside in self._reads(its):
+        for (starts, lengths), beside in self._reads(device):
             nbytes, calls, peak = nbytes + int(lengths.sum()), calls + stored.calls(starts, lengths), max(peak, beside)
-        return _Numbers(nbytes, calls, int(self._received[its]), peak + self._scratch(its))
+        return _LoadCounts(nbytes, calls, int(self._received[device]), peak + self._scratch(device))
 
     def reads(self, rank: int) -> Iterator[Segment]:
         """Yield what *rank* reads: bytes 0 to *stop* come from an offset of a file; nothing if the array is small."""
-        its = _device_of(self.mesh, rank)
-        if self.in_runs and its is not None:
-            for found, _ in self._reads(its):
-                for segment, offset, _, size in self.request.stored.pieces(*found):
+        device = _device_of(self.mesh, rank)
+        if self.in_runs and device is not None:
+            for byte_runs, _ in self._reads(device):
+                for segment, offset, _, size in self.request.stored.pieces(*byte_runs):
                     yield Segment(segment.file, 0, size, offset)
 
     @cached_property
     def _route(self) -> Route:
-        its = self.request
-        return route_of(its.file_layout, its.stored, its.file_chosen, *self._costs, staged=its.staged)
+        request = self.request
+        return route_of(request.file_layout, request.stored, request.file_chosen, *self._costs, staged=request.staged)
 
     def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
         if self.in_runs:
             for turn in self._route.rounds():
-                yield reads(turn, device, self.request.file_chosen, self.limit)
+                yield round_reads(turn, device, self.request.file_chosen, self.limit)
 
     @cached_property
     def _exchanges(self) -> list[Plan]:
         """Return the relayouts, in order: of each round, or of all that a library has read."""
-        its, costs = self.request, self._costs
+        request, costs = self.request, self._costs
         if self.in_runs:
-            turns = [turn for turn in self._route.rounds() if not stays(turn)]
-            return [_planned(turn.shape(), its.stored.dtype, turn.target(), turn.source(), costs) for turn in turns]
-        if self.chunks is None or self.mesh.size == 1 or self._made == its.file_layout:
+            turns = [turn for turn in self._route.rounds() if not is_direct(turn)]
+            return [
+                _planned(turn.shape(), request.stored.dtype, turn.target(), turn.source(), costs) for turn in turns
+            ]
+        if self.chunks is None or self.mesh.size == 1 or self._read_layout == request.file_layout:
             return []
-        return [_planned(its.file_chosen.box, its.dtype, self._made, its.file_layout, costs)]
+        return [_planned(request.file_chosen.box, request.dtype, self._read_layout, request.file_layout, costs)]
 
     @property
-    def _made(self) -> Layout:
+    def _read_layout(self) -> Layout:
         """The layout of what a library reads."""
         assert self.chunks is not None
         return layout_by_chunks(self.request.file_chosen, self.mesh, self.chunks)
@@ -333,20 +335,22 @@ class ArrayPlan:
     def _scratch(self, device: int) -> int:
         """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
-        kept = 0
+        extra = 0
         if self.chunks is not None and self._exchanges:  # what is read is a tensor of its own
-            kept = prod(self._made.block_shape(self.request.file_chosen.box, device)) * self.request.dtype.itemsize
+            extra = (
+                prod(self._read_layout.block_shape(self.request.file_chosen.box, device)) * self.request.dtype.itemsize
+            )
         elif self.in_runs and (self.request.staged or self.request.file_chosen.has_steps) and not self._exchanges:
             blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
-            most = max(map(prod, blocks), default=0)
-            kept = most * self.request.stored.dtype.itemsize
-        return max(peaks, default=0) + kept
+            largest = max(map(prod, blocks), default=0)
+            extra = largest * self.request.stored.dtype.itemsize
+        return max(peaks, default=0) + extra
 
     def __str__(self) -> str:
-        asked = self.request
-        stored, chosen = asked.stored, asked.chosen
+        request = self.request
+        stored, chosen = request.stored, request.chosen
         shape = chosen.shape if chosen.takes_all else f"{chosen.result} of {stored.shape}"
-        to = asked.layout.specs_text
+        to = request.layout.specs_text
         text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
         if self.small:
             return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"
@@ -355,7 +359,7 @@ class ArrayPlan:
         if not self._exchanges:
             return text + "each device reads its block"
         first = next(self._route.rounds()).target().sharding_specs
-        read = specs_text([each if isinstance(each, str) else tuple(each) for each in first])  # without its boundaries
+        read = specs_text([spec if isinstance(spec, str) else tuple(spec) for spec in first])  # without its boundaries
         return text + f"read as {read}, exchanged in {counted(len(self._exchanges), 'round')}"
 
 
@@ -364,10 +368,10 @@ def _device_of(mesh: Mesh, rank: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _Costs) -> Plan:
+def _cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _ReadCosts) -> Plan:
     return plan_relayout(shape, dtype, pair[0], pair[1], *costs)
 
 
-def _planned(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _Costs) -> Plan:
+def _planned(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _ReadCosts) -> Plan:
     """Return the plan of a relayout; rounds that are alike have the same one."""
     return _cached(shape, dtype, (source, target, id(source.mesh), id(target.mesh)), costs)

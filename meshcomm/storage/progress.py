@@ -31,9 +31,9 @@ class Progress:
         self._done, self._scale = 0.0, 1.0
         self._width = 0
 
-    def expect(self, total: int, own: int) -> None:
-        """Say that this rank is about to read or write *own* bytes of *total* that all ranks do."""
-        self._scale = total / own if own else 1.0
+    def expect(self, total: int, nbytes: int) -> None:
+        """Say that this rank is about to read or write *nbytes* of the *total* that all ranks do."""
+        self._scale = total / nbytes if nbytes else 1.0
 
     def steps(self, data: Bytes, offset: int) -> Iterator[tuple[Bytes, int]]:
         """Yield *data* in steps, each with its offset in the file; the line is written between them."""
@@ -42,9 +42,9 @@ class Progress:
             yield step, offset + start
             self.add(len(step))
 
-    def add(self, own: int) -> None:
+    def add(self, nbytes: int) -> None:
         """Say that this rank has read or written so many bytes more."""
-        self._done = min(self._done + own * self._scale, self._total)
+        self._done = min(self._done + nbytes * self._scale, self._total)
         now = time.monotonic()
         if now - self._began > PROGRESS_AFTER and now - self._shown >= PROGRESS_EVERY:
             self._shown = now
@@ -72,9 +72,9 @@ class _Shows(Protocol):
 
 
 @contextmanager
-def showing(opened: _Shows, verb: str, path: object, total: int, here: Session) -> Iterator[None]:
+def showing(opened: _Shows, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
     """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
-    if not sys.stderr.isatty() or here.position:
+    if not sys.stderr.isatty() or session.position:
         yield
         return
     opened.progress = Progress(verb, path, total)

@@ -16,7 +16,7 @@ from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.decoding import decode
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.small import batches
-from meshcomm.storage.transfer import Opened, TensorReader, convert, reading_costs, route_of
+from meshcomm.storage.transfer import OpenFiles, TensorReader, convert, reading_costs, route_of
 
 
 class ArraysReader:
@@ -27,28 +27,28 @@ class ArraysReader:
 
     def __init__(self, requests: Sequence[ArrayRequest], limit: int | None) -> None:
         self.requests, self._limit = requests, limit
-        self.names = [each.name for each in requests]
-        self.nbytes = sum(each.nbytes for each in requests)
-        self._small = [number for number, each in enumerate(requests) if each.read_by_one]
-        self._large = [number for number, each in enumerate(requests) if not each.read_by_one]
+        self.names = [request.name for request in requests]
+        self.nbytes = sum(request.nbytes for request in requests)
+        self._small = [number for number, request in enumerate(requests) if request.read_by_one]
+        self._large = [number for number, request in enumerate(requests) if not request.read_by_one]
         self._batches = list(batches((requests[number].stored for number in self._small), limit))
         self._readers: dict[int, TensorReader] = {}
 
-    def fill(self, targets: Sequence[DTensor], opened: Opened, here: Session) -> None:
+    def fill(self, targets: Sequence[DTensor], opened: OpenFiles, session: Session) -> None:
         """Fill the *targets*, one for each request. Collective over the team: all its ranks have to make the call."""
         left = iter(self._small)
         for batch in self._batches:
             opened.settled = False
-            packed = np.zeros(batch.nbytes, np.uint8) if here.position else batch.read(opened)
+            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
             opened.before_sending()
-            here.broadcast(packed)
+            session.broadcast(packed)
             for array, number in zip(batch.unpacked(packed), left, strict=False):  # in this order
                 self._decoded(number, targets[number], opened, partial(self._put, array))
         for number in self._large:
             self._decoded(number, targets[number], opened, self._read)
 
     def _decoded(
-        self, number: int, target: DTensor, opened: Opened, fill: Callable[[int, DTensor, Opened], None]
+        self, number: int, target: DTensor, opened: OpenFiles, fill: Callable[[int, DTensor, OpenFiles], None]
     ) -> None:
         """Let *fill* fill *target*, or if it has a coding, a tensor as in the file, which is decoded then."""
         request = self.requests[number]
@@ -60,14 +60,14 @@ class ArraysReader:
         with opened.trying():
             on_blocks(partial(decode, coding=request.coding, limit=self._limit), encoded, target)
 
-    def _put(self, array: Array, number: int, target: DTensor, _: Opened) -> None:
+    def _put(self, array: Array, number: int, target: DTensor, _: OpenFiles) -> None:
         """Write what is requested of a whole *array*, which all ranks have, to *target*."""
         request = self.requests[number]
         whole = array.T if request.stored.fortran else array
         if request.block_box is not None:
             convert(cut_out(whole[request.numpy_index], request.block_box), target._block)
 
-    def _read(self, number: int, target: DTensor, opened: Opened) -> None:
+    def _read(self, number: int, target: DTensor, opened: OpenFiles) -> None:
         """Fill *target* with a large array. Collective over its mesh; all ranks of the call have to make it."""
         request, into = self.requests[number], target
         stored, chosen = request.stored, request.file_chosen

@@ -25,14 +25,14 @@ from meshcomm.storage.formats import zarr_library
 from meshcomm.storage.formats.hdf5_write import Hdf5Writer
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.meshes import cut_along
-from meshcomm.storage.save import Content, Saving, run
+from meshcomm.storage.save import Content, Saving, run_save
 from meshcomm.storage.selection import Selection, box_of, boxes
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.transfer import OpenFiles, write_tensor
 
 
 class Box(NamedTuple):
-    """Where a tensor goes: from which index on along each axis of the array, whose *shape* is that of the whole."""
+    """A tensor, its *start* along each axis of the array in the file, and the *shape* of that array."""
 
     tensor: DTensor
     start: Shape
@@ -49,12 +49,12 @@ def save_boxes(path: Path, boxes: Mapping[str, Box], mesh: Mesh, limit: int | No
 
     Parameters
     ----------
-    path: of a file or store that has the arrays
-    boxes: by the names of the arrays; shapes, starts and dtypes fit
-    mesh: one with the ranks of all tensors
-    limit: bytes that a rank may use beyond its blocks
+    path: path of the file or store with the arrays
+    boxes: one box for each array, by name; shape, start and dtype fit the array
+    mesh: mesh over the ranks of all tensors
+    limit: scratch limit of a rank, in bytes
     """
-    run("save", _BoxSaving(path, boxes, mesh), limit)
+    run_save("save", _BoxSaving(path, boxes, mesh), limit)
 
 
 class _BoxSaving(Saving):
@@ -80,22 +80,22 @@ class _BoxSaving(Saving):
     @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
         path = resolved(self.path)
-        found = contents(path)
+        file_contents = contents(path)
         if not path.is_dir():
             self._active = self.writer(path, *self.content, mode="a")
             self._active.begin()
         locations = []
         for name, box in self._boxes.items():
             in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
-            locations.append((in_runs or found.arrays[name]).told())
+            locations.append((in_runs or file_contents.arrays[name]).as_json())
         return str(path), locations
 
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        with here.exchanging():
-            for each in stored:
-                self._write(each, self._boxes[each.name], opened, limit)
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+        with session.exchanging():
+            for array in stored:
+                self._write(array, self._boxes[array.name], opened, limit)
 
-    def _write(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
+    def _write(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""
         tensor, chosen = box.tensor, box.chosen
         if not prod(tensor.shape):
@@ -114,7 +114,7 @@ class _BoxSaving(Saving):
         else:
             self._write_by_first(stored, box, opened, limit)
 
-    def _write_by_first(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
+    def _write_by_first(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
         tensor, chunk = box.tensor, stored.chunks and stored.chunks.shape
         for start, lengths in boxes(tensor.shape, tensor.dtype.itemsize, limit or DEFAULT_SCRATCH, chunk):

@@ -31,7 +31,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import get_default_mesh
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.decoding import Coding, coding_of
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.meshes import check_limits
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import is_small
@@ -145,7 +145,7 @@ class LoadRequest(NamedTuple):
         return f"load from {quote(str(self.path))}{names}, {options}, check={self.check}"
 
     def key(self, mesh: Mesh, meshes: list[Mesh]) -> Hashable:
-        """Return what tells the call from others; None if something in it may change, or cannot be told.
+        """Return the cache key of the call; None if one of its arguments may change, or has no exact text.
 
         *mesh* has the ranks, *meshes* are those of layouts. They count by their identity: equal ones may be open at
         once, and tensors belong to one. Without a layout and a default mesh, each call makes one.
@@ -157,39 +157,41 @@ class LoadRequest(NamedTuple):
             return None
         layouts = tuple(self.layout.items()) if isinstance(self.layout, Mapping) else self.layout
         makes = self.layout is None and get_default_mesh() is None
-        known = mesh if makes else (id(mesh), *map(id, meshes))
-        return known, layouts, str(self.path), self.names, repr((self.slices, *self[5:]))
+        mesh_key = mesh if makes else (id(mesh), *map(id, meshes))
+        return mesh_key, layouts, str(self.path), self.names, repr((self.slices, *self[5:]))
 
-    def arrays(self, found: Contents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
+    def arrays(self, contents: FileContents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
         """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing.
 
         *warns* says to warn of what the file has, but is left out, if the call asks for all of it.
         """
-        if warns and self.leaves_out(found):
-            warn(f"{self.path}: {_left_out_text(found)}")
+        if warns and self.leaves_out(contents):
+            warn(f"{self.path}: {_left_out_text(contents)}")
         finds = isinstance(self.layout, FindsLayouts)  # once: it takes long
         if finds:
-            say_unused(self.layout, list(found.arrays), strict=self.strict is True, warns=warns)  # type: ignore[arg-type]
+            say_unused(self.layout, list(contents.arrays), strict=self.strict is True, warns=warns)  # type: ignore[arg-type]
         for what, named in (("slices", self.slices), ("layout", self.layout)):
             if isinstance(named, Mapping) and not isinstance(named, FindsLayouts):
-                self._refuse_unknown(what, [name for name in named if name not in found.arrays], found)
-        names = self._names_in(found)
-        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names, mesh)
+                self._refuse_unknown(what, [name for name in named if name not in contents.arrays], contents)
+        names = self._names_in(contents)
+        outs = None if self.out is None else _outs(self.out, list(contents.arrays) if names is None else names, mesh)
         return [
-            self._array(found, name, mesh, None if outs is None else outs[name], finds=finds)
-            for name in self._chosen_names(found, names, outs)
+            self._array(contents, name, mesh, None if outs is None else outs[name], finds=finds)
+            for name in self._chosen_names(contents, names, outs)
         ]
 
-    def leaves_out(self, found: Contents) -> bool:
+    def leaves_out(self, contents: FileContents) -> bool:
         """Return whether the call asks for all that the file has, and does not get some of it."""
-        return bool(found.left_out and found.arrays) and self.names is None and self.out is None
+        return bool(contents.left_out and contents.arrays) and self.names is None and self.out is None
 
-    def _array(self, found: Contents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool) -> ArrayRequest:
-        stored = found.arrays[name]
+    def _array(
+        self, contents: FileContents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool
+    ) -> ArrayRequest:
+        stored = contents.arrays[name]
         shape = stored.array_shape
         index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
         chosen = all_of(shape) if index is None else _selected(name, shape, index)
-        coding = coding_of(found.attributes.get(name, {}), stored.dtype) if self.decode else None
+        coding = coding_of(contents.attributes.get(name, {}), stored.dtype) if self.decode else None
         dtype = stored.dtype if coding is None else coding.dtype
         if self.dtype is not None:  # a str gets the length that the values need
             dtype = np.empty(0, dtype).astype(as_dtype(self.dtype)).dtype
@@ -200,39 +202,41 @@ class LoadRequest(NamedTuple):
         layout = layout or Layout.replicated(mesh, len(chosen.result))
         return ArrayRequest(stored, chosen, layout, dtype, coding, out, out is None)
 
-    def _names_in(self, found: Contents) -> list[str] | None:
+    def _names_in(self, contents: FileContents) -> list[str] | None:
         """Return the names that the call gives, or those in the file that match its pattern; None without either."""
         pattern = self.names
         if not isinstance(pattern, re.Pattern):
             return None if pattern is None else list(pattern)
-        names = [name for name in found.arrays if pattern.match(name)]
+        names = [name for name in contents.arrays if pattern.match(name)]
         if not names:
-            self._refuse(f"no array that matches {quote(pattern.pattern)}", found)
+            self._refuse(f"no array that matches {quote(pattern.pattern)}", contents)
         return names
 
-    def _chosen_names(self, found: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None) -> list[str]:
+    def _chosen_names(
+        self, contents: FileContents, names: list[str] | None, outs: Mapping[str, DTensor] | None
+    ) -> list[str]:
         if names is not None and outs is not None:
             missing = [name for name in names if name not in outs]
             if missing:
                 has = quote(list(outs))
                 raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
         if names is None:
-            names = list(found.arrays if outs is None else outs)
+            names = list(contents.arrays if outs is None else outs)
         if outs is None or self.strict is not False:
-            self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
-        if not found.arrays and found.left_out:
-            raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(found)}")
-        return [name for name in names if name in found.arrays]
+            self._refuse_unknown("", [name for name in names if name not in contents.arrays], contents)
+        if not contents.arrays and contents.left_out:
+            raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(contents)}")
+        return [name for name in names if name in contents.arrays]
 
-    def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
-        why = found.why_not(names[0]) if names else None
+    def _refuse_unknown(self, what: str, names: list[str], contents: FileContents) -> None:
+        why = contents.why_not(names[0]) if names else None
         if why is not None:
             raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
         if names:
-            self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
+            self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), contents)
 
-    def _refuse(self, what: str, found: Contents) -> NoReturn:
-        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(found.arrays)[:SHOWN])}")
+    def _refuse(self, what: str, contents: FileContents) -> NoReturn:
+        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(contents.arrays)[:SHOWN])}")
         error.unknown_name = True
         raise error
 
@@ -256,12 +260,12 @@ class LoadRequest(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], found: Contents, mesh: Mesh) -> Json:
+    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> Json:
         """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
-        if self.names is None and found.node is not None:
-            return rebuilt(found.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
+        if self.names is None and contents.node is not None:
+            return rebuilt(contents.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
 
 
@@ -272,7 +276,7 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
     if isinstance(layout, Layout):
         return [layout.mesh]
     layouts = layout.values() if isinstance(layout, Mapping) else []
-    return [each.mesh for each in layouts if isinstance(each, Layout)]
+    return [item.mesh for item in layouts if isinstance(item, Layout)]
 
 
 def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) -> LoadRequest:
@@ -287,12 +291,12 @@ def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) 
         raise TypeError(f"names is a list of names, not the text {quote(names)}")
     if not isinstance(names, re.Pattern | Iterable | None):
         raise TypeError(f"names must be the names of tensors, or a compiled pattern, not {quote(names)}")
-    kept = names if names is None or isinstance(names, re.Pattern) else tuple(names)
-    return LoadRequest(where, layout, kept, *options)
+    selected_names = names if names is None or isinstance(names, re.Pattern) else tuple(names)
+    return LoadRequest(where, layout, selected_names, *options)
 
 
 def _is_plain(index: object) -> bool:
-    """Return whether the repr of an index, or of a dict of them, tells it from all others."""
+    """Return whether the repr of an index, or of a dict of them, is unique."""
     if isinstance(index, tuple):
         return all(map(_is_plain, index))
     if isinstance(index, dict):
@@ -344,7 +348,7 @@ def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
     return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
 
 
-def _left_out_text(found: Contents) -> str:
+def _left_out_text(contents: FileContents) -> str:
     """Return what the file has, but cannot be loaded, for people."""
-    texts = [f"{quote(name)} ({why})" for name, why in found.left_out.items()]
+    texts = [f"{quote(name)} ({why})" for name, why in contents.left_out.items()]
     return f"{some_of(texts, SHOWN)} {'is' if len(texts) == 1 else 'are'} left out"

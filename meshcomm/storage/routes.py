@@ -53,11 +53,11 @@ compromise, not measured."""
 class Route(NamedTuple):
     """How a tensor gets from its blocks to a file, or from a file to its blocks.
 
-    *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
-    says whether the axes after it become whole, *even* whether axes that are dealt get the usual cut. *chunk* is
-    the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
-    be a box of the array in the file, which has the shape *full*. Borders of the blocks along *cut* are at multiples
-    of *grain*, and *merged* blocks go to one device.
+    *cut* is the axis that gets the mesh dimensions *extra* before the file is touched, or None. *moved* says whether
+    the axes after it become whole, *even* whether block-cyclic axes are cut into contiguous blocks. *chunk* is the
+    length of a round along each axis: of a block, or of the whole axis if that is made contiguous. The tensor may be a
+    box of the array in the file, of shape *full*. Borders of the blocks along *cut* are at multiples of *grain*, and
+    *merged* blocks go to one device.
     """
 
     layout: Layout
@@ -84,20 +84,20 @@ class Route(NamedTuple):
 
     def rounds(self) -> "Iterator[Round]":
         """Yield the rounds, the same on all devices."""
-        lengths = [n if self.deals(axis) else longest(self, axis) for axis, n in enumerate(self.shape)]
+        lengths = [n if self.is_made_contiguous(axis) else longest(self, axis) for axis, n in enumerate(self.shape)]
         counts = [range(-(-n // m)) for n, m in zip(lengths, self.chunk, strict=True)]
         for numbers in product(*counts):
             yield Round(self, numbers)
 
-    def is_dealt(self, axis: int) -> bool:
-        """Return whether *axis* is dealt round. One that is `Cyclic` is not, if no device gets a second run of it."""
+    def is_cyclic(self, axis: int) -> bool:
+        """Return whether *axis* is block-cyclic, and some device has several runs of it."""
         return not self.layout.cut(axis, self.shape[axis]).is_consecutive
 
-    def deals(self, axis: int) -> bool:
-        """Return whether *axis* is dealt round before, and gets the usual cut."""
-        return self.even and self.is_dealt(axis)
+    def is_made_contiguous(self, axis: int) -> bool:
+        """Return whether *axis* is block-cyclic before, and cut into contiguous blocks after."""
+        return self.even and self.is_cyclic(axis)
 
-    def opens(self, axis: int) -> bool:
+    def gathers(self, axis: int) -> bool:
         """Return whether *axis* becomes whole."""
         return self.moved and self.cut is not None and axis > self.cut
 
@@ -108,10 +108,10 @@ class Route(NamedTuple):
         """
         mesh = self.layout.mesh
         coords = zip(mesh.dim_names, mesh.coords(device), strict=True)
-        return all(coordinate == 0 for name, coordinate in coords if name not in self.kept)
+        return all(coordinate == 0 for name, coordinate in coords if name not in self.distinct_dims)
 
     @property
-    def kept(self) -> set[str]:
+    def distinct_dims(self) -> set[str]:
         """The mesh dimensions along which blocks differ."""
         return used(self.layout) | set(self.extra)
 
@@ -125,7 +125,7 @@ class Round(NamedTuple):
     def shape(self) -> Shape:
         """Return the shape of the tensor that this round takes, from all blocks together."""
         return tuple(
-            stop - start if self.route.deals(axis) else sum(self.sizes(axis))
+            stop - start if self.route.is_made_contiguous(axis) else sum(self.sizes(axis))
             for axis, (start, stop) in enumerate(map(self._bounds, range(len(self.numbers)), self.route.shape))
         )
 
@@ -160,7 +160,7 @@ class Round(NamedTuple):
         """Return the indices within block *number* along *axis*."""
         route, n = self.route, self.route.shape[axis]
         cut = route.layout.cut(axis, n)
-        if route.deals(axis):
+        if route.is_made_contiguous(axis):
             start, stop = (int(cut.before(one(number), end)[0]) for end in self._bounds(axis, n))
             return start, stop
         return self._bounds(axis, int(cut.lengths(one(number))[0]))
@@ -168,16 +168,16 @@ class Round(NamedTuple):
     def _intervals(self, axis: int, number: int, device: int) -> list[Interval]:
         route, n = self.route, self.route.shape[axis]
         start, stop = self._bounds(axis, n)
-        if route.opens(axis):
-            return [(start, stop)] if route.deals(axis) else self._opened(axis)
+        if route.gathers(axis):
+            return [(start, stop)] if route.is_made_contiguous(axis) else self._opened(axis)
         cut = route.layout.cut(axis, n)
         if axis == route.cut and route.exchanges:
             borders, at = _borders(self), number * route.extra_blocks + self._extra_number(device)
             first, last = borders[at], borders[at + 1]
             if first == last:
                 return []
-            return [(start + first, start + last)] if route.deals(axis) else self._between(first, last)
-        if route.deals(axis):
+            return [(start + first, start + last)] if route.is_made_contiguous(axis) else self._between(first, last)
+        if route.is_made_contiguous(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
         return cut.intervals(number, *self._local(axis, number))
@@ -187,14 +187,14 @@ class Round(NamedTuple):
         axis = self.route.cut
         assert axis is not None
         cut = self.route.layout.cut(axis, self.route.shape[axis])
-        offsets, found = list(accumulate(self.sizes(axis), initial=0)), []
+        offsets, intervals = list(accumulate(self.sizes(axis), initial=0)), []
         for k in range(bisect_right(offsets, first) - 1, cut.blocks):
             if offsets[k] >= last:
                 break
             start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
             begin = self._local(axis, k)[0]
-            found += cut.intervals(k, begin + start, begin + stop)
-        return found
+            intervals += cut.intervals(k, begin + start, begin + stop)
+        return intervals
 
     def _opened(self, axis: int) -> list[Interval]:
         """Return what all blocks together have along *axis*, in the order of the relaid tensor."""
@@ -202,7 +202,7 @@ class Round(NamedTuple):
         if self.takes_all(axis):
             return [(0, cut.length)]
         numbers = range(cut.blocks)
-        return [found for k in numbers for found in cut.intervals(k, *self._local(axis, k))]
+        return [interval for k in numbers for interval in cut.intervals(k, *self._local(axis, k))]
 
     def takes_all(self, axis: int) -> bool:
         """Return whether the round takes all elements of each block along *axis*."""
@@ -222,7 +222,7 @@ def _source(turn: Round, mesh: int) -> Layout:
     """Return `Round.source`. Equal layouts may be on different meshes; the result is on that with the id *mesh*."""
     axes: list[Names] = []
     for axis, names in enumerate(turn.route.layout.axes):
-        if not names or turn.route.deals(axis) or (turn.takes_all(axis) and axis != turn.route.cut):
+        if not names or turn.route.is_made_contiguous(axis) or (turn.takes_all(axis) and axis != turn.route.cut):
             axes.append(names)
         else:
             boundaries = list(accumulate(turn.sizes(axis), initial=0))
@@ -234,12 +234,12 @@ def _source(turn: Round, mesh: int) -> Layout:
 def _target(turn: Round, mesh: int) -> Layout:
     route, axes = turn.route, list(turn.source().axes)
     for axis, names in enumerate(axes):
-        if route.opens(axis):
+        if route.gathers(axis):
             axes[axis] = ()
         elif axis == route.cut and route.exchanges:
             borders = _borders(turn)
             axes[axis] = cut_at((*names, *route.extra), list(borders), borders[-1])
-        elif route.deals(axis):
+        elif route.is_made_contiguous(axis):
             axes[axis] = tuple(names)
     return Layout(axes, route.layout.mesh)
 
@@ -251,16 +251,16 @@ def _borders(turn: Round) -> tuple[int, ...]:
     assert axis is not None
     n = route.shape[axis]
     cut = route.layout.cut(axis, n)
-    if route.deals(axis):
+    if route.is_made_contiguous(axis):
         start, stop = turn._bounds(axis, n)
-        found = _shares(start, stop - start, cut.blocks * route.extra_blocks, route.grain)
+        borders = _shares(start, stop - start, cut.blocks * route.extra_blocks, route.grain)
     else:
-        found = [0]
+        borders = [0]
         for k, size in enumerate(turn.sizes(axis)):
-            first = 0 if route.is_dealt(axis) else cut.undealt.start(k) + turn._local(axis, k)[0]
-            found += [found[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
-    blocks, each = len(found) - 1, route.merged
-    return tuple(found[min(-(-number // each) * each, blocks)] for number in range(blocks + 1))
+            first = 0 if route.is_cyclic(axis) else cut.undealt.start(k) + turn._local(axis, k)[0]
+            borders += [borders[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
+    blocks, merged = len(borders) - 1, route.merged
+    return tuple(borders[min(-(-number // merged) * merged, blocks)] for number in range(blocks + 1))
 
 
 def _shares(first: int, size: int, blocks: int, grain: int) -> list[int]:
@@ -329,12 +329,12 @@ def choose_route(
 
     Parameters
     ----------
-    layout, shape, itemsize: of the tensor
-    limit: bytes that a device may use beyond its block
-    machine: the costs
-    full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
-    staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
-    unit: bytes of the file; where the axis is cut anew, borders are at its multiples, or at those of a smaller one
+    layout, shape, itemsize: layout, shape and bytes per element of the tensor
+    limit: scratch limit of a device, in bytes
+    machine: cost model
+    full: shape of the array in the file, of which the tensor is a box; by default the shape of the tensor
+    staged: whether elements change on the way, and go through scratch even if nothing is exchanged
+    unit: storage unit of the file, in bytes; new borders are at its multiples, or at those of a smaller unit
 
     >>> from meshcomm.core.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
@@ -357,7 +357,7 @@ def _chosen(
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
     plain = Route(layout, shape, itemsize, None, (), False, False, shape, file)
     routes = []
-    for even in (False, True) if any(map(plain.is_dealt, range(len(shape)))) else (False,):
+    for even in (False, True) if any(map(plain.is_cyclic, range(len(shape)))) else (False,):
         routes.append(plain._replace(even=even))
         for axis in range(len(shape)):
             later = tuple(name for names in layout.axes[axis + 1 :] for name in names)
@@ -375,10 +375,10 @@ def _grain(route: Route, unit: int, limit: int) -> int:
 
     The unit is halved, down to a page, until that happens neither to the shares nor to what a round takes of them.
     """
-    if route.cut is None or route.is_dealt(route.cut):
+    if route.cut is None or route.is_cyclic(route.cut):
         return 1
     after = range(route.cut + 1, len(route.shape))
-    if not all(route.opens(axis) or not route.layout.axes[axis] for axis in after):
+    if not all(route.gathers(axis) or not route.layout.axes[axis] for axis in after):
         return 1
     row = prod(route.full[axis] for axis in after) * route.itemsize
     share = longest(route, route.cut) // route.extra_blocks
@@ -391,26 +391,26 @@ def _grain(route: Route, unit: int, limit: int) -> int:
 def _with_few_openers(route: Route, machine: Machine) -> Route:
     """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
 
-    Blocks are merged along the cut axis, or the first one that is sharded. If it is dealt and stays so, nothing is.
+    Blocks are merged along the cut axis, or else the first sharded axis; not along an axis that stays block-cyclic.
     """
     mesh = route.layout.mesh
     if mesh.size <= MOST_OPENERS:
         return route
     sharded = [axis for axis, blocks in enumerate(route.layout.shape) if blocks > 1]
     axis = route.cut if route.cut is not None else sharded[0] if sharded else None
-    if axis is None or (route.is_dealt(axis) and not route.even):
+    if axis is None or (route.is_cyclic(axis) and not route.even):
         return route
     devices = np.arange(mesh.size, dtype=np.intp)
     nodes = machine.node_of(np.array(mesh.ranks, dtype=np.intp))
     coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
-    own = np.ones(mesh.size, dtype=bool)
-    for name in set(mesh.dim_names) - route.kept:
-        own &= coordinates[name] == 0
+    owners = np.ones(mesh.size, dtype=bool)
+    for name in set(mesh.dim_names) - route.distinct_dims:
+        owners &= coordinates[name] == 0
     numbers = numbers_of(route.layout, devices)[:, axis]
     for name in route.extra:
         numbers = numbers * mesh.dim_size(name) + coordinates[name]
     merged = 1
-    while merged <= numbers.max() and np.bincount(nodes[own & (numbers % merged == 0)]).max() > MOST_OPENERS:
+    while merged <= numbers.max() and np.bincount(nodes[owners & (numbers % merged == 0)]).max() > MOST_OPENERS:
         merged *= 2
     return route if merged == 1 else route._replace(cut=axis, merged=merged)
 
@@ -425,9 +425,9 @@ def _target_lengths(route: Route) -> list[int]:
     lengths = []
     for axis, n in enumerate(route.shape):
         blocks = route.extra_blocks if axis == route.cut else 1
-        if route.opens(axis):
+        if route.gathers(axis):
             lengths.append(n)
-        elif route.deals(axis):
+        elif route.is_made_contiguous(axis):
             lengths.append(-(-n // (blocks * route.layout.shape[axis])))
         else:
             lengths.append(-(-longest(route, axis) // blocks))
@@ -437,7 +437,7 @@ def _target_lengths(route: Route) -> list[int]:
 
 
 def _seconds(route: Route, machine: Machine) -> float:
-    """Return how long the device takes that has most to do."""
+    """Return the seconds that the slowest device takes."""
     size, calls, whole, read = 1, 1, True, 1
     for axis, length in reversed(list(enumerate(_target_lengths(route)))):
         size, n = size * length, route.full[axis]
@@ -454,14 +454,16 @@ def _seconds(route: Route, machine: Machine) -> float:
 
 
 def _spanned(route: Route) -> int:
-    """Return from how many blocks the shares come, at most, that are merged to one."""
-    each, merged = route.extra_blocks, route.merged
-    return 1 if each % merged == 0 else merged // each if merged % each == 0 else merged // each + 2
+    """Return the largest number of blocks with shares in one merged block."""
+    shares, merged = route.extra_blocks, route.merged
+    return 1 if shares % merged == 0 else merged // shares if merged % shares == 0 else merged // shares + 2
 
 
 def _whole(route: Route) -> Shape:
     """Return how much a round takes along each axis if there is one round."""
-    return tuple(max(1, n if route.deals(axis) else longest(route, axis)) for axis, n in enumerate(route.shape))
+    return tuple(
+        max(1, n if route.is_made_contiguous(axis) else longest(route, axis)) for axis, n in enumerate(route.shape)
+    )
 
 
 def _chunk(route: Route, limit: int) -> Shape:
@@ -471,16 +473,16 @@ def _chunk(route: Route, limit: int) -> Shape:
         size = prod(lengths[axis:]) * route.itemsize
         if size <= limit:
             break
-        most = max(1, limit * lengths[axis] // size)
+        length = max(1, limit * lengths[axis] // size)
         if axis == route.cut:
-            share, spanned = most // route.merged - route.grain + 1, _spanned(route)
-            most = share * route.extra_blocks if share > 0 else max(1, most // spanned)
-            most = most // route.grain * route.grain or most
+            share, spanned = length // route.merged - route.grain + 1, _spanned(route)
+            length = share * route.extra_blocks if share > 0 else max(1, length // spanned)
+            length = length // route.grain * route.grain or length
             limit = max(1, limit // spanned)
-        if route.deals(axis):
+        if route.is_made_contiguous(axis):
             cut = route.layout.cut(axis, route.shape[axis])
-            most = max(1, most * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0
-        chunk[axis] = min(chunk[axis], most)
+            length = max(1, length * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0
+        chunk[axis] = min(chunk[axis], length)
         lengths[axis] = 1
         if chunk[axis] > 1:
             break

@@ -27,16 +27,16 @@ from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece, joined
-from meshcomm.storage.chunked import Encoded, Placed, write_chunks
+from meshcomm.storage.chunked import ChunkLocation, EncodedChunk, write_chunks
 from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
-from meshcomm.storage.formats.base import Described, Writer
+from meshcomm.storage.formats.base import ArrayToSave, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
-from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, told_pieces, write_tensor
+from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, write_tensor
 from meshcomm.storage.trees import flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
@@ -95,32 +95,32 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    save_with(path, tree, Options(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
+    save_with(path, tree, SaveOptions(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
 
 
-def save_with(path: PathLike, tree: object, options: Options, limit: int | None = None) -> None:
+def save_with(path: PathLike, tree: object, options: SaveOptions, limit: int | None = None) -> None:
     """Save *tree* with these options: `save` explains them. Collective over the meshes of the tensors.
 
     Parameters
     ----------
     path, tree: as for `save`
-    options: with the names of axes that may grow, which `save` has not
-    limit: bytes that a rank may use beyond its blocks
+    options: options of `save`, and the names of axes that may grow
+    limit: scratch limit of a rank, in bytes
     """
-    run("save", _agreed_saving("save", path, tree, options, limit), limit)
+    run_save("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
-def run(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
+def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
     """Do all of a save. Collective over its mesh. *doing* is what a terminal shows: a verb, and a path."""
     verb, path = doing or ("saving", saving.path)
 
-    def steps(here: Session) -> None:
+    def steps(session: Session) -> None:
         try:
-            base, stored = saving.begin(here)
-            opened = Opened(base, True, saving.writer.checks)
-            with showing(opened, verb, path, saving.nbytes, here), closing(opened):
-                saving.write(stored, opened, here, limit)
-            saving.end(here, opened)
+            base, stored = saving.begin(session)
+            opened = OpenFiles(base, True, saving.writer.checks)
+            with showing(opened, verb, path, saving.nbytes, session), closing(opened):
+                saving.write(stored, opened, session, limit)
+            saving.end(session, opened)
         finally:
             saving.abandon()
 
@@ -158,24 +158,24 @@ def start_save(
     >>> mc.load(path, layout).local
     array([1, 1, 1])
     """
-    options = Options(metadata, overwrite, mode, dims, chunks, compression)
+    options = SaveOptions(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
 
-    def steps(here: Session) -> SaveRequest:
+    def steps(session: Session) -> SaveRequest:
         try:
-            base, stored = saving.begin(here)
+            base, stored = saving.begin(session)
             opened = Staging(base, True, saving.writer.checks)
             opened.background = Background(max_staged_bytes)
-            opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
+            opened.max_write = min(max_staged_bytes or opened.max_write, WRITTEN_AT_ONCE)
             try:
-                saving.write(stored, opened, here, max_scratch_bytes)
+                saving.write(stored, opened, session, max_scratch_bytes)
             finally:
                 opened.background.add(opened.close, 0)
                 opened.background.finish()
         except BaseException:
             saving.abandon()
             raise
-        return SaveRequest(saving, opened, here)
+        return SaveRequest(saving, opened, session)
 
     return in_session("start_save", saving.mesh, steps) or SaveRequest(None, None, None)
 
@@ -185,8 +185,8 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
-        self._saving, self._opened, self._here = saving, opened, here
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", session: Session | None) -> None:
+        self._saving, self._opened, self._session = saving, opened, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
@@ -207,8 +207,8 @@ class SaveRequest:
         ...     time.sleep(0.001)  # compute something
         >>> request.wait()
         """
-        if self._saving is not None and self._here is not None:
-            self._here.check()
+        if self._saving is not None and self._session is not None:
+            self._session.check()
         return self._opened is None or self._opened.background.done()
 
     def wait(self) -> None:
@@ -230,11 +230,11 @@ class SaveRequest:
         self._saving = None
         _unfinished.pop(id(self), None)
 
-        def steps(here: Session) -> None:
+        def steps(session: Session) -> None:
             opened.background.join()
             opened.error = opened.error or opened.background.error
             opened.close()
-            saving.end(here, opened)
+            saving.end(session, opened)
 
         try:
             in_session("wait for a save", saving.mesh, steps)
@@ -250,7 +250,7 @@ class SaveRequest:
         if saving is not None and opened is not None:
             opened.background.join()
             saving.abandon()
-            if self._here is not None and self._here.device == 0:
+            if self._session is not None and self._session.device == 0:
                 sys.stderr.write(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it\n")
 
 
@@ -263,16 +263,16 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class Staging(Opened):
+class Staging(OpenFiles):
     """Files that a thread writes: what is to be written is copied first."""
 
     background: Background
 
-    def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+    def transfer(self, stored: Stored, byte_runs: ByteRuns, block: Bytes) -> None:
         self.background.reserve(block.nbytes)
         copy = block.copy()
         write = super().transfer
-        self.background.add(lambda: write(stored, found, copy), copy.nbytes)
+        self.background.add(lambda: write(stored, byte_runs, copy), copy.nbytes)
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         self.background.reserve(data.nbytes)
@@ -282,7 +282,7 @@ class Staging(Opened):
 
 
 def _agreed_saving(
-    operation: str, path: PathLike, tree: object, options: Options, *limits: int | None
+    operation: str, path: PathLike, tree: object, options: SaveOptions, *limits: int | None
 ) -> "TreeSaving":
     """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
@@ -297,7 +297,7 @@ def _agreed_saving(
 class Content(NamedTuple):
     """What is saved: arrays, the tree that they are in, and metadata."""
 
-    arrays: list[Described]
+    arrays: list[ArrayToSave]
     node: Json
     metadata: dict[str, Json]
 
@@ -319,7 +319,7 @@ class Saving(ABC):
         self._began = next(_numbers)
 
     @abstractmethod
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         """Write each array to where it goes. Collective over the mesh."""
 
     @property
@@ -327,10 +327,10 @@ class Saving(ABC):
         """The bytes of all arrays."""
         return sum(array.nbytes * array.steps for array in self.content.arrays)
 
-    def begin(self, here: Session) -> tuple[Path, list[Stored]]:
+    def begin(self, session: Session) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
-        base, told = here.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
-        return Path(base), [Stored.from_told(each) for each in told]
+        base, locations = session.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
+        return Path(base), [Stored.from_json(location) for location in locations]
 
     @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
@@ -343,7 +343,7 @@ class Saving(ABC):
         if self._mode == "w" and path.exists():
             self._refuse_to_lose(self._active)
         base, stored = self._active.begin()
-        return str(base), [each.told() for each in stored]
+        return str(base), [array.as_json() for array in stored]
 
     def _refuse_to_lose(self, active: Writer) -> None:
         """Raise ``FileExistsError`` if what is there must not be replaced."""
@@ -359,13 +359,13 @@ class Saving(ABC):
                 ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
                 raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
 
-    def end(self, here: Session, opened: Opened) -> None:
+    def end(self, session: Session, opened: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
-        with here.exchanging():
-            here.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = told_pieces(joined(opened.pieces), here) if self.writer.checks else []
-        here.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
+        with session.exchanging():
+            session.agree(f"all data of the save to {quote(str(self.path))}", error)
+            pieces = gathered_pieces(joined(opened.pieces), session) if self.writer.checks else []
+        session.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
@@ -379,19 +379,21 @@ class Saving(ABC):
         _complete[path] = self._began
         self._active = None
 
-    def placed(self, here: Session, name: str, chunks: list[Encoded]) -> list[Placed]:
+    def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        every: list[list[Encoded]] = here.told(chunks)
-        own = sum(map(len, every[: here.position]))
+        every: list[list[EncodedChunk]] = session.told(chunks)
+        begin = sum(map(len, every[: session.position]))
 
-        def placed() -> list[Placed]:
+        def placed() -> list[ChunkLocation]:
             assert self._active is not None
             with final_names():
-                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
+                return self._active.place(
+                    name, [(tuple(index), nbytes) for rank_chunks in every for index, nbytes in rank_chunks]
+                )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = here.looked_up(what, placed)
-        return found[own : own + len(chunks)]
+        locations: list[ChunkLocation] = session.looked_up(what, placed)
+        return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:
         """Remove what was made, unless it has its name."""
@@ -406,9 +408,11 @@ class Saving(ABC):
 
 
 class TreeSaving(Saving):
-    """A save of a tree of tensors. Those that *grows* names are snapshots, along an axis whose name it has."""
+    """A save of a tree of tensors. *grows* maps the names of snapshots to the name of the axis that grows."""
 
-    def __init__(self, path: PathLike, tree: object, options: Options, grows: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: PathLike, tree: object, options: SaveOptions, grows: Mapping[str, str] | None = None
+    ) -> None:
         node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
@@ -420,13 +424,13 @@ class TreeSaving(Saving):
             for name, leaf in leaves.items()
         }
         self._per_rank = list(nodes_per_rank(node))
-        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
-        super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
+        file_metadata, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
+        super().__init__(path, Content(arrays, node, file_metadata), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
         if not self.writer.any_tree and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
 
-    def _refuse_missing(self, options: Options) -> None:
+    def _refuse_missing(self, options: SaveOptions) -> None:
         """Raise ``TypeError`` if the format has not what the options ask for."""
         writer, suffix = self.writer, f"a {self.path.suffix} file" if self.path.suffix else "a checkpoint"
         if options.metadata and not writer.has_metadata:
@@ -441,35 +445,35 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
 
-    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        for each in stored:
-            if each.chunks is None:
-                write_tensor(self._tensors[each.name], each, opened, limit)
+    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+        for array in stored:
+            if array.chunks is None:
+                write_tensor(self._tensors[array.name], array, opened, limit)
             else:
-                placed = partial(self.placed, here, each.name)
-                write_chunks(self._tensors[each.name], each, opened, limit, placed)
+                placed = partial(self.placed, session, array.name)
+                write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = here.told_to_first([node[1][0] for node in self._per_rank])
+            every = session.told_to_first([node[1][0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
                 node[1] = [values[number] for values in every]
 
 
 def described(
-    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool, grows: Mapping[str, str]
-) -> tuple[dict[str, Json], list[Described]]:
+    tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
+) -> tuple[dict[str, Json], list[ArrayToSave]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
-    With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays. Tensors that
-    *grows* names are snapshots, one behind the other.
+    With *has_attributes*, a dict in the metadata under the name of an array has the attributes of that array. Tensors
+    named in *grows* are snapshots, one behind the other.
     """
     metadata = dict(options.metadata or {})
     arrays = []
     for name, tensor in tensors.items():
-        own = has_attributes and isinstance(metadata.get(name), Mapping)
+        has_metadata = has_attributes and isinstance(metadata.get(name), Mapping)
         shape = tensor.shape[1:] if name in grows else tensor.shape
         axes = options.dims_of(name, shape)
         arrays.append(
-            Described(
+            ArrayToSave(
                 name,
                 shape,
                 tensor.dtype,
@@ -477,7 +481,7 @@ def described(
                 axes,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
-                metadata.pop(name) if own else {},
+                metadata.pop(name) if has_metadata else {},
                 grows.get(name),
                 tuple(axis for axis in axes or () if axis in options.unlimited),
                 tensor.shape[0] if name in grows else 1,
@@ -486,7 +490,7 @@ def described(
     return metadata, arrays
 
 
-def _text_of(array: Described) -> str:
+def _text_of(array: ArrayToSave) -> str:
     """Return what ranks compare of an array."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
     keys = ("dims", "chunks", "codecs", "attributes", "unlimited")

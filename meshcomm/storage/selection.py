@@ -50,7 +50,7 @@ class Selection(NamedTuple):
     def turned(self) -> "Selection":
         """Return the same of the transpose."""
         last = len(self.shape) - 1
-        axes = (tuple(last - axis for axis in each) for each in (self.new, self.dropped))
+        axes = (tuple(last - axis for axis in numbers) for numbers in (self.new, self.dropped))
         return Selection(self.shape[::-1], self.start[::-1], self.box[::-1], self.step[::-1], *axes)
 
     def narrowed(self, axis: int, first: int, last: int) -> "Selection":
@@ -66,21 +66,21 @@ class Selection(NamedTuple):
         >>> selected((10, 4), np.s_[8:1:-3, None, -1]).numpy_index()
         (slice(8, None, -3), None, 3)
         """
-        found: list[slice | int | None] = []
+        items: list[slice | int | None] = []
         for axis, (start, n, step) in enumerate(zip(self.start, self.box, self.step, strict=True)):
             if axis in self.new:
-                found.append(None)
+                items.append(None)
             else:
-                found.append(start if axis in self.dropped else AxisSlice(start, n, step).slice)
-        return tuple(found)
+                items.append(start if axis in self.dropped else AxisSlice(start, n, step).slice)
+        return tuple(items)
 
     # Where steps are short, what lies between the elements is read, too, and left out afterwards.
 
     def spread(self, axis: int, itemsize: int) -> int:
         """Return how many elements are read along *axis* for each one that is taken."""
         step, last, row = abs(self.step[axis]), 0, 1
-        for n, length, each in zip(self.shape[:axis:-1], self.box[:axis:-1], self.step[:axis:-1], strict=True):
-            last += (length - 1) * abs(each) * row
+        for n, length, other_step in zip(self.shape[:axis:-1], self.box[:axis:-1], self.step[:axis:-1], strict=True):
+            last += (length - 1) * abs(other_step) * row
             row *= n
         return step if (step * row - last - 1) * itemsize <= READ_OVER else 1
 
@@ -91,7 +91,8 @@ class Selection(NamedTuple):
         [[(5, 9)], [(2, 3)]]
         """
         return [
-            [read for pair in its for read in self._read(axis, pair, itemsize)] for axis, its in enumerate(intervals)
+            [read for pair in axis_intervals for read in self._read(axis, pair, itemsize)]
+            for axis, axis_intervals in enumerate(intervals)
         ]
 
     def _read(self, axis: int, pair: Interval, itemsize: int) -> list[Interval]:
@@ -106,21 +107,21 @@ class Selection(NamedTuple):
 
     def taken(self, block: Array, intervals: list[list[Interval]]) -> Array:
         """Return what is taken of the *block* that was read for *intervals*."""
-        found = block
-        for axis, its in enumerate(intervals):
+        result = block
+        for axis, axis_intervals in enumerate(intervals):
             step, itemsize = self.step[axis], block.dtype.itemsize
             if step == 1 or self.spread(axis, itemsize) < abs(step):
                 continue
             indices, offset = [], 0
-            for pair in its:
+            for pair in axis_intervals:
                 ((low, high),) = self._read(axis, pair, itemsize)
                 indices.append(np.arange(*pair, dtype=np.intp) * step + (self.start[axis] - low + offset))
                 offset += high - low
-            if len(its) == 1:
-                found = found[(slice(None),) * axis + (slice(indices[0][0], None, step),)]
-            elif its:
-                found = found.take(np.concatenate(indices), axis)
-        return found
+            if len(axis_intervals) == 1:
+                result = result[(slice(None),) * axis + (slice(indices[0][0], None, step),)]
+            elif axis_intervals:
+                result = result.take(np.concatenate(indices), axis)
+        return result
 
 
 def all_of(shape: Shape) -> Selection:
@@ -133,8 +134,8 @@ def box_of(shape: Shape, start: Shape, box: Shape) -> Selection:
     return Selection(shape, start, box, (1,) * len(shape))
 
 
-def boxes(shape: Shape, itemsize: int, most: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
-    """Yield the start and the shape of boxes of at most *most* bytes; together they are the array.
+def boxes(shape: Shape, itemsize: int, max_bytes: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the start and the shape of boxes of at most *max_bytes*; together they are the array.
 
     They are of whole chunks of the shape *chunk*, if that is given; then a chunk may have more.
 
@@ -144,9 +145,9 @@ def boxes(shape: Shape, itemsize: int, most: int, chunk: Shape | None = None) ->
     steps = [max(n, 1) for n in shape]
     for axis in range(len(shape)):
         row = prod(steps[axis + 1 :]) * itemsize
-        if row * steps[axis] <= most:
+        if row * steps[axis] <= max_bytes:
             break
-        steps[axis] = max(1, most // row)
+        steps[axis] = max(1, max_bytes // row)
     if chunk is not None:
         steps = [-(-step // n) * n for step, n in zip(steps, chunk, strict=True)]
     for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
@@ -163,19 +164,19 @@ def selected(shape: Shape, index: object) -> Selection:
     """
     for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
         _refuse_lists(item, axis)
-    left, found, new, dropped = iter(shape), [], [], []
+    left, parts, new, dropped = iter(shape), [], [], []
     for axis, item in enumerate(parsed_index(index, shape)):
         if item is None:
             new.append(axis)
-            found.append((1, 0, 1, 1))
+            parts.append((1, 0, 1, 1))
         elif isinstance(item, AxisSlice):
-            found.append(
+            parts.append(
                 (next(left), item.start if item.length else 0, item.length, item.step if item.length > 1 else 1)
             )
         else:
             dropped.append(axis)
-            found.append((next(left), item, 1, 1))
-    of_shape, start, box, step = (tuple(each[k] for each in found) for k in range(4))
+            parts.append((next(left), item, 1, 1))
+    of_shape, start, box, step = (tuple(part[k] for part in parts) for k in range(4))
     return Selection(of_shape, start, box, step, tuple(new), tuple(dropped))
 
 
@@ -183,7 +184,7 @@ def _refuse_lists(item: object, axis: int) -> None:
     """Raise ``IndexError`` for a list of indices and for a mask, and say what to do instead."""
     masks = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == np.dtype(bool)
     if isinstance(item, list) and item:
-        masks = all(isinstance(each, bool | list) for each in item)
+        masks = all(isinstance(element, bool | list) for element in item)
     if not masks and not isinstance(item, list) and not getattr(item, "ndim", 0):
         return
     what = "a mask" if masks else "a list of indices"
@@ -194,20 +195,20 @@ def _refuse_lists(item: object, axis: int) -> None:
     )
 
 
-def close_runs(starts: Indices, lengths: Indices, gap: int, most: int) -> list[tuple[int, int]]:
-    """Return the runs, from one to another, that are read together: with gaps of at most *gap*, *most* in all.
+def close_runs(starts: Indices, lengths: Indices, gap: int, limit: int) -> list[tuple[int, int]]:
+    """Return the runs, from one to another, that are read together: with gaps of at most *gap*, *limit* in all.
 
     >>> close_runs(np.array([0, 10, 30]), np.array([5, 5, 5]), 5, 100)
     [(0, 2), (2, 3)]
     """
-    found, first = [], 0
+    pairs, first = [], 0
     for number in range(1, len(starts) + 1):
         if (
             number == len(starts)
             or starts[number] - starts[number - 1] - lengths[number - 1] > gap
             or starts[number] < starts[number - 1]
-            or starts[number] + lengths[number] - starts[first] > most
+            or starts[number] + lengths[number] - starts[first] > limit
         ):
-            found.append((first, number))
+            pairs.append((first, number))
             first = number
-    return found
+    return pairs

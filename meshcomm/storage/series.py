@@ -18,9 +18,9 @@ from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.formats.known import contents, writer_for
 from meshcomm.storage.load import load
 from meshcomm.storage.meshes import check_limits, common_mesh
-from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.request import meshes_of
-from meshcomm.storage.save import PathLike, TreeSaving, run
+from meshcomm.storage.save import PathLike, TreeSaving, run_save
 
 
 class Series:
@@ -34,8 +34,8 @@ class Series:
     path: its suffix says the format: ``.h5``, ``.nc`` or ``.zarr``. A file that is there goes on; of one that holds
         other arrays, too, these stay
     layouts: the layout of each tensor by its name, in which `Series` gives it back; `append` takes any layout
-    shape: of a snapshot; or a dict of shapes by name
-    dtype: of the elements; or a dict of dtypes by name
+    shape: shape of a snapshot; or a dict of shapes by name
+    dtype: dtype of the elements; or a dict of dtypes by name
     axis: the name of the axis that grows
     dims: names of the axes of a snapshot; or a dict of them by name. In netCDF and HDF5 they become dimensions
     chunks: lengths of the chunks of a snapshot; or a dict of them by name
@@ -87,8 +87,8 @@ class Series:
 
         self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", checked)
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
-        dims, chunks, compression = (_by_name(given, layouts) for given in (dims, chunks, compression))
-        self._options = Options(metadata, None, "a", dims, chunks, compression)
+        dims, chunks, compression = (_by_name(option, layouts) for option in (dims, chunks, compression))
+        self._options = SaveOptions(metadata, None, "a", dims, chunks, compression)
         self._open = True
         self._look(axis)
 
@@ -98,26 +98,30 @@ class Series:
         def look() -> Json:
             if not self.path.exists():
                 return [0, None]
-            held = contents(self.path)
-            found = held.arrays
-            missing = [name for name in self._layouts if name not in found]
-            if missing and all(found[name].shape[:1] <= (1,) for name in self._layouts if name in found):
+            file_contents = contents(self.path)
+            arrays = file_contents.arrays
+            missing = [name for name in self._layouts if name not in arrays]
+            if missing and all(arrays[name].shape[:1] <= (1,) for name in self._layouts if name in arrays):
                 return [0, None]  # none is there, or a job was killed as it added the first snapshot
             if missing:
                 raise CheckpointError(f"{self.path} has no {quote(missing[0])}, but other arrays of this series")
             for name, shape in self._shapes.items():
-                if found[name].shape[1:] != shape or not found[name].shape:
-                    raise ShapeError(f"{self.path}: {quote(name)} has {found[name].shape}; snapshots are {shape}")
-                along = held.dims.get(name, (axis,))[0]
+                if arrays[name].shape[1:] != shape or not arrays[name].shape:
+                    raise ShapeError(f"{self.path}: {quote(name)} has {arrays[name].shape}; snapshots are {shape}")
+                along = file_contents.dims.get(name, (axis,))[0]
                 if along != axis:
                     raise CheckpointError(f"{self.path}: the snapshots are along {quote(along)}, not {quote(axis)}")
-                if found[name].dtype != self._dtypes[name]:
-                    raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
-            others = [name for name in found if name not in self._layouts and held.dims.get(name, ())[:1] == (axis,)]
-            wide = next((name for name in others if len(found[name].shape) > 1), None)
+                if arrays[name].dtype != self._dtypes[name]:
+                    raise DTypeError(f"{self.path}: {quote(name)} is {arrays[name].dtype}, not {self._dtypes[name]}")
+            others = [
+                name
+                for name in arrays
+                if name not in self._layouts and file_contents.dims.get(name, ())[:1] == (axis,)
+            ]
+            wide = next((name for name in others if len(arrays[name].shape) > 1), None)
             if wide is not None:
                 raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
-            count = min(found[name].shape[0] for name in [*self._layouts, *others])
+            count = min(arrays[name].shape[0] for name in [*self._layouts, *others])
             return [count, others if count else None]
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
@@ -148,11 +152,11 @@ class Series:
         def saving() -> TreeSaving:
             self._check_open()
             tree = {name: self._checked(name, values) for name in self._layouts}
-            given = {name: value for name, value in values.items() if name not in self._layouts}
-            along = given.get(self._axis)
+            scalars = {name: value for name, value in values.items() if name not in self._layouts}
+            along = scalars.get(self._axis)
             if type(along) is int:
-                given[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
-            numbers = {name: _number(name, value)[np.newaxis] for name, value in given.items()}
+                scalars[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
+            numbers = {name: _number(name, value)[np.newaxis] for name, value in scalars.items()}
             return self._saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
 
         self._run(together("append", self._mesh, "the arguments of append", saving))
@@ -165,28 +169,28 @@ class Series:
         self._check_numbers(tuple(name for name in steps if name not in self._layouts))
         options = self._options if self._count == 0 else self._options._replace(metadata=None)
         # What has the name of the axis comes last: in zarr a snapshot is whole when it is there.
-        ordered = dict(sorted(steps.items(), key=lambda each: each[0] == self._axis))
+        ordered = dict(sorted(steps.items(), key=lambda item: item[0] == self._axis))
         return TreeSaving(self.path, {**fixed, **ordered}, options, dict.fromkeys(steps, self._axis))
 
     def _run(self, saving: TreeSaving) -> None:
         """Do all of a save. Collective over the mesh."""
-        run("append", saving, self._limit)
+        run_save("append", saving, self._limit)
         grown = [array for array in saving.content.arrays if array.grows]
         self._numbers = tuple(array.name for array in grown if array.name not in self._layouts)
         self._count += grown[0].steps
 
     def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
-            others = ", ".join(quote(each) for each in values)
+            others = ", ".join(quote(other) for other in values)
             raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {others}")
-        found = unwrapped(values[name])
-        if not isinstance(found, DTensor):
-            raise TypeError(f"{quote(name)} is a tensor, not {quote(found)}")
-        if found.shape != self._shapes[name]:
-            raise ShapeError(f"{quote(name)} has the shape {found.shape}; snapshots have {self._shapes[name]}")
-        if found.dtype != self._dtypes[name]:
-            raise DTypeError(f"{quote(name)} is {found.dtype}; snapshots are {self._dtypes[name]}")
-        return found
+        tensor = unwrapped(values[name])
+        if not isinstance(tensor, DTensor):
+            raise TypeError(f"{quote(name)} is a tensor, not {quote(tensor)}")
+        if tensor.shape != self._shapes[name]:
+            raise ShapeError(f"{quote(name)} has the shape {tensor.shape}; snapshots have {self._shapes[name]}")
+        if tensor.dtype != self._dtypes[name]:
+            raise DTypeError(f"{quote(name)} is {tensor.dtype}; snapshots are {self._dtypes[name]}")
+        return tensor
 
     def _check_numbers(self, names: tuple[str, ...]) -> None:
         had = self._numbers
@@ -212,14 +216,14 @@ class Series:
         if not 0 <= number < self._count:
             raise IndexError(f"{self.path} has {self._count} snapshots, and none with the number {index}")
         names = [*self._layouts, *(self._numbers or ())]
-        found = load(
+        loaded = load(
             self.path,
             {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._numbers or ()}},
             names=names,
             slices=dict.fromkeys(names, number),
             max_scratch_bytes=self._limit,
         )
-        return {**found, **{name: on_blocks(np.ndarray.item, found[name]) for name in self._numbers or ()}}
+        return {**loaded, **{name: on_blocks(np.ndarray.item, loaded[name]) for name in self._numbers or ()}}
 
     def close(self) -> None:
         """End the use of the series. Nothing waits to be written.
@@ -279,26 +283,26 @@ def _kinds(layouts: Mapping[str, Layout], shape: Any, dtype: Any) -> tuple[dict[
     """Return the shape and the dtype of each tensor."""
     shapes, dtypes = {}, {}
     for name, layout in layouts.items():
-        given = [value.get(name) if isinstance(value, Mapping) else value for value in (shape, dtype)]
-        if given[0] is None or given[1] is None:
-            raise ValueError(f"{'dtype' if given[1] is None else 'shape'} has nothing for {quote(name)}")
-        shapes[name], dtypes[name] = as_shape(given[0]), as_dtype(given[1])
+        pair = [value.get(name) if isinstance(value, Mapping) else value for value in (shape, dtype)]
+        if pair[0] is None or pair[1] is None:
+            raise ValueError(f"{'dtype' if pair[1] is None else 'shape'} has nothing for {quote(name)}")
+        shapes[name], dtypes[name] = as_shape(pair[0]), as_dtype(pair[1])
         if layout.ndim != len(shapes[name]):
             raise LayoutError(f"snapshots of {quote(name)} have the shape {shapes[name]}, but its layout is {layout}")
         layout.check_fits(shapes[name])
     return shapes, dtypes
 
 
-def _by_name(given: Any, names: Iterable[str]) -> Any:
+def _by_name(option: Any, names: Iterable[str]) -> Any:
     """Return an option as a dict by name: it is for tensors, and not for the numbers beside them."""
-    return given if given is None or isinstance(given, Mapping) else dict.fromkeys(names, given)
+    return option if option is None or isinstance(option, Mapping) else dict.fromkeys(names, option)
 
 
 def _number(name: str, value: object) -> Array:
     refuse_masked(value)
-    found = np.asarray(value)
-    if found.ndim or found.dtype.kind in "OTV" or isinstance(value, DTensor):
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind in "OTV" or isinstance(value, DTensor):
         raise ValueError(
             f"the series has no tensor {quote(name)}; beside its tensors, append takes numbers, not {quote(value)}"
         )
-    return found
+    return array

@@ -26,13 +26,13 @@ def number_of(name: object) -> int:
     """
     with contextlib.suppress(ValueError, KeyError):
         if isinstance(name, str):
-            found = signal.Signals["SIG" + name.removeprefix("SIG")]
+            number = signal.Signals["SIG" + name.removeprefix("SIG")]
         elif isinstance(name, int) and not isinstance(name, bool):
-            found = signal.Signals(name)
+            number = signal.Signals(name)
         else:
             raise ValueError
-        if found not in (signal.SIGKILL, signal.SIGSTOP):
-            return int(found)
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            return int(number)
     raise ValueError(f'{quote(name)} is no signal that a program can handle; such a one is "SIGUSR1"')
 
 

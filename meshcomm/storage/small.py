@@ -1,4 +1,4 @@
-"""Small arrays: one rank reads many of them at once, and tells the others in one message."""
+"""Small arrays: one rank reads many of them at once, and broadcasts them in one message."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Segment, Stored, in_one_file
-from meshcomm.storage.transfer import ByteRuns, Opened, together
+from meshcomm.storage.transfer import ByteRuns, OpenFiles, joined_reads
 
 SMALL_ARRAY = 2**16
-"""Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
+"""Bytes. One rank reads smaller arrays, and broadcasts them. A compromise: it saves opening files."""
 
 _BYTE = np.dtype("u1")
 
@@ -25,64 +25,64 @@ def is_small(stored: Stored) -> bool:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Small arrays that are read and told together, and the bytes of all."""
+class ReadBatch:
+    """Small arrays that are read and broadcast together, and their size in bytes."""
 
     arrays: tuple[Stored, ...]
     nbytes: int
 
-    def read(self, opened: Opened) -> Bytes:
+    def read(self, opened: OpenFiles) -> Bytes:
         """Return the bytes of the arrays, one after the other; zeros behind an error."""
         packed, done = np.zeros(self.nbytes, dtype=_BYTE), 0
         with opened.trying():
-            for file, found in self.runs:
-                stop = done + int(found[1].sum())
-                opened.fill(file, found, packed[done:stop])
+            for file, byte_runs in self.runs:
+                stop = done + int(byte_runs[1].sum())
+                opened.fill(file, byte_runs, packed[done:stop])
                 done = stop
         return packed
 
     def unpacked(self, packed: Bytes) -> Iterator[Array]:
         """Yield each array, a view of what `read` has returned."""
         done = 0
-        for each in self.arrays:
-            if each.nbytes:
-                yield np.ndarray(each.shape, each.dtype, buffer=packed.data, offset=done)
+        for array in self.arrays:
+            if array.nbytes:
+                yield np.ndarray(array.shape, array.dtype, buffer=packed.data, offset=done)
             else:
-                yield np.zeros(each.shape, each.dtype)
-            done += each.nbytes
+                yield np.zeros(array.shape, array.dtype)
+            done += array.nbytes
 
     def reads(self) -> Iterator[Segment]:
         """Yield what each call reads: bytes 0 to *stop* of it come from an offset of a file."""
-        for file, found in self.runs:
-            for start, length in zip(*together(found)[0], strict=True):
+        for file, byte_runs in self.runs:
+            for start, length in zip(*joined_reads(byte_runs)[0], strict=True):
                 yield Segment(file.name, 0, int(length), int(start))
 
     @cached_property
     def runs(self) -> list[tuple[Stored, ByteRuns]]:
         """Where the bytes of the arrays are: in files, as arrays of their bytes, some runs of each."""
-        segments = (segment for each in self.arrays for segment in each.segments)
+        segments = (segment for array in self.arrays for segment in array.segments)
         runs = []
-        for name, its in groupby(segments, key=lambda segment: segment.file):
-            pairs = np.array([(s.offset, s.stop - s.start) for s in its], dtype=np.intp)
+        for name, file_segments in groupby(segments, key=lambda segment: segment.file):
+            pairs = np.array([(s.offset, s.stop - s.start) for s in file_segments], dtype=np.intp)
             starts, lengths = pairs[:, 0], pairs[:, 1]
             end = int((starts + lengths).max())
             runs.append((in_one_file(name, (end,), _BYTE, 0, name), (starts, lengths)))
         return runs
 
 
-def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[Batch]:
+def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[ReadBatch]:
     """Yield the small *arrays* in batches of at most *limit* bytes, and no more than are read in one call.
 
     An array that has more is a batch by itself.
     """
-    most = min(READ_TOGETHER, limit or DEFAULT_SCRATCH)
-    found: list[Stored] = []
+    max_bytes = min(READ_TOGETHER, limit or DEFAULT_SCRATCH)
+    batch: list[Stored] = []
     size = 0
-    for each in arrays:
-        if found and size + each.nbytes > most:
-            yield Batch(tuple(found), size)
-            found, size = [], 0
-        found.append(each)
-        size += each.nbytes
-    if found:
-        yield Batch(tuple(found), size)
+    for array in arrays:
+        if batch and size + array.nbytes > max_bytes:
+            yield ReadBatch(tuple(batch), size)
+            batch, size = [], 0
+        batch.append(array)
+        size += array.nbytes
+    if batch:
+        yield ReadBatch(tuple(batch), size)

@@ -27,7 +27,7 @@ class Segment(NamedTuple):
     offset: int
 
 
-class Chunks(NamedTuple):
+class Chunking(NamedTuple):
     """How an array is cut into chunks of one *shape*, and what encodes each: names of codecs, with their levels."""
 
     shape: Shape
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
     segments: tuple[Segment, ...]
     fortran: bool = False
     unit: int = PAGE
-    chunks: Chunks | None = None
+    chunks: Chunking | None = None
 
     @property
     def nbytes(self) -> int:
@@ -62,24 +62,24 @@ class Stored(NamedTuple):
 
     def by_library(self, chunk: Shape) -> "Stored":
         """Return this as an array that only a library can read, in chunks of this shape."""
-        return self._replace(segments=(), chunks=Chunks(tuple(max(1, n) for n in chunk), ()))
+        return self._replace(segments=(), chunks=Chunking(tuple(max(1, n) for n in chunk), ()))
 
     @property
     def begin(self) -> int:
         """Where its bytes begin in the file that has the first of them; 0 if it has none."""
         return self.segments[0].offset if self.segments else 0
 
-    def told(self) -> list[Json]:
+    def as_json(self) -> list[Json]:
         """Return this as JSON holds it."""
         segments = [list(segment) for segment in self.segments]
         return [self.name, list(self.shape), dtype_text(self.dtype), segments, self.fortran, self.unit, self.chunks]
 
     @classmethod
-    def from_told(cls, told: Sequence[Json]) -> "Stored":
-        """Return what `told` was made of."""
-        name, shape, dtype, segments, fortran, unit, chunks = told
+    def from_json(cls, values: Sequence[Json]) -> "Stored":
+        """Return the array that `as_json` has made *values* of."""
+        name, shape, dtype, segments, fortran, unit, chunks = values
         if chunks is not None:
-            chunks = Chunks(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
+            chunks = Chunking(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
         return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit, chunks)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
@@ -102,8 +102,8 @@ class Stored(NamedTuple):
 
         What is yielded later comes later in a block, too.
         """
-        some = lengths > 0
-        starts, stops = starts[some], (starts + lengths)[some]
+        nonempty = lengths > 0
+        starts, stops = starts[nonempty], (starts + lengths)[nonempty]
         ends = [segment.stop for segment in self.segments]
         for segment in self.segments[bisect_right(ends, starts[0]) :] if len(starts) else ():
             if segment.start >= stops[-1]:
@@ -111,8 +111,12 @@ class Stored(NamedTuple):
             first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
             if first == last:  # it is between two runs
                 continue
-            its = np.maximum(starts[first:last], segment.start)
-            yield segment, its + (segment.offset - segment.start), np.minimum(stops[first:last], segment.stop) - its
+            begins = np.maximum(starts[first:last], segment.start)
+            yield (
+                segment,
+                begins + (segment.offset - segment.start),
+                np.minimum(stops[first:last], segment.stop) - begins,
+            )
 
     def calls(self, starts: Indices, lengths: Indices) -> int:
         """Return how many pieces `pieces` yields."""

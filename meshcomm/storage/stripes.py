@@ -24,22 +24,22 @@ def unit_of(block: int, striping: bytes) -> int:
     >>> unit_of(2**22, b""), unit_of(512, b""), unit_of(3 * 2**20, b"")
     (4194304, 4096, 4096)
     """
-    for found in (max(_stripes(striping), default=0), block):
-        if PAGE <= found <= LARGEST_UNIT and found.bit_count() == 1:
-            return found
+    for unit in (max(_stripes(striping), default=0), block):
+        if PAGE <= unit <= LARGEST_UNIT and unit.bit_count() == 1:
+            return unit
     return PAGE
 
 
 def _stripes(striping: bytes, at: int = 0) -> list[int]:
-    """Return the stripe sizes that the xattr tells: one, or one for each component; none of what is no such xattr."""
-    found: list[int] = []
+    """Return the stripe sizes in the xattr: one, or one for each component; none if it is another xattr."""
+    sizes: list[int] = []
     with suppress(struct.error):  # it ends too early
         (magic,) = struct.unpack_from("=I", striping, at)
         if magic in _PLAIN:
-            found += struct.unpack_from("=I", striping, at + _STRIPE_AT)
+            sizes += struct.unpack_from("=I", striping, at + _STRIPE_AT)
         elif magic == _COMPOSITE and at == 0:
             (count,) = struct.unpack_from("=H", striping, _COUNT_AT)
             for number in range(count):  # where each component begins, with a header of its own
                 (offset,) = struct.unpack_from("=I", striping, _ENTRIES_AT + number * _ENTRY + _OFFSET_AT)
-                found += _stripes(striping, offset) if offset else []
-    return found
+                sizes += _stripes(striping, offset) if offset else []
+    return sizes

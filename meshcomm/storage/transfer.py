@@ -35,7 +35,7 @@ from meshcomm.storage.selection import READ_OVER, READ_TOGETHER, Selection, all_
 from meshcomm.storage.stored import Stored
 
 MOST_EXPECTED = 64
-"""Runs of a file. Of the next round, the system is told to read so many ahead. A compromise: each is a call."""
+"""Runs of a file. Of the next round, the system reads so many ahead. A compromise: each is a call."""
 
 FORGET_ABOVE = 2**30
 """Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better. A
@@ -56,7 +56,7 @@ KEPT_ROUNDS, KEPT_RUNS = 16, 2**12
 """Rounds, and runs of bytes, of a reading that is kept for the next one. A compromise: plans of more take memory."""
 
 
-class Opened:
+class OpenFiles:
     """The files that this rank has touched below *base*, and what went wrong with them.
 
     With *checks* it remembers the checksums of all that is read or written.
@@ -71,15 +71,15 @@ class Opened:
         self.progress: Progress | None = None
         self.agree: Callable[[], None] | None = None  # Collective: on the first error of the ranks
         self.settled, self._sends = False, False  # whether they have agreed on all that was read; and sent something
-        self.most = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
+        self.max_write = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
         """Return the open file; "" is the base itself."""
-        found = self.files.get(name)
-        if found is None:
+        file = self.files.get(name)
+        if file is None:
             path = self.base / name if name else self.base
-            found = self.files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
-        return found
+            file = self.files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
+        return file
 
     def settle(self) -> None:
         """Let the ranks agree on what they have read since they agreed last, if they are to. Collective."""
@@ -101,30 +101,30 @@ class Opened:
         except Exception as problem:
             self.error = self.error or problem
 
-    def fill(self, stored: Stored, found: ByteRuns, block: Bytes, most: int = READ_TOGETHER) -> None:
+    def fill(self, stored: Stored, byte_runs: ByteRuns, block: Bytes, max_bytes: int = READ_TOGETHER) -> None:
         """Fill *block* from the runs of bytes of a box of the array: what lies close together in one call.
 
-        Such a call reads at most *most* bytes.
+        Such a call reads at most *max_bytes*.
         """
-        starts, lengths = found
+        starts, lengths = byte_runs
         if len(starts) == 1:
-            self.transfer(stored, found, block)
+            self.transfer(stored, byte_runs, block)
             return
         ends = np.cumsum(lengths)
-        for first, last in close_runs(starts, lengths, READ_OVER, most):
+        for first, last in close_runs(starts, lengths, READ_OVER, max_bytes):
             begin = ends[first] - lengths[first]
             if last == first + 1:
                 self.transfer(stored, (starts[first:last], lengths[first:last]), block[begin : ends[first]])
                 continue
             span = starts[last - 1] + lengths[last - 1] - starts[first]
-            together = np.empty(span, dtype=np.uint8)
-            self.transfer(stored, (starts[first : first + 1], np.array([span])), together)
+            joined = np.empty(span, dtype=np.uint8)
+            self.transfer(stored, (starts[first : first + 1], np.array([span])), joined)
             for start, length, end in zip(starts[first:last], lengths[first:last], ends[first:last], strict=True):
-                block[end - length : end] = together[start - starts[first] : start - starts[first] + length]
+                block[end - length : end] = joined[start - starts[first] : start - starts[first] + length]
 
-    def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+    def transfer(self, stored: Stored, byte_runs: ByteRuns, block: Bytes) -> None:
         """Write *block* to the runs of bytes of the array, or fill it from them."""
-        for segment, offset, start, size in stored.pieces(*found):
+        for segment, offset, start, size in stored.pieces(*byte_runs):
             data, file = block[start : start + size], self.file(segment.file)
             for step, at in [(data, offset)] if self.progress is None else self.progress.steps(data, offset):
                 if self._writes:
@@ -145,14 +145,14 @@ class Opened:
         if self.progress is not None:
             self.progress.add(data.nbytes)
 
-    def read_runs(self, stored: Stored, found: ByteRuns, block: Bytes, *, ahead: bool) -> None:
+    def read_runs(self, stored: Stored, byte_runs: ByteRuns, block: Bytes, *, ahead: bool) -> None:
         """Fill *block* from many runs of bytes of the array, which are in order.
 
         With *ahead* the ranks of this node will read all bytes between the runs: the system reads the next window of
         the file while this rank copies from one, so the disk sees large reads.
         """
         done = 0
-        for segment, offsets, lengths in stored.runs(*found):
+        for segment, offsets, lengths in stored.runs(*byte_runs):
             file, end = self.file(segment.file), segment.offset + segment.stop - segment.start
             windows = (offsets - offsets[0]) // READ_WINDOW
             borders = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(offsets)]
@@ -166,15 +166,15 @@ class Opened:
                 if self.progress is not None:
                     self.progress.add(size)
 
-    def expect(self, turn: Round, own: int) -> None:
-        """Say that this rank is about to read or write *own* bytes, its share of a round."""
+    def expect(self, turn: Round, nbytes: int) -> None:
+        """Say that this rank is about to read or write *nbytes*, its share of a round."""
         if self.progress is not None:
-            self.progress.expect(prod(turn.shape()) * turn.route.itemsize, own)
+            self.progress.expect(prod(turn.shape()) * turn.route.itemsize, nbytes)
 
-    def expect_reads(self, stored: Stored, found: ByteRuns) -> None:
+    def expect_reads(self, stored: Stored, byte_runs: ByteRuns) -> None:
         """Let the system read what this rank will ask for next, while the rank does something else."""
         if self.error is None:
-            for segment, offset, _, size in islice(stored.pieces(*found), MOST_EXPECTED):
+            for segment, offset, _, size in islice(stored.pieces(*byte_runs), MOST_EXPECTED):
                 with self.trying():
                     self.file(segment.file).expect(offset, size)
 
@@ -192,17 +192,17 @@ class Opened:
 
 
 def write_tensor(
-    tensor: DTensor, stored: Stored, opened: Opened, limit: int | None, chosen: Selection | None = None
+    tensor: DTensor, stored: Stored, opened: OpenFiles, limit: int | None, chosen: Selection | None = None
 ) -> None:
     """Write *tensor* to the files of *stored*. Collective over the mesh.
 
     Parameters
     ----------
-    tensor: what is written
-    stored: where its bytes go
-    opened: the files
-    limit: bytes that this rank may use beyond the blocks of the tensor
-    chosen: the box of the array that *tensor* is; by default the whole array
+    tensor: tensor to write
+    stored: array in the file, with the location of its bytes
+    opened: open files
+    limit: scratch limit of this rank, in bytes
+    chosen: box of the array that *tensor* fills; by default the whole array
     """
     whole, scratch = chosen or all_of(stored.shape), limit or DEFAULT_SCRATCH
 
@@ -213,40 +213,40 @@ def write_tensor(
         turns = list(route.rounds())
         for turn in turns:
             piece = tensor if len(turns) == 1 and not route.exchanges else _piece(tensor, turn, device)
-            if not stays(turn):
+            if not is_direct(turn):
                 piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
             if turn.route.owns(device) and opened.error is None:
                 with opened.trying():
                     opened.expect(turn, piece._block.nbytes)
                     is_like = piece._block.flags.c_contiguous and piece.dtype == stored.dtype
-                    most = opened.most if is_like else min(opened.most, scratch // 2)
-                    for box, found in _in_steps(piece._block, byte_runs(turn, device, whole), most):
+                    max_bytes = opened.max_write if is_like else min(opened.max_write, scratch // 2)
+                    for box, byte_runs in _in_steps(piece._block, round_runs(turn, device, whole), max_bytes):
                         block = contiguous(box.astype(stored.dtype, copy=False))
-                        opened.transfer(stored, found, as_bytes(block))
+                        opened.transfer(stored, byte_runs, as_bytes(block))
 
     on_device(tensor.mesh, write)
 
 
-def _in_steps(block: Array, found: ByteRuns, most: int) -> Iterator[tuple[Array, ByteRuns]]:
-    """Yield *block* in boxes of at most *most* bytes, or of one element, in row-major order, and the runs of each."""
+def _in_steps(block: Array, byte_runs: ByteRuns, max_bytes: int) -> Iterator[tuple[Array, ByteRuns]]:
+    """Yield boxes of *block* of at most *max_bytes*, or of one element, in row-major order, and the runs of each."""
     size = block.dtype.itemsize
-    most = max(most, size)
-    if block.nbytes <= most:
-        yield block, found
+    max_bytes = max(max_bytes, size)
+    if block.nbytes <= max_bytes:
+        yield block, byte_runs
         return
-    starts, ends = found[0], np.cumsum(found[1])
-    begins, done = ends - found[1], 0
-    axis = next(axis for axis in range(block.ndim) if prod(block.shape[axis + 1 :]) * size <= most)
-    rows = most // (prod(block.shape[axis + 1 :]) * size)
+    starts, ends = byte_runs[0], np.cumsum(byte_runs[1])
+    begins, done = ends - byte_runs[1], 0
+    axis = next(axis for axis in range(block.ndim) if prod(block.shape[axis + 1 :]) * size <= max_bytes)
+    rows = max_bytes // (prod(block.shape[axis + 1 :]) * size)
     for index, first in product(np.ndindex(block.shape[:axis]), range(0, block.shape[axis], rows)):
         box = block[(*index, slice(first, first + rows))]
-        its = slice(ends.searchsorted(done, side="right"), begins.searchsorted(done + box.nbytes))
-        ahead = np.maximum(done - begins[its], 0)
+        touched = slice(ends.searchsorted(done, side="right"), begins.searchsorted(done + box.nbytes))
+        ahead = np.maximum(done - begins[touched], 0)
         done += box.nbytes
-        yield box, (starts[its] + ahead, np.minimum(ends[its], done) - begins[its] - ahead)
+        yield box, (starts[touched] + ahead, np.minimum(ends[touched], done) - begins[touched] - ahead)
 
 
-class _Step(NamedTuple):
+class _ReadStep(NamedTuple):
     """What this device does in a round: it reads *runs* of bytes to a block of *lengths*, in the layout *target*.
 
     From there elements go to the part of its block in *box*, in the layout *source* of all that the round takes, of
@@ -268,7 +268,7 @@ class TensorReader:
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
     the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside.
-    *ahead* is as for `Opened.read_runs`, and *limit* as for `write_tensor`.
+    *ahead* is as for `OpenFiles.read_runs`, and *limit* as for `write_tensor`.
     """
 
     route: Route
@@ -278,9 +278,9 @@ class TensorReader:
     device: int
     staged: bool
     ahead: bool
-    _kept: list[_Step] | None = None
+    _cached: list[_ReadStep] | None = None
 
-    def fill(self, tensor: DTensor, opened: Opened) -> None:
+    def fill(self, tensor: DTensor, opened: OpenFiles) -> None:
         """Fill *tensor*. Collective over its mesh."""
         stored = self.stored
         for step, after in pairwise(chain(self._steps(), [None])):
@@ -304,24 +304,24 @@ class TensorReader:
             with opened.trying():
                 convert(new, block)
 
-    def _steps(self) -> Iterable[_Step]:
+    def _steps(self) -> Iterable[_ReadStep]:
         """Return the steps, which are kept if they are short."""
-        if self._kept is None:
+        if self._cached is None:
             turns = self.route.rounds()
             steps = [self._step(turn) for turn in islice(turns, KEPT_ROUNDS + 1)]
             if len(steps) > KEPT_ROUNDS or sum(len(step.runs[0]) for step in steps) > KEPT_RUNS:
                 return chain(steps, map(self._step, turns))
-            self._kept = steps
-        return self._kept
+            self._cached = steps
+        return self._cached
 
-    def _step(self, turn: Round) -> _Step:
+    def _step(self, turn: Round) -> _ReadStep:
         shape, source = turn.shape(), turn.source()
         box: Json = (..., *(slice(*interval) for interval in turn.local_box(self.device)))  # of no axes, too, a view
-        target = None if stays(turn) else turn.target()
+        target = None if is_direct(turn) else turn.target()
         lengths = (target or source).block_shape(shape, self.device)
-        return _Step(turn, box, shape, source, target, lengths, byte_runs(turn, self.device, self.chosen))
+        return _ReadStep(turn, box, shape, source, target, lengths, round_runs(turn, self.device, self.chosen))
 
-    def _read(self, block: Array, step: _Step, opened: Opened) -> None:
+    def _read(self, block: Array, step: _ReadStep, opened: OpenFiles) -> None:
         if opened.error is not None:
             return
         with opened.trying():
@@ -335,13 +335,13 @@ class TensorReader:
             self._read_runs(aside, step.runs, opened)
             convert(self.chosen.taken(aside, intervals), block)
 
-    def _read_runs(self, block: Array, found: ByteRuns, opened: Opened) -> None:
+    def _read_runs(self, block: Array, byte_runs: ByteRuns, opened: OpenFiles) -> None:
         if not self.chosen.takes_all:
-            opened.fill(self.stored, found, as_bytes(block), at_once(self.limit))
-        elif not opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
-            opened.read_runs(self.stored, found, as_bytes(block), ahead=self.ahead)
+            opened.fill(self.stored, byte_runs, as_bytes(block), at_once(self.limit))
+        elif not opened.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():
+            opened.read_runs(self.stored, byte_runs, as_bytes(block), ahead=self.ahead)
         else:
-            opened.transfer(self.stored, found, as_bytes(block))
+            opened.transfer(self.stored, byte_runs, as_bytes(block))
 
 
 def convert(source: Array, target: Array) -> None:
@@ -357,19 +357,19 @@ def at_once(limit: int | None) -> int:
     return min(READ_TOGETHER, (limit or DEFAULT_SCRATCH) // 4)
 
 
-def reads(turn: Round, device: int, chosen: Selection, limit: int | None) -> tuple[ByteRuns, int]:
-    """Return which runs of bytes *device* reads in a round, and the most bytes that it reads at once to the side."""
-    found = byte_runs(turn, device, chosen)
+def round_reads(turn: Round, device: int, chosen: Selection, limit: int | None) -> tuple[ByteRuns, int]:
+    """Return the runs of bytes that *device* reads in a round, and the scratch bytes of its largest read."""
+    byte_runs = round_runs(turn, device, chosen)
     if chosen.takes_all:
-        return found, 0
-    joined, beside = together(found, at_once(limit))
-    return joined, beside + (int(found[1].sum()) if chosen.has_steps else 0)
+        return byte_runs, 0
+    joined, beside = joined_reads(byte_runs, at_once(limit))
+    return joined, beside + (int(byte_runs[1].sum()) if chosen.has_steps else 0)
 
 
-def together(found: ByteRuns, most: int = READ_TOGETHER) -> tuple[ByteRuns, int]:
+def joined_reads(byte_runs: ByteRuns, max_bytes: int = READ_TOGETHER) -> tuple[ByteRuns, int]:
     """Return the runs that are read if close ones are read in one call, and the most bytes that such a call reads."""
-    starts, lengths = found
-    pairs = close_runs(starts, lengths, READ_OVER, most)
+    starts, lengths = byte_runs
+    pairs = close_runs(starts, lengths, READ_OVER, max_bytes)
     firsts = np.array([first for first, _ in pairs], dtype=np.intp)
     lasts = np.array([last - 1 for _, last in pairs], dtype=np.intp)
     spans = starts[lasts] + lengths[lasts] - starts[firsts]
@@ -388,7 +388,7 @@ def route_of(
     """Return the route between a tensor in *layout* and the box of *stored* that is *chosen*.
 
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
-    communicated yet. *staged* is as for `read_tensor`.
+    communicated yet. *staged* is as for `TensorReader`.
     """
     itemsize, space = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
     spread = [chosen.spread(axis, itemsize) for axis in range(len(chosen.box))]
@@ -396,7 +396,7 @@ def route_of(
     if staged:  # a round has a block for the file, and one of the tensor's layout, which replicas make larger
         space //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spread)
     costs = machine_of(layout.mesh) if machine is None else machine
-    full = tuple(-(-n // each) for n, each in zip(chosen.shape, spread, strict=True))
+    full = tuple(-(-n // step) for n, step in zip(chosen.shape, spread, strict=True))
     return choose_route(layout, chosen.box, itemsize, space, costs, full=full, staged=staged, unit=stored.unit)
 
 
@@ -414,7 +414,7 @@ def _with_cheap_reads(machine: Machine) -> Machine:
     return replace(machine, alpha_disk=min(machine.alpha_disk, CACHED_READ))
 
 
-def stays(turn: Round) -> bool:
+def is_direct(turn: Round) -> bool:
     """Return whether blocks go between memory and the file as they are."""
     return not turn.route.exchanges or turn.source() == turn.target()
 
@@ -425,8 +425,8 @@ def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
     return make(tensor._block[index], turn.source(), turn.shape(), tensor.dtype)
 
 
-def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
-    """Return where in the array the bytes of the block are that *device* reads or writes in a round."""
+def round_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
+    """Return the runs of bytes of the array that *device* reads or writes in a round."""
     if prod(chosen.box) * turn.route.itemsize <= PAGE:
         return _few_byte_runs(turn, device, chosen)
     return _byte_runs(turn, device, chosen)
@@ -441,9 +441,9 @@ def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
 _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints have many small arrays of few shapes
 
 
-def told_pieces(own: list[checksums.Piece], here: Session) -> list[checksums.Piece]:
+def gathered_pieces(local_pieces: list[checksums.Piece], session: Session) -> list[checksums.Piece]:
     """Return on device 0 the checksums of what all ranks touched, joined; elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """
-    return checksums.joined(tuple(piece) for pieces in here.told_to_first(own) for piece in pieces)
+    return checksums.joined(tuple(piece) for pieces in session.told_to_first(local_pieces) for piece in pieces)

@@ -63,8 +63,8 @@ def nodes_per_rank(node: Json) -> Iterator[Json]:
     """Yield the nodes of values of each rank below *node*, always in one order."""
     if node[0] == "per_rank":
         yield node
-    for each in below(node):
-        yield from nodes_per_rank(each)
+    for child in below(node):
+        yield from nodes_per_rank(child)
 
 
 Leaf: TypeAlias = DTensor | Array
@@ -87,13 +87,13 @@ def flattened(
     def name_at(path: Path) -> str:
         return separator.join(str(key).strip("/") if separator == "/" else str(key) for key in path)
 
-    def held(tree: object, path: Path) -> Branch | None:
+    def checked_branch(tree: object, path: Path) -> Branch | None:
         if len(path) > DEEPEST:
             raise CheckpointError(f"the tree has more than {DEEPEST} levels at {quote(name_at(path))}")
-        found = branch(tree, path)
-        if found is None or found[0] != "dict":
-            return found
-        entries, name = list(found[1]), name_at(path)
+        result = branch(tree, path)
+        if result is None or result[0] != "dict":
+            return result
+        entries, name = list(result[1]), name_at(path)
         for key, _ in entries:
             if type(key) is not int and not isinstance(key, str):
                 raise TypeError(f"a key of a saved tree is a str or an int, not {quote(key)} {_at(name)}")
@@ -101,34 +101,34 @@ def flattened(
         return "dict" if all(isinstance(key, str) for key, _ in entries) else "items", entries
 
     def leaf(path: Path, value: object) -> Json:
-        found, name = unwrapped(untraced(value)), name_at(path)
-        if is_foreign(found) and not isinstance(found, DTensor):
-            found = of_foreign(found)
-        if not isinstance(found, DTensor | np.ndarray | np.generic):
-            return _plain(found, name)
+        item, name = unwrapped(untraced(value)), name_at(path)
+        if is_foreign(item) and not isinstance(item, DTensor):
+            item = of_foreign(item)
+        if not isinstance(item, DTensor | np.ndarray | np.generic):
+            return _plain(item, name)
         name = name or "array"
         if name in leaves:
             raise CheckpointError(f"two tensors of the tree have the name {name!r}; rename one of their keys")
-        leaves[name] = found if isinstance(found, DTensor) else as_array(found)
+        leaves[name] = item if isinstance(item, DTensor) else as_array(item)
         return ["array", name]
 
-    return node_of(tree, leaf, held), leaves
+    return node_of(tree, leaf, checked_branch), leaves
 
 
-def _plain(found: object, name: str) -> Json:
-    if isinstance(found, float) and not isfinite(found):
-        return ["float", repr(float(found))]  # JSON has no word for it
-    if isinstance(found, str):
-        _check_text(found, "a text", name)
-    if isinstance(found, PerRank):
+def _plain(value: object, name: str) -> Json:
+    if isinstance(value, float) and not isfinite(value):
+        return ["float", repr(float(value))]  # JSON has no word for it
+    if isinstance(value, str):
+        _check_text(value, "a text", name)
+    if isinstance(value, PerRank):
         try:
-            return ["per_rank", [node_of_value(found.value)]]
+            return ["per_rank", [node_of_value(value.value)]]
         except TypeError as error:
             raise type(error)(f"per_rank {_at(name)}: {error}") from None  # also a DTypeError
-    if found is None or isinstance(found, bool | int | float | str):
-        return ["value", found]
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
     raise TypeError(
-        f"{type(found).__name__} {_at(name)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
+        f"{type(value).__name__} {_at(name)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
         "tuples, modules, numbers, texts, None and per_rank"
     )
 

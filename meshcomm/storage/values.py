@@ -33,7 +33,7 @@ def node_of_value(value: object, depth: int = 0) -> Json:
         unknown = [key for key in value if not isinstance(key, str)]
         if unknown:
             raise TypeError(f"a key of a dict is a str, not {quote(unknown[0])}")
-        return ["dict", {key: node_of_value(each, depth + 1) for key, each in value.items()}]
+        return ["dict", {key: node_of_value(item, depth + 1) for key, item in value.items()}]
     if isinstance(value, list | tuple):
         return ["list" if isinstance(value, list) else "tuple", [node_of_value(v, depth + 1) for v in value]]
     refuse_masked(value)
@@ -59,10 +59,10 @@ def value_of_node(node: Json, depth: int = 0) -> Json:
         raise CheckpointError(f"{quote(node)} is no node of a value")
     kind, content = node
     if kind == "dict" and isinstance(content, dict):
-        return {key: value_of_node(each, depth + 1) for key, each in content.items()}
+        return {key: value_of_node(child, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        found = [value_of_node(each, depth + 1) for each in content]
-        return found if kind == "list" else tuple(found)
+        items = [value_of_node(child, depth + 1) for child in content]
+        return items if kind == "list" else tuple(items)
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     try:
@@ -88,8 +88,8 @@ def _array(content: Json, is_scalar: bool) -> Json:
     dtype, raw = dtype_of_text(text), b64decode(data, validate=True)
     if dtype.hasobject or any(type(n) is not int or n < 0 for n in shape) or prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(f"an array of {quote(shape)}")
-    found = np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
-    return found[()] if is_scalar else found
+    array = np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
+    return array[()] if is_scalar else array
 
 
 def attribute(value: Json) -> Json:
@@ -117,14 +117,14 @@ def _of_numpy(value: Json) -> Json:
     """Return the value of an attribute that is an array or a scalar."""
     kind = value.dtype.kind
     if kind in "OST":
-        elements = [attribute(each) for each in value.ravel().tolist()]
-        if not all(isinstance(each, str) for each in elements):
+        elements = [attribute(element) for element in value.ravel().tolist()]
+        if not all(isinstance(element, str) for element in elements):
             return elements
         return np.array(elements, dtype="U").reshape(value.shape)
     if value.dtype.names is not None and value.dtype.hasobject:
         return attribute(value.tolist())
-    known = kind in "biufcU" or value.dtype.names is not None
-    return value.astype(value.dtype.newbyteorder("="), copy=False) if known else str(value)
+    is_plain = kind in "biufcU" or value.dtype.names is not None
+    return value.astype(value.dtype.newbyteorder("="), copy=False) if is_plain else str(value)
 
 
 def with_numbers(attributes: Mapping[str, Json]) -> dict[str, Json]:
@@ -158,11 +158,11 @@ def as_json(value: Json) -> Json:
     {'range': [1.0, 'inf']}
     """
     if isinstance(value, Mapping):
-        return {key: as_json(each) for key, each in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return as_json(value.astype(_OF_PYTHON.get(value.dtype.kind, value.dtype)).tolist())
     if isinstance(value, list | tuple):
-        return [as_json(each) for each in value]
+        return [as_json(item) for item in value]
     if isinstance(value, complex) or (isinstance(value, float) and not isfinite(value)):
         return str(value)
     return value

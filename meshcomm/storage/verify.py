@@ -11,28 +11,28 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined, pieces_of
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.transfer import Opened, told_pieces
+from meshcomm.storage.formats.base import FileContents
+from meshcomm.storage.transfer import OpenFiles, gathered_pieces
 
 
-def compare_checksums(base: Path, found: Contents, opened: Opened, here: Session) -> None:
+def compare_checksums(base: Path, contents: FileContents, opened: OpenFiles, session: Session) -> None:
     """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
-    pieces = told_pieces(opened.pieces, here)
-    here.together("the checksums of a load", lambda: _compare(base, found, pieces))
+    pieces = gathered_pieces(opened.pieces, session)
+    session.together("the checksums of a load", lambda: _compare(base, contents, pieces))
 
 
-def verify(path: Path, found: Contents) -> list[str]:
+def verify(path: Path, contents: FileContents) -> list[str]:
     """Return what is wrong with the files of a checkpoint: a line for each range with another checksum."""
-    assert found.checks is not None
+    assert contents.checks is not None
     wrong = []
-    for name, checks in found.checks.items():
+    for name, checks in contents.checks.items():
         with files.for_reading(path / name) as file:
             for number, expected in enumerate(checks):
                 if _of_range(file, name, number, []) != expected:
-                    wrong.append(_text(path / name, found, name, number))
+                    wrong.append(_text(path / name, contents, name, number))
     return wrong
 
 
@@ -41,26 +41,26 @@ def rest_of_ranges(pieces: Iterable[Piece], sizes: Mapping[str, int]) -> Iterato
 
     *sizes* has the bytes of each file.
     """
-    for (name, number), its in _by_range(pieces).items():
-        for offset, length, crc in _spans(number, sizes[name], its):
+    for (name, number), range_pieces in _by_range(pieces).items():
+        for offset, length, crc in _spans(number, sizes[name], range_pieces):
             if crc is None:
                 yield name, offset, length
 
 
 def _by_range(pieces: Iterable[Piece]) -> dict[tuple[str, int], list[Piece]]:
-    found: dict[tuple[str, int], list[Piece]] = {}
+    result: dict[tuple[str, int], list[Piece]] = {}
     for piece in pieces:
-        found.setdefault((piece[0], piece[1] // CHECKSUM_RANGE), []).append(piece)
-    return found
+        result.setdefault((piece[0], piece[1] // CHECKSUM_RANGE), []).append(piece)
+    return result
 
 
-def _compare(base: Path, found: Contents, pieces: list[Piece]) -> None:
-    assert found.checks is not None
-    for (name, number), its in _by_range(pieces).items():
+def _compare(base: Path, contents: FileContents, pieces: list[Piece]) -> None:
+    assert contents.checks is not None
+    for (name, number), range_pieces in _by_range(pieces).items():
         with files.for_reading(base / name) as file:
-            crc = _of_range(file, name, number, its)
-        if crc != found.checks[name][number]:
-            raise CheckpointError(_text(base / name, found, name, number))
+            crc = _of_range(file, name, number, range_pieces)
+        if crc != contents.checks[name][number]:
+            raise CheckpointError(_text(base / name, contents, name, number))
 
 
 def _spans(number: int, size: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
@@ -83,23 +83,23 @@ def _spans(number: int, size: int, pieces: list[Piece]) -> Iterator[tuple[int, i
 
 def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
     """Return the checksum of a range, from those of its *pieces*, and of what is read between them."""
-    found = 0
+    checksum = 0
     for offset, length, crc in _spans(number, file.size(), pieces):
         if crc is None:
             data = np.frombuffer(files.section(file, offset, length), dtype=np.uint8)
             ((_, _, _, crc),) = pieces_of(name, data, offset)  # no piece goes beyond its range
-        found = combined(found, crc, length)
-    return found
+        checksum = combined(checksum, crc, length)
+    return checksum
 
 
-def _text(path: Path, found: Contents, name: str, number: int) -> str:
+def _text(path: Path, contents: FileContents, name: str, number: int) -> str:
     """Return which bytes are damaged, and which arrays they belong to."""
-    assert found.sizes is not None
+    assert contents.sizes is not None
     start = number * CHECKSUM_RANGE
-    stop = min(start + CHECKSUM_RANGE, found.sizes[name])
+    stop = min(start + CHECKSUM_RANGE, contents.sizes[name])
     arrays = [
         quote(stored.name)
-        for stored in found.arrays.values()
+        for stored in contents.arrays.values()
         for s in stored.segments
         if s.file == name and s.offset < stop and s.offset + s.stop - s.start > start
     ]

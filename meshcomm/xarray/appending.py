@@ -50,83 +50,83 @@ def append(
 
     Parameters
     ----------
-    path: of the file, which is made if it is not there
-    dataset: what is appended
-    dim: its first dimension, along which it goes on with the file
+    path: path of the file, which is made if it is not there
+    dataset: dataset to append
+    dim: first dimension of the dataset, along which the file grows
     asked: encodings by the name of a variable
-    options: of the file
+    options: options of the file
     """
     growing = _growing(dataset, dim)
     mesh = common_mesh(meshes_in(dataset))
     there = variables_there(path, (dim,), mesh)
     _refuse_missing(path, dataset, dim, there)
     common = {
-        name: held
-        for name, held in there.items()
-        if name in dataset.variables and (held.grows or name in dataset.coords)
+        name: variable
+        for name, variable in there.items()
+        if name in dataset.variables and (variable.grows or name in dataset.coords)
     }
-    kept = [name for name in growing if name in common]
-    found = encoded_as(path, dataset, common, asked, kept=kept, mesh=mesh)
+    compared = [name for name in growing if name in common]
+    file_data = encoded_as(path, dataset, common, asked, compared=compared, mesh=mesh)
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
-    _check_coordinates(path, found, fixed, mesh)
+    _check_coordinates(path, file_data, fixed, mesh)
     if there:
-        found = found.only(growing)
-    _append_snapshots(path, found, dim, mesh, options)
+        file_data = file_data.only(growing)
+    _append_snapshots(path, file_data, dim, mesh, options)
 
 
 def encoded_as(
     path: Path,
     dataset: xarray.Dataset,
-    there: "Mapping[str, Held]",
+    there: "Mapping[str, FileVariable]",
     asked: dict[str, dict[str, Any]],
     *,
-    kept: Iterable[str],
+    compared: Iterable[str],
     mesh: Mesh,
 ) -> Encoded:
     """Return a dataset in the encoding of a file. Errors on all ranks for what the file would change. Collective.
 
     Parameters
     ----------
-    path: of the file
-    dataset: what is encoded
-    there: variables of the file that the dataset has, too
-    asked: encodings by name, which get those of the file
-    kept: names of variables whose elements are compared with what the file will give back
-    mesh: that of the call
+    path: path of the file
+    dataset: dataset to encode
+    there: variables of both the file and the dataset
+    asked: encodings by name, which are replaced by those of the file
+    compared: names of variables to compare with what the file will give back
+    mesh: mesh of the call
     """
     steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
-    for name, held in there.items():
-        _check_kind(path, dataset[name], held, asked.get(name, {}))
-        steps[name] = held.step(asked.get(name, dataset[name].encoding))
-        asked[name] = held.encoding(dataset[name].variable)
-    found = _with_lengths(path, encoded(dataset, asked, path), there)
-    _check_units(path, found, there)
-    _check_kept(path, dataset, found, {name: (there[name], steps[name]) for name in kept}, mesh)
-    return found
+    for name, variable in there.items():
+        _check_kind(path, dataset[name], variable, asked.get(name, {}))
+        steps[name] = variable.step(asked.get(name, dataset[name].encoding))
+        asked[name] = variable.encoding(dataset[name].variable)
+    file_data = _with_lengths(path, encoded(dataset, asked, path), there)
+    _check_units(path, file_data, there)
+    _check_kept(path, dataset, file_data, {name: (there[name], steps[name]) for name in compared}, mesh)
+    return file_data
 
 
 def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
     """Yield the meshes of the tensors of a dataset."""
-    return (each.data.mesh for each in dataset.variables.values() if isinstance(each.data, DTensor))
+    return (variable.data.mesh for variable in dataset.variables.values() if isinstance(variable.data, DTensor))
 
 
 def check_packed(
-    path: Path, dataset: xarray.Dataset, found: Encoded, asked: Mapping[str, Mapping[str, Any]], mesh: Mesh
+    path: Path, dataset: xarray.Dataset, file_data: Encoded, asked: Mapping[str, Mapping[str, Any]], mesh: Mesh
 ) -> None:
     """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
     packed = {}
-    for name, array in found.arrays.items():
+    for name, array in file_data.arrays.items():
         variable = dataset.variables[name]
         if variable.dtype.kind == "f" and array.dtype.kind in "iu":
-            held = Held(found.attributes[name], array.dtype.str, array.shape, False)
-            packed[name] = held, held.step(asked.get(name, variable.encoding))
+            target = FileVariable(file_data.attributes[name], array.dtype.str, array.shape, False)
+            packed[name] = target, target.step(asked.get(name, variable.encoding))
     if packed:
-        _check_kept(path, dataset, found, packed, mesh)
+        _check_kept(path, dataset, file_data, packed, mesh)
 
 
 def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
     """Return the names of what has the dimension *dim*. ``ValueError`` unless that comes first in all of them."""
-    growing = [str(name) for name, each in dataset.variables.items() if dim in each.dims]
+    growing = [str(name) for name, variable in dataset.variables.items() if dim in variable.dims]
     if not growing:
         raise ValueError(f"append_dim names {quote(dim)}; the dimensions are {', '.join(map(str, dataset.sizes))}")
     later = next((name for name in growing if dataset[name].dims[0] != dim), None)
@@ -135,7 +135,7 @@ def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
     return growing
 
 
-class Held(NamedTuple):
+class FileVariable(NamedTuple):
     """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
 
     attributes: dict[str, Any]
@@ -157,8 +157,8 @@ class Held(NamedTuple):
     def encoding(self, variable: xarray.Variable) -> dict[str, Any]:
         """Return how more of its elements, which are those of *variable*, are encoded."""
         keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
-        own = {key: value for key, value in self.attributes.items() if key in keys}
-        return own if _is_text(variable) else {"dtype": self.dtype} | own
+        result = {key: value for key, value in self.attributes.items() if key in keys}
+        return result if _is_text(variable) else {"dtype": self.dtype} | result
 
     def step(self, asked: Mapping[str, Any]) -> float | None:
         """Return how far apart two numbers are in the file, if the encoding says that others become these.
@@ -180,7 +180,7 @@ def _is_text(variable: xarray.Variable) -> bool:
     return variable.dtype.kind in _TEXTS and not _is_time(variable)
 
 
-def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str, Held]:
+def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str, FileVariable]:
     """Return the variables of a file by name; nothing if it is not there. Collective.
 
     *along* are the dimensions that are written to.
@@ -189,44 +189,44 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
     def look() -> Json:
         if not path.exists():
             return node_of_value({})
-        found = contents(path)
-        kinds = {name: (stored.dtype.str, stored.shape) for name, stored in found.arrays.items()}
-        kinds |= {name: ("O", shape) for name, shape in found.texts.items()}
+        file_contents = contents(path)
+        kinds = {name: (stored.dtype.str, stored.shape) for name, stored in file_contents.arrays.items()}
+        kinds |= {name: ("O", shape) for name, shape in file_contents.texts.items()}
         variables = {}
         for name, (kind, shape) in kinds.items():
-            dims = found.dims.get(name, ())
+            dims = file_contents.dims.get(name, ())
             grows = any(dim in along for dim in dims)
-            variables[name] = [as_netcdf(found.attributes.get(name, {})), kind, shape, grows, dims]
+            variables[name] = [as_netcdf(file_contents.attributes.get(name, {})), kind, shape, grows, dims]
         return node_of_value(variables)
 
-    told = looked_up("save", mesh, f"variables of {path}", look) or look()
-    return {name: Held(*each) for name, each in value_of_node(told).items()}
+    node = looked_up("save", mesh, f"variables of {path}", look) or look()
+    return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
 
 
-def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, Held]) -> None:
+def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, FileVariable]) -> None:
     """Raise ``ValueError`` unless a dataset has all that grows in the file."""
-    for name, held in there.items():
-        if held.grows and name not in dataset.variables:
+    for name, variable in there.items():
+        if variable.grows and name not in dataset.variables:
             raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
 
 
-def _check_kind(path: Path, array: xarray.DataArray, held: Held, asked: Mapping[str, Any]) -> None:
+def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, asked: Mapping[str, Any]) -> None:
     """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units *asked* for."""
     name, variable = str(array.name), array.variable
     calendar = calendar_of(variable)
-    has = str(held.attributes.get("calendar", "standard")).lower()
+    has = str(target.attributes.get("calendar", "standard")).lower()
     if calendar is not None:
         fits = has in ("standard", "gregorian", "proleptic_gregorian") if variable.dtype.kind == "M" else False
         if not (fits or _SAME.get(calendar, calendar) == _SAME.get(has, has)):
             raise ValueError(f"{quote(name)} has the calendar {has} in {path}, and {calendar} here: convert it")
     for key in ("units", "calendar") if _is_time(variable) else ():
-        if key in asked and _plain(asked[key]) != _plain(held.attributes.get(key)):
-            had = held.attributes.get(key)
+        if key in asked and _plain(asked[key]) != _plain(target.attributes.get(key)):
+            had = target.attributes.get(key)
             raise ValueError(f"{quote(name)} has the {key} {had} in {path}; its encoding asks for {quote(asked[key])}")
-    its, kept = variable.dtype.kind, held.dtype.kind if held.coding is None else held.coding.dtype.kind
-    wider = its in _WIDER and kept in _WIDER and _rank(its) > _rank(kept)
-    if (wider and held.step(asked or variable.encoding) != 1.0) or _is_text(variable) != (kept in _TEXTS):
-        raise DTypeError(f"{quote(name)} is {held.kind} in {path}, and {variable.dtype} here: convert it")
+    kind, file_kind = variable.dtype.kind, target.dtype.kind if target.coding is None else target.coding.dtype.kind
+    wider = kind in _WIDER and file_kind in _WIDER and _rank(kind) > _rank(file_kind)
+    if (wider and target.step(asked or variable.encoding) != 1.0) or _is_text(variable) != (file_kind in _TEXTS):
+        raise DTypeError(f"{quote(name)} is {target.kind} in {path}, and {variable.dtype} here: convert it")
 
 
 def _rank(kind: str) -> int:
@@ -238,43 +238,49 @@ def _plain(units: object) -> str:
     return _MIDNIGHT.sub("", str(units))
 
 
-def _with_lengths(path: Path, found: Encoded, there: Mapping[str, Held]) -> Encoded:
+def _with_lengths(path: Path, file_data: Encoded, there: Mapping[str, FileVariable]) -> Encoded:
     """Return encoded arrays whose texts are as long as those of the file. ``ValueError`` for a longer one."""
-    arrays = dict(found.arrays)
-    for name, held in there.items():
-        array, most = arrays[name], 0
-        kind = held.dtype.kind
+    arrays = dict(file_data.arrays)
+    for name, variable in there.items():
+        array, max_length = arrays[name], 0
+        kind = variable.dtype.kind
         if kind == array.dtype.kind and (kind == "U" or (kind == "S" and path.suffix.lower() == ".zarr")):
-            arrays[name] = array.astype(held.dtype)
+            arrays[name] = array.astype(variable.dtype)
             fits = bool((arrays[name] == array).all())
-            most = held.dtype.itemsize // np.dtype(f"{kind}1").itemsize
-        elif held.kind == "|S1" and array.dtype.kind == "S" and array.ndim == len(held.shape) > 0:
-            most = held.shape[-1]
-            fits = not (array[..., most:] != b"").any()
-            arrays[name] = np.zeros((*array.shape[:-1], most), "S1")
-            arrays[name][..., : array.shape[-1]] = array[..., :most]
+            max_length = variable.dtype.itemsize // np.dtype(f"{kind}1").itemsize
+        elif variable.kind == "|S1" and array.dtype.kind == "S" and array.ndim == len(variable.shape) > 0:
+            max_length = variable.shape[-1]
+            fits = not (array[..., max_length:] != b"").any()
+            arrays[name] = np.zeros((*array.shape[:-1], max_length), "S1")
+            arrays[name][..., : array.shape[-1]] = array[..., :max_length]
         else:
             continue
         if not fits:
-            raise ValueError(f"texts of {quote(name)} have at most {most} characters in {path}; here one is longer")
-    return found._replace(arrays=arrays)
+            raise ValueError(
+                f"texts of {quote(name)} have at most {max_length} characters in {path}; here one is longer"
+            )
+    return file_data._replace(arrays=arrays)
 
 
-def _check_units(path: Path, found: Encoded, there: Mapping[str, Held]) -> None:
+def _check_units(path: Path, file_data: Encoded, there: Mapping[str, FileVariable]) -> None:
     """Raise ``ValueError`` for other units than those of the file."""
-    for name, held in there.items():
-        had, needs = (its.get("units") for its in (held.attributes, found.attributes[name]))
-        if held.grows and had is not None and needs is not None and _plain(had) != _plain(needs):
+    for name, variable in there.items():
+        had, needs = (attributes.get("units") for attributes in (variable.attributes, file_data.attributes[name]))
+        if variable.grows and had is not None and needs is not None and _plain(had) != _plain(needs):
             raise ValueError(f"{quote(name)} does not fit the units of the file, {had}: it needs {needs}")
 
 
 def _check_kept(
-    path: Path, dataset: xarray.Dataset, found: Encoded, there: Mapping[str, tuple[Held, float | None]], mesh: Mesh
+    path: Path,
+    dataset: xarray.Dataset,
+    file_data: Encoded,
+    there: Mapping[str, tuple[FileVariable, float | None]],
+    mesh: Mesh,
 ) -> None:
     """Raise ``ValueError`` if the file would not give back what is appended. Collective over *mesh*."""
     pairs = {}
     for name in there:
-        values, new = dataset.variables[name].data, found.arrays[name]
+        values, new = dataset.variables[name].data, file_data.arrays[name]
         if isinstance(new, DTensor) and not isinstance(values, DTensor):
             new = new.to_numpy()
         elif isinstance(values, DTensor):
@@ -286,27 +292,27 @@ def _check_kept(
 
     def check() -> None:
         for name, (values, new) in pairs.items():
-            held, step = there[name]
+            target, step = there[name]
             rows = zip(values, new, strict=True) if values.ndim > 1 else [(values, new)]  # these need little memory
-            if not all(_is_kept(value, number, held, step) for value, number in rows):
-                raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {held.dtype}")
+            if not all(_is_kept(value, number, target, step) for value, number in rows):
+                raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {target.dtype}")
 
     if there:
         together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
 
 
-def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
+def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | None) -> bool:
     """Return whether *values* are what becomes of *new*, which are in the file; but for half a *step*."""
-    units, kind = str(held.attributes.get("units", "")), values.dtype.kind
+    units, kind = str(variable.attributes.get("units", "")), values.dtype.kind
     if kind in "MOm":
         if kind == "m":
-            its = decode_cf_timedelta(new, units)
+            decoded = decode_cf_timedelta(new, units)
         else:
-            its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=kind == "O")
-        return bool(((values == its) | (False if kind == "O" else np.isnat(values) & np.isnat(its))).all())
-    coding = held.coding
+            decoded = decode_cf_datetime(new, units, variable.attributes.get("calendar"), use_cftime=kind == "O")
+        return bool(((values == decoded) | (False if kind == "O" else np.isnat(values) & np.isnat(decoded))).all())
+    coding = variable.coding
     back = new if coding is None else coding.decoded(np.asarray(new))
-    if held.attributes.get("dtype") == "bool":
+    if variable.attributes.get("dtype") == "bool":
         back = back.astype(bool)
     fills = () if coding is None else coding.fills
     missing = np.isnan(back) & (np.isnan(values) | np.isin(values, fills)) if back.dtype.kind in "fc" else False
@@ -314,28 +320,30 @@ def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
         signs = values.dtype.kind == "c" or back.dtype.kind == "c" or ((back < 0) == (values < 0))
         with np.errstate(invalid="ignore"):
             return bool((missing | ((back.astype(values.dtype) == values) & signs)).all())
-    kinds = [each.dtype for each in (back, values, new) if each.dtype.kind in "fc"]
-    eps = max((float(np.finfo(each).eps) for each in kinds), default=0.0)
+    kinds = [array.dtype for array in (back, values, new) if array.dtype.kind in "fc"]
+    eps = max((float(np.finfo(dtype).eps) for dtype in kinds), default=0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         close = np.abs(back - values) <= step * 0.501 + 8 * eps * np.abs(values)
     return bool((missing | close | (back == values)).all())
 
 
-def _check_coordinates(path: Path, found: Encoded, names: list[str], mesh: Mesh) -> None:
+def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: Mesh) -> None:
     """Raise ``ValueError`` for coordinates of other dimensions that are not those of the file. Collective."""
-    own = {name: found.arrays[name] for name in names if not isinstance(found.arrays[name], DTensor)}
-    if not own:
+    arrays = {name: file_data.arrays[name] for name in names if not isinstance(file_data.arrays[name], DTensor)}
+    if not arrays:
         return
 
     def compare() -> None:
-        held = contents(path)
+        file_contents = contents(path)
         with Store(path) as store:
-            for name, array in own.items():
-                there = texts(path, name, held.texts[name]) if name in held.texts else store[name][...]
+            for name, array in arrays.items():
+                there = (
+                    texts(path, name, file_contents.texts[name]) if name in file_contents.texts else store[name][...]
+                )
                 if not _equal(np.asarray(there), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
-    looked_up("save", mesh, f"coordinates {', '.join(own)} of {path}", compare)
+    looked_up("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
 
 
 def _equal(one: Array, other: Array) -> bool:
@@ -353,20 +361,24 @@ def _as_texts(array: Array, ndim: int) -> Array:
     return array.astype("U")
 
 
-def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:
+def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:
     """Append what is along the dimension *dim*; the rest is for a new file. Collective over *mesh*."""
-    steps = {name: array for name, array in found.arrays.items() if found.dims[name][:1] == (dim,)}
-    fixed = {name: array for name, array in found.arrays.items() if name not in steps}
+    steps = {name: array for name, array in file_data.arrays.items() if file_data.dims[name][:1] == (dim,)}
+    fixed = {name: array for name, array in file_data.arrays.items() if name not in steps}
     if not len(next(iter(steps.values()))):
         if fixed:
-            save_tree(path, fixed, mode="a", max_scratch_bytes=options.limit, **options.of(found.only(list(fixed))))
+            save_tree(
+                path, fixed, mode="a", max_scratch_bytes=options.limit, **options.of(file_data.only(list(fixed)))
+            )
         return
     wide = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
     if not wide:
         wide = {name: array for name, array in steps.items() if name != dim}
     tensors = {name: as_tensor(array, mesh) for name, array in wide.items()}
     numbers = {name: np.asarray(array) for name, array in steps.items() if name not in wide}
-    dims = {name: own[1:] if name in steps else own for name, own in found.dims.items() if name not in numbers}
+    dims = {
+        name: names[1:] if name in steps else names for name, names in file_data.dims.items() if name not in numbers
+    }
     series = StepSeries(
         path,
         {name: tensor.layout.delete(0) for name, tensor in tensors.items()},
@@ -374,7 +386,7 @@ def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options:
         dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,
         max_scratch_bytes=options.limit,
-        **options.of(Encoded({**tensors, **fixed}, dims, found.attributes)),
+        **options.of(Encoded({**tensors, **fixed}, dims, file_data.attributes)),
     )
     series.extend({**tensors, **numbers}, fixed)
 

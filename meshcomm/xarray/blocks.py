@@ -53,24 +53,24 @@ def map_blocks(
     [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]]
     """
     if not isinstance(array, xarray.DataArray) or not isinstance(array.data, DTensor):
-        its = getattr(array, "data", array) if isinstance(array, xarray.DataArray) else array
-        raise LayoutError(f"map_blocks takes a DataArray with a tensor, not a {type(its).__name__}")
+        data = getattr(array, "data", array) if isinstance(array, xarray.DataArray) else array
+        raise LayoutError(f"map_blocks takes a DataArray with a tensor, not a {type(data).__name__}")
     names = [whole] if isinstance(whole, str) else list(whole)
     missing = next((name for name in names if name not in array.dims), None)
     if missing is not None:
         raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
     tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
-    pieces = _Pieces(array, tensor, names)
+    mapped = _MappedArray(array, tensor, names)
 
     def run() -> xarray.DataArray:
-        return pieces.checked(func(pieces.block(), *args, **(kwargs or {})))
+        return mapped.checked(func(mapped.block(), *args, **(kwargs or {})))
 
-    made = together("map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
-    together("map_blocks", tensor.mesh, f"a result of map_blocks: {pieces.text(made)}", lambda: None)
-    return pieces.joined(made)
+    result = together("map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
+    together("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.text(result)}", lambda: None)
+    return mapped.joined(result)
 
 
-class _Pieces:
+class _MappedArray:
     """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
 
     def __init__(self, array: xarray.DataArray, tensor: DTensor, whole: Container[Hashable]) -> None:
@@ -79,19 +79,19 @@ class _Pieces:
         self._cuts = {
             dim: axis for dim, axis in zip(array.dims, layout.axes, strict=True) if axis and dim not in whole
         }  # an axis that is cut into one block may be whole
-        self._own: dict[Hashable, Array] = {dim: np.zeros(0, int) for dim in self._cuts}  # indices of this rank
+        self._indices: dict[Hashable, Array] = {dim: np.zeros(0, int) for dim in self._cuts}  # indices of this rank
         device = tensor.mesh.rank
         if device is not None:
             for axis, dim in enumerate(array.dims):
                 if dim in self._cuts:
-                    self._own[dim] = layout.global_indices(tensor.shape, device, axis)
-        self._has_some = device is not None and all(map(len, self._own.values()))
-        self._coordinates = {name: self._piece(each.variable) for name, each in array.coords.items()}
+                    self._indices[dim] = layout.global_indices(tensor.shape, device, axis)
+        self._has_some = device is not None and all(map(len, self._indices.values()))
+        self._coordinates = {name: self._piece(coordinate.variable) for name, coordinate in array.coords.items()}
 
     def _piece(self, whole: xarray.Variable) -> xarray.Variable:
         """Return what belongs to the block of this rank of a variable. Collective over the mesh for a tensor."""
         if not isinstance(whole.data, DTensor):
-            where = self._own if self._has_some else {dim: slice(0, 1) for dim in self._cuts}
+            where = self._indices if self._has_some else {dim: slice(0, 1) for dim in self._cuts}
             return whole.isel({dim: index for dim, index in where.items() if dim in whole.dims})
         layout = Layout([self._cuts.get(dim, ()) for dim in whole.dims], self._tensor.mesh)
         local = relayout(whole.data, layout)._block
@@ -110,55 +110,61 @@ class _Pieces:
         local = tensor._block if self._has_some else self._instead(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
-    def checked(self, made: object) -> xarray.DataArray:
+    def checked(self, result: object) -> xarray.DataArray:
         """Return a result; errors unless it fits the block."""
-        if not isinstance(made, xarray.DataArray):
-            raise TypeError(f"the function of map_blocks returns a DataArray, not {quote(made)}")
-        for dim, own in self._own.items():
-            if dim not in made.dims:
+        if not isinstance(result, xarray.DataArray):
+            raise TypeError(f"the function of map_blocks returns a DataArray, not {quote(result)}")
+        for dim, indices in self._indices.items():
+            if dim not in result.dims:
                 raise ShapeError(f"the result has no dimension {quote(dim)}, which is cut: whole={quote(dim)} helps")
-            n = len(own) if self._has_some else min(1, self._lengths[dim])
-            if made.sizes[dim] != n:
+            n = len(indices) if self._has_some else min(1, self._lengths[dim])
+            if result.sizes[dim] != n:
                 raise ShapeError(
-                    f"the result has {made.sizes[dim]} along {quote(dim)}, which is cut; the block has {n}"
+                    f"the result has {result.sizes[dim]} along {quote(dim)}, which is cut; the block has {n}"
                 )
-        for name, each in made.coords.items():
-            original, is_cut = self._coordinates.get(name), not self._cuts.keys().isdisjoint(each.dims)
+        for name, coordinate in result.coords.items():
+            original, is_cut = self._coordinates.get(name), not self._cuts.keys().isdisjoint(coordinate.dims)
             kinds = "OT" if original is None else "OSTU"
-            if is_cut and each.dtype.kind in kinds and (original is None or not each.variable.equals(original)):
+            if (
+                is_cut
+                and coordinate.dtype.kind in kinds
+                and (original is None or not coordinate.variable.equals(original))
+            ):
                 raise TypeError(
                     f"the result has other texts or objects {quote(name)} along a cut dimension: drop them"
                 )
-        return made
+        return result
 
-    def text(self, made: xarray.DataArray) -> str:
+    def text(self, result: xarray.DataArray) -> str:
         """Return what is the same of the results of all ranks."""
-        lengths = {str(dim): n for dim, n in made.sizes.items() if dim not in self._cuts}
-        return f"{made.dims} {lengths} {made.dtype} {sorted(map(str, made.coords))}"
+        lengths = {str(dim): n for dim, n in result.sizes.items() if dim not in self._cuts}
+        return f"{result.dims} {lengths} {result.dtype} {sorted(map(str, result.coords))}"
 
-    def joined(self, made: xarray.DataArray) -> xarray.DataArray:
+    def joined(self, result: xarray.DataArray) -> xarray.DataArray:
         """Return the results of all ranks as one array. Collective over the mesh."""
         coordinates: dict[Hashable, xarray.Variable] = {}
-        for name, each in sorted(made.coords.items(), key=lambda item: str(item[0])):
-            variable, original = each.variable, self._array.coords.get(name)
+        for name, coordinate in sorted(result.coords.items(), key=lambda item: str(item[0])):
+            variable, original = coordinate.variable, self._array.coords.get(name)
             if self._cuts.keys().isdisjoint(variable.dims):
                 coordinates[name] = variable
             elif original is not None and variable.dtype.kind in "OSTU":  # `checked` has compared them
                 coordinates[name] = original.variable
             else:
                 data = self._tensor_of(variable)
-                whole = data.to_numpy() if name in made.xindexes else data
+                whole = data.to_numpy() if name in result.xindexes else data
                 if whole is not None:  # on a rank outside of the mesh
                     coordinates[name] = xarray.Variable(variable.dims, whole, variable.attrs, variable.encoding)
-        return xarray.DataArray(self._tensor_of(made.variable), coordinates, made.dims, made.name, made.attrs)
+        return xarray.DataArray(self._tensor_of(result.variable), coordinates, result.dims, result.name, result.attrs)
 
-    def _tensor_of(self, made: xarray.Variable) -> DTensor:
+    def _tensor_of(self, variable: xarray.Variable) -> DTensor:
         """Return the blocks of all ranks as a tensor."""
         mesh = self._tensor.mesh
-        layout = Layout([self._cuts.get(dim, ()) for dim in made.dims], mesh)
-        shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in made.sizes.items())
-        local = contiguous(made.values)
+        layout = Layout([self._cuts.get(dim, ()) for dim in variable.dims], mesh)
+        shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in variable.sizes.items())
+        local = contiguous(variable.values)
         if not self._has_some:
-            own = tuple(len(self._own[dim]) if dim in self._cuts else n for dim, n in made.sizes.items())
-            local = np.empty(own, made.dtype)
+            block_shape = tuple(
+                len(self._indices[dim]) if dim in self._cuts else n for dim, n in variable.sizes.items()
+            )
+            local = np.empty(block_shape, variable.dtype)
         return from_local(local, layout, shape)

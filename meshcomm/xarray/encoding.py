@@ -36,7 +36,7 @@ class Encoded(NamedTuple):
 
     def only(self, names: list[str]) -> "Encoded":
         """Return the arrays *names*, without the attributes of the file."""
-        return Encoded(*({key: each[key] for key in names if key in each} for each in self))
+        return Encoded(*({key: mapping[key] for key in names if key in mapping} for mapping in self))
 
 
 class OwnOptions(NamedTuple):
@@ -46,26 +46,29 @@ class OwnOptions(NamedTuple):
     compression: Compression
     limit: int | None = None
 
-    def of(self, found: Encoded) -> dict[str, Any]:
+    def of(self, file_data: Encoded) -> dict[str, Any]:
         """Return the options of `meshcomm.save` for these arrays."""
-        chunks, codecs = (_only(given, found.arrays) for given in (self.chunks, self.compression))
-        return {"dims": found.dims, "metadata": found.attributes, "chunks": chunks, "compression": codecs}
+        chunks, codecs = (_only(option, file_data.arrays) for option in (self.chunks, self.compression))
+        return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}
 
 
-def _only(given: Json, names: Container[str]) -> Json:
+def _only(option: Json, names: Container[str]) -> Json:
     """Return what options by name say of *names*; others are for all arrays."""
-    return {name: each for name, each in given.items() if name in names} if isinstance(given, Mapping) else given
+    return {name: value for name, value in option.items() if name in names} if isinstance(option, Mapping) else option
 
 
 def own_options(asked: dict[str, dict[str, Any]], chunks: Chunks, compression: Compression) -> OwnOptions:
     """Take chunks and compression out of the encodings that are *asked* for."""
     by_chunks, by_codecs = {}, {}
-    for name, own in asked.items():
-        lengths = [own.pop(key) for key in _CHUNKS if key in own]
-        names = [_DEFLATE[key] for key in _DEFLATE if own.pop(key, False)]
-        given = own.pop("compression", None)
-        names += [_DEFLATE.get(given, given)] if given else []
-        level, shuffle = own.pop("complevel", own.pop("compression_opts", None)), own.pop("shuffle", False)
+    for name, encoding in asked.items():
+        lengths = [encoding.pop(key) for key in _CHUNKS if key in encoding]
+        names = [_DEFLATE[key] for key in _DEFLATE if encoding.pop(key, False)]
+        compressor = encoding.pop("compression", None)
+        names += [_DEFLATE.get(compressor, compressor)] if compressor else []
+        level, shuffle = (
+            encoding.pop("complevel", encoding.pop("compression_opts", None)),
+            encoding.pop("shuffle", False),
+        )
         if lengths:
             by_chunks[name] = lengths[0]
         if names:
@@ -82,26 +85,26 @@ def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pat
     missing = {}
     for name, variable in variables.items():
         variables[name] = copied = variable.copy(deep=False)
-        kept = {
+        own_encoding = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
-        copied.encoding = dict(asked.get(str(name), kept))  # as in xarray, what is asked for is all of it
+        copied.encoding = dict(asked.get(str(name), own_encoding))  # as in xarray, what is asked for is all of it
         missing[name] = _several_missing(copied)
     variables, attributes = cf_encoder(variables, attributes)
     for name, values in missing.items():
         if values is not None:
             variables[name].attrs["missing_value"] = values.astype(variables[name].dtype)
-    found = {str(name): _with_texts(each, str(name), path) for name, each in variables.items()}
-    both = [name for name in found if name in attributes]
+    converted = {str(name): _with_texts(variable, str(name), path) for name, variable in variables.items()}
+    both = [name for name in converted if name in attributes]
     if both:
         raise ValueError(f"{quote(both[0])} is the name of a variable and of an attribute of the dataset")
     return Encoded(
-        {name: each.data for name, each in found.items()},
-        {name: tuple(map(str, each.dims)) for name, each in found.items()},
+        {name: variable.data for name, variable in converted.items()},
+        {name: tuple(map(str, variable.dims)) for name, variable in converted.items()},
         plain_attributes(attributes)
         | {
-            name: plain_attributes(dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))))
-            for name, each in found.items()
+            name: plain_attributes(dict(sorted(variable.attrs.items(), key=lambda item: str(item[0]))))
+            for name, variable in converted.items()
         },
     )
 
@@ -128,5 +131,5 @@ def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Vari
         return variable.astype("S2") if variable.dtype == "S1" else variable
     texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()  # type: ignore[no-untyped-call]
     encoded = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
-    found: xarray.Variable = characters.encode(encoded, name)  # type: ignore[no-untyped-call]
-    return found
+    result: xarray.Variable = characters.encode(encoded, name)  # type: ignore[no-untyped-call]
+    return result

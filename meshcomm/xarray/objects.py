@@ -49,9 +49,9 @@ def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
     if variable.dtype.kind == "T" or (not variable.size and variable.encoding.get("dtype") is str):
         values = np.asarray(variable.data, object)
         return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
-    found: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
-    kind = strings.check_vlen_dtype(found.dtype)  # type: ignore[no-untyped-call]
-    return found if kind is None else found.copy(data=_texts(found.data, kind))
+    result: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
+    kind = strings.check_vlen_dtype(result.dtype)  # type: ignore[no-untyped-call]
+    return result if kind is None else result.copy(data=_texts(result.data, kind))
 
 
 def _texts(values: Array, kind: type) -> Array:
@@ -62,7 +62,7 @@ def _texts(values: Array, kind: type) -> Array:
             return value
         return value.encode() if kind is bytes else value.decode()
 
-    return np.array([text(each) for each in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
+    return np.array([text(value) for value in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
 
 
 def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
@@ -71,7 +71,9 @@ def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
     def plain(value: Json) -> Json:
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
         elements = value.ravel().tolist() if is_array else [value]
-        is_text = all(isinstance(each, str | bytes) for each in elements) and (is_array or isinstance(value, bytes))
+        is_text = all(isinstance(element, str | bytes) for element in elements) and (
+            is_array or isinstance(value, bytes)
+        )
         return attribute(value) if is_text else value
 
     return {key: plain(value) for key, value in attributes.items()}

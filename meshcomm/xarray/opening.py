@@ -28,8 +28,8 @@ from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
 from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
-from meshcomm.storage.kept import Told, check_unchanged, told_contents
-from meshcomm.storage.load import load_told
+from meshcomm.storage.kept import SharedContents, check_unchanged, shared_contents
+from meshcomm.storage.load import load_shared
 from meshcomm.storage.opened import Store
 from meshcomm.storage.request import LoadRequest, PathLike
 
@@ -100,10 +100,10 @@ def open(
     if combine != "nested" and (combine != "by_coords" or concat_dim is not None):
         raise ValueError(f"combine={quote(combine)}: it is 'by_coords', or 'nested', which has a concat_dim")
 
-    def opened(each: PathLike) -> xarray.Dataset:
-        found = xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
-        found = preprocess(found) if preprocess else found
-        return found if alone else found.load()  # xarray would make arrays of NumPy of what is not
+    def opened(one_path: PathLike) -> xarray.Dataset:
+        dataset = xarray.open_dataset(one_path, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
+        dataset = preprocess(dataset) if preprocess else dataset
+        return dataset if alone else dataset.load()  # xarray would make arrays of NumPy of what is not
 
     if alone:
         return opened(paths[0])
@@ -117,7 +117,7 @@ def open(
 
 def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[Any]:
     """Return the results for paths, in lists of lists as these are."""
-    return [_of_all(function, each) if isinstance(each, list | tuple) else function(each) for each in paths]
+    return [_of_all(function, path) if isinstance(path, list | tuple) else function(path) for path in paths]
 
 
 class Backend(BackendEntrypoint):
@@ -155,7 +155,7 @@ class Backend(BackendEntrypoint):
         decoders: the other options of `xarray.decode_cf`
         """
         cuts = _cuts(layout, mesh)
-        file = File(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
+        file = DatasetFile(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
         decoders["mask_and_scale"] = True if mask_and_scale is None else mask_and_scale
         return xarray.decode_cf(file, drop_variables=drop_variables, **decoders)
 
@@ -176,32 +176,33 @@ def _matching(pattern: str, mesh: Mesh) -> list[PathLike]:
     """
 
     def look() -> list[str]:
-        found = [pattern] if os.path.exists(pattern) else sorted(glob(os.path.expanduser(pattern)))
-        if not found:
+        matches = [pattern] if os.path.exists(pattern) else sorted(glob(os.path.expanduser(pattern)))
+        if not matches:
             raise FileNotFoundError(errno.ENOENT, "No file matches the pattern", pattern)
-        return found
+        return matches
 
     return list(looked_up("open", mesh, f"open {pattern}", look) or look())
 
 
 def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
-    found = mesh or get_default_mesh()
-    if found is not None:
-        return found
+    result = mesh or get_default_mesh()
+    if result is not None:
+        return result
     names = {dim for dim in cuts.values() if isinstance(dim, str) and dim != UNSHARDED}
     if len(names) > 1 or not all(isinstance(dim, str) for dim in cuts.values()):
         raise MeshError(f"the layout {quote(dict(cuts))} needs mesh=, as it names several mesh dimensions")
     return create_mesh([(names.pop(), -1)]) if names else create_mesh()
 
 
-class File(AbstractDataStore):
+class DatasetFile(AbstractDataStore):
     """The variables of a file, not decoded. Collective over *mesh*.
 
     Parameters
     ----------
-    path, group: of the file, and in it
-    cuts: how its dimensions are cut
-    mesh: where its variables lie
+    path: path of the file
+    cuts: cut of each dimension, by its name
+    mesh: mesh of the variables
+    group: path of a group in the file
     mask_and_scale: whether fill values, scale and offset are applied to tensors; or a dict of that by variable
     """
 
@@ -212,28 +213,32 @@ class File(AbstractDataStore):
         self.mask_and_scale = mask_and_scale
         self._prefix = "" if not group or not group.strip("/") else f"{group.strip('/')}/"
         call = f"open {self.path}, group {group}"
-        told = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
-        self.told = told or Told(self.path, contents(self.path), [])
-        self.base, self.found, _ = self.told
-        shapes = {name: stored.array_shape for name, stored in self.found.arrays.items()} | dict(self.found.texts)
+        shared = in_session("open", mesh, lambda session: shared_contents(self.path, call, session))
+        self.shared = shared or SharedContents(self.path, contents(self.path), [])
+        self.base, self.contents, _ = self.shared
+        shapes = {name: stored.array_shape for name, stored in self.contents.arrays.items()} | dict(
+            self.contents.texts
+        )
         start = len(self._prefix)  # arrays are in the group, and not in one below it
         names = [name for name in shapes if name.startswith(self._prefix) and "/" not in name[start:]]
         self._shapes = {name: shapes[name] for name in names}
         if self._prefix and not self._shapes:
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
-        self._dims = _named_axes(self._shapes, self.found.dims)
-        known = {dim for dims in self._dims.values() for dim in dims}
-        wrong = next((dim for dim in cuts if dim not in known), None)
+        self._dims = _named_axes(self._shapes, self.contents.dims)
+        all_dims = {dim for dims in self._dims.values() for dim in dims}
+        wrong = next((dim for dim in cuts if dim not in all_dims), None)
         if wrong is not None:
-            raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(known))}")
+            raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(all_dims))}")
 
     def get_attrs(self) -> dict[str, Json]:
         """Return the attributes of the file."""
-        return {} if self._prefix else as_netcdf(self.found.metadata)
+        return {} if self._prefix else as_netcdf(self.contents.metadata)
 
     def get_encoding(self) -> dict[str, Json]:
         """Return which dimensions may grow."""
-        return {"unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.found.unlimited}}
+        return {
+            "unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.contents.unlimited}
+        }
 
     def get_dimensions(self) -> dict[str, int]:
         """Return the lengths of the dimensions."""
@@ -244,17 +249,17 @@ class File(AbstractDataStore):
         return {name[len(self._prefix) :]: self._variable(name) for name in self._dims}
 
     def _variable(self, name: str) -> xarray.Variable:
-        dims, attributes = self._dims[name], as_netcdf(self.found.attributes.get(name, {}))
+        dims, attributes = self._dims[name], as_netcdf(self.contents.attributes.get(name, {}))
         encoding = {"source": str(self.path)}
-        if name in self.found.texts:
+        if name in self.contents.texts:
             return xarray.Variable(dims, self._texts(name), attributes, {**encoding, "dtype": str})
-        dtype = self.found.arrays[name].dtype
-        own = name[len(self._prefix) :]
+        dtype = self.contents.arrays[name].dtype
+        short_name = name[len(self._prefix) :]
         layout, coding = None, None
-        if dims != (own,) and dtype.kind not in "SU" and not self.cuts.keys().isdisjoint(dims):
+        if dims != (short_name,) and dtype.kind not in "SU" and not self.cuts.keys().isdisjoint(dims):
             layout = Layout([self.cuts.get(dim, UNSHARDED) for dim in dims], self.mesh)
             layout.check_fits(self._shapes[name])
-            coding = coding_of(attributes, dtype) if self._decodes(own) and not _is_time(attributes) else None
+            coding = coding_of(attributes, dtype) if self._decodes(short_name) and not _is_time(attributes) else None
         if coding is not None:
             encoding |= {"dtype": dtype} | {key: attributes.pop(key) for key in CODING if key in attributes}
         data = indexing.LazilyIndexedArray(_OnDisk(self, name, layout, coding))
@@ -262,22 +267,22 @@ class File(AbstractDataStore):
 
     def _decodes(self, name: str) -> bool:
         """Return whether a tensor is decoded as it is read: xarray would decode a copy of the whole array."""
-        given = self.mask_and_scale
-        return bool(given.get(name, True) if isinstance(given, Mapping) else given in (None, True))
+        option = self.mask_and_scale
+        return bool(option.get(name, True) if isinstance(option, Mapping) else option in (None, True))
 
     def _texts(self, name: str) -> Array:
         """Return texts of any length, which the first rank reads. Collective over the mesh."""
 
         def read() -> list[str]:
-            found: list[str] = texts(self.path, name, self.found.texts[name]).ravel().tolist()
-            check_unchanged(self.base, self.found, [name])
-            return found
+            result: list[str] = texts(self.path, name, self.contents.texts[name]).ravel().tolist()
+            check_unchanged(self.base, self.contents, [name])
+            return result
 
-        told = looked_up("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
-        told = read() if told is None else told
-        found = np.empty(len(told), object)
-        found[:] = told
-        return found.reshape(self.found.texts[name])
+        values = looked_up("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
+        values = read() if values is None else values
+        result = np.empty(len(values), object)
+        result[:] = values
+        return result.reshape(self.contents.texts[name])
 
 
 def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -286,19 +291,19 @@ def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]
     >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {"b": ("", "x")})
     {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'x')}
     """
-    found: dict[str, tuple[str, ...]] = {}
-    made: list[int] = []  # the lengths of these dimensions
+    result: dict[str, tuple[str, ...]] = {}
+    lengths: list[int] = []  # the lengths of these dimensions
     for name, shape in shapes.items():
-        own: list[int] = []
+        used: list[int] = []
         names = list(dims.get(name, ("",) * len(shape)))
         for axis, n in enumerate(shape):
             if not names[axis]:
-                number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
-                made += [n] if number == len(made) else []
-                own.append(number)
+                number = next((k for k, length in enumerate(lengths) if length == n and k not in used), len(lengths))
+                lengths += [n] if number == len(lengths) else []
+                used.append(number)
                 names[axis] = f"phony_dim_{number}"
-        found[name] = tuple(names)
-    return found
+        result[name] = tuple(names)
+    return result
 
 
 class _OnDisk(BackendArray):
@@ -306,30 +311,32 @@ class _OnDisk(BackendArray):
 
     read_by_all_ranks = True
 
-    def __init__(self, file: File, name: str, layout: Layout | None, coding: Coding | None) -> None:
-        stored = file.found.arrays[name]
+    def __init__(self, file: DatasetFile, name: str, layout: Layout | None, coding: Coding | None) -> None:
+        stored = file.contents.arrays[name]
         self.shape, self.dtype = stored.array_shape, (coding or stored).dtype.newbyteorder("=")
         self._file, self._name, self._layout, self._decodes = file, name, layout, coding is not None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array | DTensor:
         basic = indexing.IndexingSupport.BASIC
-        found: Array | DTensor = indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
-        return found
+        result: Array | DTensor = indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
+        return result
 
     def _read(self, index: tuple[int | slice, ...]) -> Array | DTensor:
         """Return the elements of an index. Collective over the mesh."""
         file, name, mesh = self._file, self._name, self._file.mesh
         layout = self._layout or Layout.replicated(mesh, len(self.shape))
-        kept = layout.take(axis for axis, item in enumerate(index) if isinstance(item, slice))
+        result_layout = layout.take(axis for axis, item in enumerate(index) if isinstance(item, slice))
         dtype = None if self._decodes else self.dtype
-        request = LoadRequest(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
-        tensor = load_told(request, file.told, mesh)[name]
+        request = LoadRequest(
+            file.path, {name: result_layout}, (name,), {name: index}, None, dtype, True, self._decodes
+        )
+        tensor = load_shared(request, file.shared, mesh)[name]
         if self._layout is not None:
             return tensor
-        found = on_blocks(np.asarray, tensor)
-        if found is not None:
-            return found
-        check_unchanged(file.base, file.found, [name])
+        block = on_blocks(np.asarray, tensor)
+        if block is not None:
+            return block
+        check_unchanged(file.base, file.contents, [name])
         with Store(file.path) as store:
             return np.asarray(store[name][index], self.dtype)
 

@@ -11,7 +11,7 @@ from meshcomm.core._types import Shape
 from meshcomm.errors import DTypeError
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.regions import Box, save_boxes
-from meshcomm.xarray.appending import Held, as_tensor, encoded_as, meshes_in, variables_there
+from meshcomm.xarray.appending import FileVariable, as_tensor, encoded_as, meshes_in, variables_there
 
 Region: TypeAlias = Mapping[str, slice]
 """Where a dataset goes, along each dimension of the region; along others it has all elements."""
@@ -24,11 +24,11 @@ def save_region(
 
     Parameters
     ----------
-    path: of a file that has the variables
-    dataset: what is written
-    region: where it goes
+    path: path of the file with the variables
+    dataset: dataset to write
+    region: slice of the file along each dimension
     asked: encodings by the name of a variable
-    limit: bytes that a rank may use beyond its blocks
+    limit: scratch limit of a rank, in bytes
     """
     check_limits(limit)
     mesh = common_mesh(meshes_in(dataset))
@@ -37,11 +37,11 @@ def save_region(
     if not there:
         raise FileNotFoundError(2, "There is no file that has the region", str(path))
     starts = {str(name): _start(path, dataset, str(name), there, region) for name in dataset.variables}
-    held = {name: there[name] for name in starts}
-    found = encoded_as(path, dataset, held, asked, kept=starts, mesh=mesh)
+    variables = {name: there[name] for name in starts}
+    file_data = encoded_as(path, dataset, variables, asked, compared=starts, mesh=mesh)
     boxes = {}
-    for name, array in found.arrays.items():
-        kind, shape, start = held[name].dtype, held[name].shape, starts[name]
+    for name, array in file_data.arrays.items():
+        kind, shape, start = variables[name].dtype, variables[name].shape, starts[name]
         if kind.hasobject:
             raise DTypeError(f"{path} has texts of any length in {quote(name)}: no region of these can be written")
         if array.dtype.newbyteorder("=") != kind.newbyteorder("="):
@@ -61,7 +61,7 @@ def _check_names(dataset: xarray.Dataset, region: object) -> None:
             raise TypeError(f"the region along {quote(dim)} is a slice, not {quote(part)}")
         if part.step not in (1, None):
             raise ValueError(f"the region along {quote(dim)} has the step {quote(part.step)}; it may be 1 only")
-    without = [str(name) for name, each in dataset.variables.items() if region.keys().isdisjoint(each.dims)]
+    without = [str(name) for name, variable in dataset.variables.items() if region.keys().isdisjoint(variable.dims)]
     if without:
         raise ValueError(
             f"{quote(without[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
@@ -69,16 +69,16 @@ def _check_names(dataset: xarray.Dataset, region: object) -> None:
         )
 
 
-def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, Held], region: Region) -> Shape:
+def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, FileVariable], region: Region) -> Shape:
     """Return where a variable begins in the array of the file. ``ValueError`` unless it fits there."""
-    variable, held = dataset.variables[name], there.get(name)
-    if held is None:
+    variable, target = dataset.variables[name], there.get(name)
+    if target is None:
         raise ValueError(f"{path} has no variable {quote(name)}: a region is of variables that are there")
     dims = tuple(map(str, variable.dims))
-    if held.dims[: len(dims)] != dims or (len(held.dims) > len(dims) and held.kind != "|S1"):
-        raise ValueError(f"{quote(name)} has the dimensions {held.dims} in {path}, and {dims} here")
+    if target.dims[: len(dims)] != dims or (len(target.dims) > len(dims) and target.kind != "|S1"):
+        raise ValueError(f"{quote(name)} has the dimensions {target.dims} in {path}, and {dims} here")
     start = []
-    for dim, n, length in zip(dims, held.shape, variable.shape, strict=False):
+    for dim, n, length in zip(dims, target.shape, variable.shape, strict=False):
         first, last = _bounds(region[dim], n, dim) if dim in region else (0, n)
         if last - first != length:
             where = f"the region {first} to {last}" if dim in region else f"{n} elements"

@@ -8,7 +8,7 @@ import xarray
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.meshes import common_mesh
-from meshcomm.storage.options import Chunks, Compression, Options
+from meshcomm.storage.options import Chunks, Compression, SaveOptions
 from meshcomm.storage.request import PathLike
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
@@ -77,28 +77,28 @@ def save(
         raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {where}")
     dataset = without_objects(dataset)
     _check_names(dataset, encoding or {})
-    asked = {name: dict(own) for name, own in (encoding or {}).items()}
-    own = own_options(asked, chunks, compression)
+    asked = {name: dict(entry) for name, entry in (encoding or {}).items()}
+    file_options = own_options(asked, chunks, compression)
     if region is not None:
         if append_dim is not None:
             raise ValueError("region is for what is in the file, append_dim for what comes behind it: give one")
         save_region(where, dataset, region, asked, max_scratch_bytes)
         return
     if append_dim is not None:
-        append(where, dataset, append_dim, asked, own._replace(limit=max_scratch_bytes))
+        append(where, dataset, append_dim, asked, file_options._replace(limit=max_scratch_bytes))
         return
     free = _unlimited(dataset, unlimited_dims)
-    found = encoded(dataset, asked, where)
-    check_packed(where, dataset, found, asked, common_mesh(meshes_in(dataset)))
-    options = Options(overwrite=overwrite, mode=mode, unlimited=free, **own.of(found))
-    save_with(where, found.arrays, options, max_scratch_bytes)
+    file_data = encoded(dataset, asked, where)
+    check_packed(where, dataset, file_data, asked, common_mesh(meshes_in(dataset)))
+    options = SaveOptions(overwrite=overwrite, mode=mode, unlimited=free, **file_options.of(file_data))
+    save_with(where, file_data.arrays, options, max_scratch_bytes)
 
 
-def _unlimited(dataset: xarray.Dataset, given: str | Iterable[str] | None) -> tuple[str, ...]:
+def _unlimited(dataset: xarray.Dataset, option: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the names of dimensions that may grow. ``ValueError`` for those that the dataset has not."""
-    if given is None:
+    if option is None:
         return tuple(sorted(dim for dim in dataset.encoding.get("unlimited_dims", ()) if dim in dataset.dims))
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (option,) if isinstance(option, str) else tuple(option)
     unknown = next((name for name in names if name not in dataset.dims), None)
     if unknown is not None:
         has = ", ".join(map(str, dataset.sizes))
@@ -112,9 +112,9 @@ def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Mapping[str, An
     within = next((name for name in names if "/" in name), None)
     if within is not None:
         raise ValueError(f"no name of a variable: {quote(within)}; it has a /, which is for groups")
-    for name, own in encoding.items():
+    for name, entry in encoding.items():
         if name not in names:
             raise ValueError(f"encoding names {quote(name)}; the variables are {', '.join(names)}")
-        unknown = next((key for key in own if key not in KNOWN), None)
+        unknown = next((key for key in entry if key not in KNOWN), None)
         if unknown is not None:
             raise ValueError(f"encoding of {quote(name)} has {quote(unknown)}; it may have {', '.join(KNOWN)}")

@@ -10,7 +10,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.known import FORMATS
 from meshcomm.xarray.saving import save
 
-_HELD: dict[str, dict[str, tuple[Any, ...]]] = {
+_ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
     "to_netcdf": {
         "mode": ("w", "a"),
         "format": (None, "NETCDF4"),
@@ -32,23 +32,25 @@ _HELD: dict[str, dict[str, tuple[Any, ...]]] = {
 """The values of arguments that all ranks can write by. Other arguments are hints, or the same for `save`."""
 
 
-def write(name: str, dataset: xarray.Dataset, given: Mapping[str, Any]) -> None:
+def write(name: str, dataset: xarray.Dataset, arguments: Mapping[str, Any]) -> None:
     """Write a dataset for xarray's function *name*. Collective over the meshes of its tensors.
 
     Parameters
     ----------
     name: "to_netcdf" or "to_zarr"
-    dataset: with tensors
-    given: the arguments by name, and where to write as "path"
+    dataset: dataset with tensors
+    arguments: arguments by name; "path" is the file to write
 
     ``NotImplementedError`` on all ranks, before any file is touched, for what only one process can write.
     """
-    path = given["path"]
+    path = arguments["path"]
     suffix = Path(path).suffix.lower() if isinstance(path, str | Path) else ""
     writer = FORMATS[suffix][0] if suffix in FORMATS else None
     fits = writer is not None and writer.has_attributes and (suffix == ".zarr") == (name == "to_zarr")
     wrong = [
-        f"{key}={quote(given[key])}" for key, held in _HELD[name].items() if key in given and given[key] not in held
+        f"{key}={quote(arguments[key])}"
+        for key, allowed in _ALLOWED[name].items()
+        if key in arguments and arguments[key] not in allowed
     ]
     if wrong or not fits:
         what = wrong[0] if wrong else f"path {quote(path)}"
@@ -56,7 +58,7 @@ def write(name: str, dataset: xarray.Dataset, given: Mapping[str, Any]) -> None:
             f"{name} of tensors, which all ranks write, takes no {what}: meshcomm.xarray.save(path, dataset) writes "
             "an .nc, .h5 or .zarr file; of dataset.load() with arrays of NumPy, one rank may write the others"
         )
-    mode, along, region = given.get("mode"), given.get("append_dim"), given.get("region")
+    mode, along, region = arguments.get("mode"), arguments.get("append_dim"), arguments.get("region")
     if mode in (("r+",) if region is None else ("w", "w-")):
         raise ValueError(f"mode {quote(mode)} with region={quote(region)}: a region is written with mode 'r+' or 'a'")
     save(
@@ -65,7 +67,7 @@ def write(name: str, dataset: xarray.Dataset, given: Mapping[str, Any]) -> None:
         mode="a" if mode == "a" and along is None else "w",
         append_dim=along,
         region=region,
-        encoding=given.get("encoding") or None,
-        unlimited_dims=given.get("unlimited_dims"),
+        encoding=arguments.get("encoding") or None,
+        unlimited_dims=arguments.get("unlimited_dims"),
         overwrite=None if mode == "a" or along is not None else mode == "w",
     )

@@ -444,13 +444,13 @@ def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp
 
 
 def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
-    told, tell = [], saving.told_pieces
+    told, tell = [], saving.gathered_pieces
 
     def counted(own, *where):
         told.append(len(own))
         return tell(own, *where)
 
-    monkeypatch.setattr(saving, "told_pieces", counted)
+    monkeypatch.setattr(saving, "gathered_pieces", counted)
 
     def program():
         t = mc.distribute(np.arange(2**15), Layout(["x"], mc.create_mesh([("x", 4)])))

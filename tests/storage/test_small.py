@@ -31,8 +31,10 @@ def arrays(count):
 def told(monkeypatch):
     """The bytes of each batch that rank 0 reads."""
     sizes = []
-    real = small.Batch.read
-    monkeypatch.setattr(small.Batch, "read", lambda batch, opened: sizes.append(batch.nbytes) or real(batch, opened))
+    real = small.ReadBatch.read
+    monkeypatch.setattr(
+        small.ReadBatch, "read", lambda batch, opened: sizes.append(batch.nbytes) or real(batch, opened)
+    )
     return sizes
 
 
@@ -103,7 +105,7 @@ def test_an_error_in_a_batch(tmp_path, monkeypatch):
             mc.load(tmp_path / "c", check=False)
         mc.barrier(mesh_of_4())
 
-    monkeypatch.setattr(small.Batch, "read", fails)
+    monkeypatch.setattr(small.ReadBatch, "read", fails)
     on(4, program)
 
 

@@ -48,12 +48,12 @@ class Sliced(Protocol):
     def __getitem__(self, index: tuple[slice, ...]) -> Array: ...
 
 
-class Described(NamedTuple):
-    """An array that is to be saved; *layout* is a hint for people.
+class ArrayToSave(NamedTuple):
+    """An array to save: *shape* and *dtype*, and its *layout* as a hint for people.
 
-    *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
-    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is that of
-    a snapshot, and *steps* of these go behind those that are there. Axes with the names *unlimited* may grow later.
+    *dims* are the names of its axes, *chunks* the shape of its chunks, *codecs* their compression, *attributes* its
+    own metadata. *grows* is the name of one more axis of the file, the first one: then this describes one snapshot,
+    and *steps* snapshots are appended. Axes named in *unlimited* may grow later.
     """
 
     name: str
@@ -74,15 +74,15 @@ class Described(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
 
-class Contents(NamedTuple):
+class FileContents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
-    *hints* say, for people, in which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of
-    arrays that have some; an axis without a name has "".
-    *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
-    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
-    has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
+    *hints* are the layouts at the save, for people. *attributes* and *dims*, the names of axes, are there for arrays
+    that have some; an axis without a name has "". *left_out* has the reason for each array that cannot be loaded, and
+    *texts* the shapes of those with texts of any length. *unlimited* are the names of axes that may grow. *links* are
+    the targets of links, which are not followed. *origins* has the header file of each array, and of all under "",
+    with the `identity` of that file.
     """
 
     arrays: dict[str, Stored]
@@ -143,11 +143,11 @@ class Writer(ABC):
     """Whether arrays can be in chunks, compressed or not."""
 
     def __init__(
-        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = aside(path)
-        self._held: list[File] = []
+        self._locked: list[File] = []
 
     @abstractmethod
     def begin(self) -> tuple[Path, list[Stored]]:
@@ -165,8 +165,8 @@ class Writer(ABC):
 
         Parameters
         ----------
-        name: of the array
-        chunks: the numbers of each chunk, along each axis, and its bytes
+        name: name of the array
+        chunks: index of each chunk along each axis, and its size in bytes
         """
         raise NotImplementedError(f"{type(self).__name__} has no chunks")
 
@@ -188,8 +188,8 @@ class Writer(ABC):
         for name in names:
             if "\0" in name or any(key in ("", ".", "..") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)} is no path of an array: keys between / are not empty, . or ..")
-        known = set(names)
-        within = ((name, group) for name in names for group in groups_above(name) if group in known)
+        all_names = set(names)
+        within = ((name, group) for name in names for group in groups_above(name) if group in all_names)
         for name, group in within:
             raise CheckpointError(f"array {quote(name)} would be in {quote(group)}, which is an array, no group")
 
@@ -201,13 +201,13 @@ class Writer(ABC):
 
     def refuse_another(self) -> None:
         """Raise ``FileNotFoundError`` if what was made has not its name any more."""
-        if not all(file.is_at(file.path) for file in self._held):
+        if not all(file.is_at(file.path) for file in self._locked):
             raise FileNotFoundError(f"what was written for {self.path} is not there any more: somebody has moved it")
 
     def abandon(self) -> None:
         """Remove what was made, as well as that works; what it has replaced may have the name aside by now."""
         with suppress(OSError):
-            if all(file.is_at(self.aside) for file in self._held):
+            if all(file.is_at(self.aside) for file in self._locked):
                 files.remove(self.aside)
         with suppress(OSError):
             self.release()
@@ -215,12 +215,12 @@ class Writer(ABC):
     def hold(self, file: File) -> None:
         """Tell other saves that this one goes on: they leave the file alone that is locked."""
         file.lock()
-        self._held.append(file)
+        self._locked.append(file)
 
     def release(self) -> None:
-        """Let go of what tells other saves that this one goes on."""
-        held, self._held = self._held, []
-        for file in held:
+        """Unlock the files: other saves may remove them now."""
+        locked, self._locked = self._locked, []
+        for file in locked:
             file.close()
 
 
@@ -252,7 +252,7 @@ class FileWriter(Writer):
         """Write the header to a new *file*, give it its size, and return where each array goes."""
 
     @abstractmethod
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         """Return what the file at the path holds."""
 
     def would_lose(self) -> list[str]:
@@ -264,10 +264,10 @@ def parsed_json(text: bytes, what: object) -> Json:
     """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
 
     def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             raise ValueError("a key is there twice")
-        return found
+        return result
 
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
@@ -324,7 +324,7 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
 def refuse_many_chunks(what: str, shape: Shape, chunk: Shape, itemsize: int, stored: int = 0) -> None:
     """Raise ``CheckpointError`` for more small chunks than anyone reads.
 
-    A chunk that is not there takes no bytes: *stored* is how many all have together, as far as that is known.
+    *stored* is the size of all chunks in the file, if known: a missing chunk takes no bytes.
     """
     count = prod(-(-n // max(1, length)) for n, length in zip(shape, chunk, strict=True))
     if count > max(MOST_SMALL_CHUNKS, stored) and prod(chunk) * itemsize < PAGE:
@@ -339,18 +339,20 @@ def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
             raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
 
 
-def lost(found: Contents, names: Iterable[str]) -> list[str]:
+def lost(contents: FileContents, names: Iterable[str]) -> list[str]:
     """Return, for people, what a file with a header loses if arrays *names* replace it.
 
     In a file that meshcomm wrote, the first array begins with a page.
     """
-    first = min((s.begin for s in found.arrays.values() if s.segments), default=0)
-    ours = first % PAGE == 0 and not found.by_library and not found.left_out
+    first = min((s.begin for s in contents.arrays.values() if s.segments), default=0)
+    ours = first % PAGE == 0 and not contents.by_library and not contents.left_out
     saved = set(names)
-    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in saved)}
-    metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
-    others = [quote(name) for name in found.left_out]
-    return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others
+    arrays = {name: stored for name, stored in contents.arrays.items() if not (ours and name in saved)}
+    metadata = [] if ours else [f"metadata {quote(key)}" for key in contents.metadata]
+    others = [quote(name) for name in contents.left_out]
+    return (
+        [f"array {quote(name)} {stored.shape} {stored.dtype}" for name, stored in arrays.items()] + metadata + others
+    )
 
 
-Reader = Callable[[Path], Contents]
+Reader = Callable[[Path], FileContents]

@@ -27,7 +27,14 @@ from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, lost, parsed_json, refuse_overlaps
+from meshcomm.storage.formats.base import (
+    FileContents,
+    checked_dtype,
+    checked_shape,
+    lost,
+    parsed_json,
+    refuse_overlaps,
+)
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.routes import MOST_UNEVEN
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
@@ -137,8 +144,8 @@ def _in_lines(manifest: dict[str, Json]) -> bytes:
     lines = []
     for key, value in manifest.items():
         if key == "arrays":
-            each = b",\n".join(_encoded(name) + b": " + _encoded(entry) for name, entry in value.items())
-            lines.append(_encoded(key) + b": {\n" + each + b"}")
+            lines_of_arrays = b",\n".join(_encoded(name) + b": " + _encoded(entry) for name, entry in value.items())
+            lines.append(_encoded(key) + b": {\n" + lines_of_arrays + b"}")
         else:
             lines.append(_encoded(key) + b": " + _encoded(value))
     return b"{" + b",\n".join(lines)
@@ -149,12 +156,12 @@ def _may_be_replaced(path: Path) -> bool:
     if (path / MANIFEST).exists():
         with files.for_reading(path / MANIFEST) as file:
             return KIND.encode() in files.section(file, 0, min(file.size(), PAGE))
-    return all(_DATA.fullmatch(each.name.removeprefix(f"{MANIFEST}.")) for each in files.entries(path))
+    return all(_DATA.fullmatch(entry.name.removeprefix(f"{MANIFEST}.")) for entry in files.entries(path))
 
 
 def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
     """Return the checksum of each range of the data file; bytes between arrays are zeros."""
-    found = []
+    crcs = []
     at = 0
     for start in range(0, size, CHECKSUM_RANGE):
         stop, crc, done = min(start + CHECKSUM_RANGE, size), 0, start
@@ -162,8 +169,8 @@ def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
             _, offset, length, piece = pieces[at]
             crc = combined(_with_zeros(crc, offset - done), piece, length)
             done, at = offset + length, at + 1
-        found.append(_with_zeros(crc, stop - done))
-    return found
+        crcs.append(_with_zeros(crc, stop - done))
+    return crcs
 
 
 def _with_zeros(crc: int, count: int) -> int:
@@ -173,7 +180,7 @@ def _with_zeros(crc: int, count: int) -> int:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the checkpoint holds. ``CheckpointError`` if there is none, or if it is damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path} is no checkpoint, which is a folder")
@@ -201,7 +208,7 @@ def contents(path: Path) -> Contents:
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
     name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}
-    return Contents(
+    return FileContents(
         arrays,
         manifest["metadata"],
         manifest["tree"],
@@ -222,21 +229,27 @@ def _manifest(path: Path) -> dict[str, Json]:
     try:
         text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
     except FileNotFoundError:
-        some = sorted(found.parent for found in path.glob(f"*/{MANIFEST}"))
-        what = f"It has checkpoints, such as {some[-1]}" if some else "It is another folder, or its save was cut off"
+        checkpoints = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
+        what = (
+            f"It has checkpoints, such as {checkpoints[-1]}"
+            if checkpoints
+            else "It is another folder, or its save was cut off"
+        )
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}. {what}") from None
     end = _END.search(text, max(0, len(text) - 40))
     if end is None or end.end() != len(text) or zlib.crc32(text[: end.start()]) != int(end[1]):
         raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is wrong")
-    found = parsed_json(text, path / MANIFEST)
-    wanted = {"kind", "version", "metadata", "tree", "arrays", "file", "checksums"}
-    if not isinstance(found, dict) or not wanted <= set(found) or found["kind"] != KIND:
+    manifest = parsed_json(text, path / MANIFEST)
+    required = {"kind", "version", "metadata", "tree", "arrays", "file", "checksums"}
+    if not isinstance(manifest, dict) or not required <= set(manifest) or manifest["kind"] != KIND:
         raise CheckpointError(f"{path / MANIFEST} is not that of a {KIND}")
-    if found["version"] != VERSION:
-        raise CheckpointError(f"{path} has version {quote(found['version'])}; this meshcomm reads version {VERSION}")
-    if not isinstance(found["metadata"], dict):
-        raise CheckpointError(f"{path / MANIFEST}: the metadata are {quote(found['metadata'])}, no object")
-    return found
+    if manifest["version"] != VERSION:
+        raise CheckpointError(
+            f"{path} has version {quote(manifest['version'])}; this meshcomm reads version {VERSION}"
+        )
+    if not isinstance(manifest["metadata"], dict):
+        raise CheckpointError(f"{path / MANIFEST}: the metadata are {quote(manifest['metadata'])}, no object")
+    return manifest
 
 
 def _entries(manifest: dict[str, Json], what: str) -> list[tuple[str, Json]]:

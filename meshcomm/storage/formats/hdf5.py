@@ -20,7 +20,7 @@ from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import (
     TEXTS,
-    Contents,
+    FileContents,
     Sliced,
     checked_dtype,
     checked_shape,
@@ -28,7 +28,7 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Hdf5Object, h5py_library
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -61,7 +61,7 @@ _CACHE, _SLOTS = 2**20, 521
 _UNEQUAL = "its elements have different sizes"
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
     h5py = h5py_library()
     recover(path)
@@ -69,23 +69,23 @@ def contents(path: Path) -> Contents:
         return contents_in(opened, file)
 
 
-def contents_in(opened: Hdf5, file: files.File) -> Contents:
+def contents_in(opened: Hdf5File, file: files.File) -> FileContents:
     """Return what a *file* holds that the library has *opened*. ``CheckpointError`` if it cannot be loaded."""
-    path, found = file.path, _Walk(h5py_library(), file.path, file.size(), file.stored())
-    metadata = found.attributes_of(opened)
-    for name, each in found.members(opened, "", ()):
-        found.see(name, each)
-    found.lengthen()
-    refuse_overlaps({name: found.arrays[name] for name in found.first_names.values()}, path)
-    return Contents(
-        found.arrays,
+    path, walk = file.path, _Walk(h5py_library(), file.path, file.size(), file.stored())
+    metadata = walk.attributes_of(opened)
+    for name, member in walk.members(opened, "", ()):
+        walk.see(name, member)
+    walk.lengthen()
+    refuse_overlaps({name: walk.arrays[name] for name in walk.first_names.values()}, path)
+    return FileContents(
+        walk.arrays,
         metadata,
-        attributes={name: its for name, its in found.attributes.items() if its},
-        dims=found.named_dims(),
-        left_out=found.left_out,
-        texts=found.texts,
-        links=found.links,
-        unlimited=tuple({last_key(name): None for name in found.unlimited}),
+        attributes={name: values for name, values in walk.attributes.items() if values},
+        dims=walk.named_dims(),
+        left_out=walk.left_out,
+        texts=walk.texts,
+        links=walk.links,
+        unlimited=tuple({last_key(name): None for name in walk.unlimited}),
     )
 
 
@@ -109,11 +109,11 @@ class _Walk:
         self._count = 0
 
     def members(
-        self, group: Group, prefix: str, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[tuple[str, Dataset | Group]]:
+        self, group: Hdf5Group, prefix: str, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[tuple[str, Hdf5Dataset | Hdf5Group]]:
         """Yield what hard links lead to below *group*, by path. A group within itself is not entered again."""
-        own = self._address(group)
-        if own in above:
+        address = self._address(group)
+        if address in above:
             return
         if len(above) > MOST_LEVELS:
             raise CheckpointError(f"{self._path} has more than {MOST_LEVELS} levels at {quote(prefix)}")
@@ -127,64 +127,64 @@ class _Walk:
                 self._count += 1
                 if self._count > MOST_NAMES:
                     raise CheckpointError(f"{self._path} has more than {MOST_NAMES} names")
-                found = group[key]
-                self._seen.add(self._address(found))
+                member = group[key]
+                self._seen.add(self._address(member))
                 if self._count - len(self._seen) > self._most_again:
                     raise CheckpointError(f"{self._path} has more than {self._most_again} names for what has one")
-                yield name, found
-                if isinstance(found, self._h5py.Group):
-                    yield from self.members(found, f"{name}/", (*above, own))
+                yield name, member
+                if isinstance(member, self._h5py.Group):
+                    yield from self.members(member, f"{name}/", (*above, address))
 
-    def see(self, name: str, found: Dataset | Group) -> None:
+    def see(self, name: str, member: Hdf5Dataset | Hdf5Group) -> None:
         """Note a dataset, or why it cannot be loaded."""
         h5py = self._h5py
-        if isinstance(found, h5py.Datatype):
+        if isinstance(member, h5py.Datatype):
             self.left_out[name] = "it is a type, and holds no elements"
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(member, h5py.Dataset):
             return
-        keys = set(found.attrs)
-        is_scale = "CLASS" in keys and attribute(found.attrs["CLASS"]) == "DIMENSION_SCALE"
+        keys = set(member.attrs)
+        is_scale = "CLASS" in keys and attribute(member.attrs["CLASS"]) == "DIMENSION_SCALE"
         if is_scale and "_Netcdf4Dimid" in keys:
-            self._dimensions[int(found.attrs["_Netcdf4Dimid"])] = name
-        if is_scale and found.maxshape and found.maxshape[0] is None:
-            self.unlimited[name] = found.shape[0]
-        if is_scale and "NAME" in keys and str(attribute(found.attrs["NAME"])).startswith(NO_VARIABLE):
+            self._dimensions[int(member.attrs["_Netcdf4Dimid"])] = name
+        if is_scale and member.maxshape and member.maxshape[0] is None:
+            self.unlimited[name] = member.shape[0]
+        if is_scale and "NAME" in keys and str(attribute(member.attrs["NAME"])).startswith(NO_VARIABLE):
             return
-        why = self._why_not(found)
+        why = self._why_not(member)
         if why:
             self.left_out[name] = why
         if why == TEXTS:
-            self.texts[name] = checked_shape(found.shape, f"{self._path}: dataset {quote(name)}", 16)
+            self.texts[name] = checked_shape(member.shape, f"{self._path}: dataset {quote(name)}", 16)
         elif why:
             return
         else:
-            self._add(name, found)
-        self.attributes[name] = self.attributes_of(found)
+            self._add(name, member)
+        self.attributes[name] = self.attributes_of(member)
         if "_Netcdf4Coordinates" in keys:
-            self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
-        elif has_scales(found):
-            scales = map(scales_of, found.dims)
+            self._coordinates[name] = np.asarray(member.attrs["_Netcdf4Coordinates"]).ravel().tolist()
+        elif has_scales(member):
+            scales = map(scales_of, member.dims)
             self._dims[name] = tuple(
-                its[0].name.lstrip("/") if its else dim.label or None
-                for dim, its in zip(found.dims, scales, strict=True)
+                axis_scales[0].name.lstrip("/") if axis_scales else dim.label or None
+                for dim, axis_scales in zip(member.dims, scales, strict=True)
             )
-        elif is_scale and found.ndim == 1:
+        elif is_scale and member.ndim == 1:
             self._dims[name] = (name,)
 
-    def _why_not(self, found: Dataset) -> str:
+    def _why_not(self, dataset: Hdf5Dataset) -> str:
         """Return why a dataset cannot be loaded; "" if it can."""
         h5py = self._h5py
         try:
-            dtype = found.dtype
+            dtype = dataset.dtype
         except TypeError as error:
             return f"NumPy has no such elements: {error}"
-        if found.shape is None:
+        if dataset.shape is None:
             return "it has no elements and no shape"
-        for source in found.virtual_sources() if found.is_virtual else ():
-            why = self._why_not_source(found.file, source.file_name, source.dset_name)
+        for source in dataset.virtual_sources() if dataset.is_virtual else ():
+            why = self._why_not_source(dataset.file, source.file_name, source.dset_name)
             if why:
                 return why
-        others = [file for file, *_ in found.external or ()]
+        others = [file for file, *_ in dataset.external or ()]
         if others:
             return f"it has its data in other files: {quote(others[0])}"
         if dtype.hasobject:
@@ -193,7 +193,7 @@ class _Walk:
             return TEXTS if text else "it holds references" if refers else _UNEQUAL
         return ""
 
-    def _why_not_source(self, group: Group, file: str, name: str) -> str:
+    def _why_not_source(self, group: Hdf5Group, file: str, name: str) -> str:
         """Return why a virtual dataset cannot have elements of the dataset *name* of a *file*; "" if it can.
 
         The library would follow links to other files, and virtual datasets that are made of themselves for ever.
@@ -221,30 +221,30 @@ class _Walk:
         why = f"{what} virtual itself" if group.is_virtual else self._why_not(group)
         return "" if why == TEXTS else why
 
-    def _add(self, name: str, found: Dataset) -> None:
+    def _add(self, name: str, dataset: Hdf5Dataset) -> None:
         what = f"{self._path}: dataset {quote(name)}"
-        kind, inner = found.dtype.subdtype or (found.dtype, ())
+        kind, inner = dataset.dtype.subdtype or (dataset.dtype, ())
         dtype = checked_dtype(kind, what)
-        shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
+        shape, offset = checked_shape((*dataset.shape, *inner), what, dtype.itemsize), dataset.id.get_offset()
         stored = in_one_file(name, shape, dtype, offset or 0)
-        if found.chunks is not None:
-            refuse_many_chunks(what, found.shape, found.chunks, dtype.itemsize, found.id.get_storage_size())
-        plain = found.chunks is None and found.compression is None and has_type_of(found, found.dtype)
+        if dataset.chunks is not None:
+            refuse_many_chunks(what, dataset.shape, dataset.chunks, dtype.itemsize, dataset.id.get_storage_size())
+        plain = dataset.chunks is None and dataset.compression is None and has_type_of(dataset, dataset.dtype)
         if plain and offset is not None and offset + stored.nbytes > self._size:
             raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")
         if not plain or (offset is None and stored.nbytes):
-            stored = stored.by_library((*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)])
+            stored = stored.by_library((*(dataset.chunks or (1, *dataset.shape[1:])), *inner)[: len(shape)])
         self.arrays[name] = stored
-        self.first_names.setdefault(self._address(found), name)
+        self.first_names.setdefault(self._address(dataset), name)
 
-    def attributes_of(self, found: Thing) -> dict[str, Json]:
+    def attributes_of(self, owner: Hdf5Object) -> dict[str, Json]:
         """Return the attributes of the file, or of a dataset, without those of libraries."""
         attributes = {}
-        for key in list(found.attrs):  # h5py holds its lock until this has come to its end
+        for key in list(owner.attrs):  # h5py holds its lock until this has come to its end
             name = _text(key, self._path)
             if name not in OF_LIBRARIES:
                 with suppress(TypeError):  # NumPy has no such values, or no other file has them
-                    attributes[name] = self._value(found.attrs[key])
+                    attributes[name] = self._value(owner.attrs[key])
         return attributes
 
     def _value(self, value: Json) -> Json:
@@ -256,8 +256,8 @@ class _Walk:
             raise TypeError("it refers to something in this file")
         return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
-    def _address(self, found: Thing) -> tuple[int, int]:
-        info = self._h5py.h5o.get_info(found.id)
+    def _address(self, item: Hdf5Object) -> tuple[int, int]:
+        info = self._h5py.h5o.get_info(item.id)
         return info.fileno, info.addr
 
     def lengthen(self) -> None:
@@ -277,9 +277,9 @@ class _Walk:
             if name in self.texts:
                 self.texts[name] = checked_shape(shape, f"{self._path}: dataset {quote(name)}", 16)
             elif shape != shapes[name]:
-                its = self.arrays[name]
-                checked_shape(shape, f"{self._path}: dataset {quote(name)}", its.dtype.itemsize)
-                self.arrays[name] = its._replace(shape=shape, segments=())
+                stored = self.arrays[name]
+                checked_shape(shape, f"{self._path}: dataset {quote(name)}", stored.dtype.itemsize)
+                self.arrays[name] = stored._replace(shape=shape, segments=())
 
     def named_dims(self) -> dict[str, tuple[str, ...]]:
         """Return the names of axes, of arrays that have some: "" is that of an axis without one."""
@@ -291,23 +291,23 @@ class _Walk:
         }
 
 
-def has_scales(found: Dataset) -> bool:
+def has_scales(dataset: Hdf5Dataset) -> bool:
     """Return whether axes of a dataset have names or scales, by attributes that are as HDF5 writes them.
 
     The library ends the process when it looks for scales in others.
     """
     h5py, right = h5py_library(), []
     for key, kind in (("DIMENSION_LIST", "references"), ("DIMENSION_LABELS", "texts")):
-        if key in found.attrs:
-            its = found.attrs.get_id(key)
-            inner = h5py.check_vlen_dtype(its.dtype) if kind == "references" else None
-            of_texts = kind == "texts" and h5py.check_string_dtype(its.dtype) is not None
+        if key in dataset.attrs:
+            attr = dataset.attrs.get_id(key)
+            inner = h5py.check_vlen_dtype(attr.dtype) if kind == "references" else None
+            of_texts = kind == "texts" and h5py.check_string_dtype(attr.dtype) is not None
             refers = inner is not None and h5py.check_ref_dtype(np.dtype(inner)) is not None
-            right.append((of_texts or refers) and its.shape == (found.ndim,))
+            right.append((of_texts or refers) and attr.shape == (dataset.ndim,))
     return bool(right) and all(right)
 
 
-def scales_of(axis: Axis) -> list[Dataset]:
+def scales_of(axis: Hdf5Axis) -> list[Hdf5Dataset]:
     """Return the scales of an axis that have a name; none if one of them is gone: HDF5 keeps references to it."""
     with suppress(RuntimeError, KeyError):
         return [scale for scale in axis.values() if scale.name and scale.is_scale]
@@ -324,10 +324,10 @@ def last_key(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def has_type_of(found: Dataset, dtype: DType) -> bool:
+def has_type_of(dataset: Hdf5Dataset, dtype: DType) -> bool:
     """Return whether elements of the dataset have the bytes of *dtype*. h5py converts others, such as bfloat16."""
     try:
-        return bool(found.id.get_type() == h5py_library().h5t.py_create(dtype, logical=True))
+        return bool(dataset.id.get_type() == h5py_library().h5t.py_create(dtype, logical=True))
     except TypeError:
         return False
 
@@ -335,49 +335,50 @@ def has_type_of(found: Dataset, dtype: DType) -> bool:
 class _Filled:
     """A dataset of netCDF that is longer than what was written: there it has its fill value."""
 
-    def __init__(self, dataset: Dataset, shape: Shape) -> None:
+    def __init__(self, dataset: Hdf5Dataset, shape: Shape) -> None:
         self._dataset, self.shape, self.dtype = dataset, shape, dataset.dtype
         how = dataset.id.get_create_plist()
-        given = how.fill_value_defined() == h5py_library().h5d.FILL_VALUE_USER_DEFINED
-        fill = dataset.fillvalue if given else _FILLS.get(self.dtype.str[1:], np.zeros((), self.dtype)[()])
+        is_set = how.fill_value_defined() == h5py_library().h5d.FILL_VALUE_USER_DEFINED
+        fill = dataset.fillvalue if is_set else _FILLS.get(self.dtype.str[1:], np.zeros((), self.dtype)[()])
         self._fill = np.ravel(dataset.attrs.get("_FillValue", fill))[0]
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        its = [range(*each.indices(n)) for each, n in zip(index, self.shape, strict=True)]
-        found = np.full([len(each) for each in its], self._fill, self.dtype)
-        there = tuple(each[: bisect_left(each, n)] for each, n in zip(its, self._dataset.shape, strict=True))
+        indices = [range(*item.indices(n)) for item, n in zip(index, self.shape, strict=True)]
+        block = np.full([len(span) for span in indices], self._fill, self.dtype)
+        there = tuple(span[: bisect_left(span, n)] for span, n in zip(indices, self._dataset.shape, strict=True))
         if all(map(len, there)):
-            own = tuple(slice(each[0], each[-1] + 1, each.step) for each in there)
-            found[tuple(slice(len(each)) for each in there)] = self._dataset[own]
-        return found
+            source = tuple(slice(span[0], span[-1] + 1, span.step) for span in there)
+            block[tuple(slice(len(span)) for span in there)] = self._dataset[source]
+        return block
 
 
-def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5]:
+def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5File]:
     """Return the dataset *name* of this *shape*, and its file, which has to be closed."""
     h5py = h5py_library()
     with reading(path):
         opened = h5py.File(path, "r")
-        found = opened[name]
-        how = found.id.get_create_plist()
-        unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if found.chunks]
+        dataset = opened[name]
+        how = dataset.id.get_create_plist()
+        unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if dataset.chunks]
         if not all(map(h5py.h5z.filter_avail, unknown)):
             library("hdf5plugin", "chunks of this HDF5 dataset need filters")
-        nbytes = prod(found.chunks or ()) * found.dtype.itemsize
+        nbytes = prod(dataset.chunks or ()) * dataset.dtype.itemsize
         if unknown and nbytes > _CACHE:  # a chunk that does not fit would be decompressed anew for each part of it
-            del found, how
+            del dataset, how
             access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
             access.set_chunk_cache(_SLOTS, nbytes, 1.0)
-            found = h5py.Dataset(h5py.h5d.open(opened.id, name.encode(), access))
-        return found if found.shape == shape or found.dtype.subdtype else _Filled(found, shape), opened
+            dataset = h5py.Dataset(h5py.h5d.open(opened.id, name.encode(), access))
+        return dataset if dataset.shape == shape or dataset.dtype.subdtype else _Filled(dataset, shape), opened
 
 
 def texts(path: Path, name: str, shape: Shape) -> Array:
     """Return the texts of a dataset of texts of any length: objects, of the class str. Those not written are empty."""
     with reading(path), h5py_library().File(path, "r") as opened:
-        own: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
-        found = np.full(shape, "", object)
-        found[tuple(map(slice, own.shape))] = own if own.ndim else own[()]  # else it would be an array in an array
-        return found
+        written: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
+        result = np.full(shape, "", object)
+        # Without axes it would be an array in an array.
+        result[tuple(map(slice, written.shape))] = written if written.ndim else written[()]
+        return result
 
 
 def _text(name: object, path: Path) -> str:

@@ -6,15 +6,15 @@ Source: "HDF5 File Format Specification", version 3, IV.A.1, of The HDF Group.
 from collections.abc import Iterator
 
 from meshcomm.storage.changes import Changes
-from meshcomm.storage.formats.hdf5_library import Dataset, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, h5py_library
 
 _CONTINUATION = 16
 """The kind of a message that says where the header goes on."""
 
 
-def pieces_of_header(made: Dataset, file: Changes) -> list[tuple[int, int]]:
+def pieces_of_header(dataset: Hdf5Dataset, file: Changes) -> list[tuple[int, int]]:
     """Return where the pieces of the header of a dataset begin and end in the *file*."""
-    start = int(h5py_library().h5o.get_info(made.id).addr)
+    start = int(h5py_library().h5o.get_info(dataset.id).addr)
     head = _read(file, start, 32)
     if head[:4] != b"OHDR":
         first, size, before = start + 16, _number(head[8:12]), 8

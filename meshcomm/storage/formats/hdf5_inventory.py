@@ -10,45 +10,45 @@ from functools import lru_cache
 
 from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Low, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Hdf5Object, Low, h5py_library
 
 
-def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
-    """Yield all that is in a file: the name, what it is for people, and what tells it from others.
+def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
+    """Yield all that is in a file: its name, a text for people, and its identity.
 
     The length of an axis that may grow is not in the latter: so a mark fits as long as only snapshots are added.
     """
     h5py, seen = h5py_library(), set()
 
-    def attributes(name: str, found: Thing) -> Iterator[tuple[str, str, str]]:
-        for key in found.attrs if h5py.h5a.get_num_attrs(found.id) else ():
+    def attributes(name: str, owner: Hdf5Object) -> Iterator[tuple[str, str, str]]:
+        for key in owner.attrs if h5py.h5a.get_num_attrs(owner.id) else ():
             if key not in OF_SCALES and key != MARK:
                 of = f" of {name}" if name else ""
-                yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(found.attrs.get(key))
+                yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(owner.attrs.get(key))
 
-    def inside(group: Group, above: str) -> Iterator[tuple[str, str, str]]:
+    def inside(group: Hdf5Group, above: str) -> Iterator[tuple[str, str, str]]:
         for key in group:
             name = f"{above}{key}"
             link = key.encode("utf-8", "surrogateescape")
             is_hard = group.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
-            found = _opened(h5py.h5o.open(group.id, link)) if is_hard else None
-            if found is None:
+            member = _opened(h5py.h5o.open(group.id, link)) if is_hard else None
+            if member is None:
                 yield name, f"link {quote(name)}", ""
                 continue
-            yield from attributes(name, found)
-            if isinstance(found, h5py.Dataset):
-                kind, lengths, dtype = "dimension" if is_no_variable(found) else "dataset", found.shape, found.dtype
+            yield from attributes(name, member)
+            if isinstance(member, h5py.Dataset):
+                kind, lengths, dtype = "dimension" if is_no_variable(member) else "dataset", member.shape, member.dtype
                 shape = [
-                    n if most == n else "any" for n, most in zip(lengths or (), found.maxshape or (), strict=True)
+                    n if limit == n else "any" for n, limit in zip(lengths or (), member.maxshape or (), strict=True)
                 ]
                 yield name, f"{kind} {quote(name)} {lengths} {dtype}", f"{kind} {shape} {dtype}"
-            elif isinstance(found, h5py.Group):
-                address = h5py.h5o.get_info(found.id).addr
+            elif isinstance(member, h5py.Group):
+                address = h5py.h5o.get_info(member.id).addr
                 if address not in seen:
                     seen.add(address)
-                    if not len(found):
+                    if not len(member):
                         yield name, f"group {quote(name)}", ""
-                    yield from inside(found, f"{name}/")
+                    yield from inside(member, f"{name}/")
             else:
                 yield name, f"type {quote(name)}", ""
 
@@ -56,27 +56,27 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     yield from inside(file, "")
 
 
-def _opened(low: Low) -> Dataset | Group:
+def _opened(low: Low) -> Hdf5Dataset | Hdf5Group:
     """Return a thing of a file, by the library's lower interface, which looks up its name once."""
     h5py = h5py_library()
     kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}
-    opened: Dataset | Group = next(kind for each, kind in kinds.items() if isinstance(low, each))(low)
+    opened: Hdf5Dataset | Hdf5Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
     return opened
 
 
-def is_no_variable(found: Dataset) -> bool:
+def is_no_variable(dataset: Hdf5Dataset) -> bool:
     """Return whether the dataset is a dimension only."""
-    name = found.attrs.get("NAME", "") if h5py_library().h5a.get_num_attrs(found.id) else ""
+    name = dataset.attrs.get("NAME", "") if h5py_library().h5a.get_num_attrs(dataset.id) else ""
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())
 
 
-def mark_of(file: Group) -> str:
+def mark_of(file: Hdf5Group) -> str:
     """Return the mark of a file that holds nothing but what meshcomm wrote."""
     content = _content(inventory(file))
     return f"version=2,meshcomm={_version()},{content},hdf5={h5py_library().version.hdf5_version}"
 
 
-def is_ours(file: Group, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
+def is_ours(file: Hdf5Group, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
     """Return whether meshcomm wrote all that is in a file: *things*, which are its inventory."""
     mark = file.attrs.get(MARK, "")
     mark = mark.decode(errors="replace") if isinstance(mark, bytes) else str(mark)
@@ -84,7 +84,7 @@ def is_ours(file: Group, things: Iterable[tuple[str, str, str]] | None = None) -
 
 
 def _content(things: Iterable[tuple[str, str, str]]) -> str:
-    named = sorted((name, own or text) for name, text, own in things)
+    named = sorted((name, identity or text) for name, text, identity in things)
     return f"content={zlib.crc32(repr(named).encode()):08x}"
 
 

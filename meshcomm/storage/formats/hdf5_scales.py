@@ -13,28 +13,28 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import ShapeError
-from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key, scales_of
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, h5py_library
 
 
 class Scales:
     """The scales of a *file*, which is *new* or not: looked up once, and numbered, as netCDF has it."""
 
-    def __init__(self, file: Group, *, new: bool) -> None:
-        scales = (each for each in file.values() if isinstance(each, h5py_library().Dataset))
-        known = [int(each.attrs["_Netcdf4Dimid"]) for each in scales if "_Netcdf4Dimid" in each.attrs]
-        self.file, self.new, self._numbers = file, new, count(max(known, default=-1) + 1)
-        self._seen: dict[tuple[str, int, str], Dataset] = {}
+    def __init__(self, file: Hdf5Group, *, new: bool) -> None:
+        scales = (item for item in file.values() if isinstance(item, h5py_library().Dataset))
+        numbers = [int(item.attrs["_Netcdf4Dimid"]) for item in scales if "_Netcdf4Dimid" in item.attrs]
+        self.file, self.new, self._numbers = file, new, count(max(numbers, default=-1) + 1)
+        self._seen: dict[tuple[str, int, str], Hdf5Dataset] = {}
 
-    def make(self, found: Dataset, text: str) -> None:
+    def make(self, dataset: Hdf5Dataset, text: str) -> None:
         """Let a dataset be a scale."""
-        if not found.is_scale:
-            found.make_scale(text)
-            found.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
+        if not dataset.is_scale:
+            dataset.make_scale(text)
+            dataset.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
 
-    def of(self, length: int, dim: str, array: Described) -> Dataset:
+    def of(self, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
         """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
         key = array.name.rpartition("/")[0], length, dim
         if key not in self._seen:
@@ -42,36 +42,36 @@ class Scales:
         return self._seen[key]
 
 
-def name_axes(scales: Scales, made: Dataset, array: Described, *, default: bool) -> None:
-    """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
+def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, default: bool) -> None:
+    """Attach a scale to each axis of *dataset* that has a name, or with *default* to all axes."""
     if array.dims is None and not array.grows and not default:
         return
-    named = not scales.new and (made.is_scale or any(map(scales_of, made.dims)))
+    named = not scales.new and (dataset.is_scale or any(map(scales_of, dataset.dims)))
     if array.grows and named:
-        _grow_scales(made)
+        _grow_scales(dataset)
         return
     dims = array.dims
-    if dims is None and default and not made.is_scale:
+    if dims is None and default and not dataset.is_scale:
         # An array that replaces another one has some of its scales.
-        kept = [scales_of(axis) for axis in made.dims] if named else [[] for _ in array.shape]
-        numbered = zip(count(), array.shape, kept, strict=False)
+        axis_scales = [scales_of(axis) for axis in dataset.dims] if named else [[] for _ in array.shape]
+        numbered = zip(count(), array.shape, axis_scales, strict=False)
         dims = tuple(last_key(had[0].name) if had else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
     if dims is not None and is_scale(array.name, dims):
-        scales.make(made, dims[0])
+        scales.make(dataset, dims[0])
         if len(dims) > 1:
-            others = [scales.of(made.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
-            made.attrs["_Netcdf4Coordinates"] = np.array(
-                [each.attrs["_Netcdf4Dimid"] for each in (made, *others)], "i4"
+            others = [scales.of(dataset.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
+            dataset.attrs["_Netcdf4Coordinates"] = np.array(
+                [scale.attrs["_Netcdf4Dimid"] for scale in (dataset, *others)], "i4"
             )
         return
     for axis, dim in enumerate(dims or ()):
         if dim == array.name:
             raise ValueError(f"the array {quote(dim)} has several axes, so only the first one can have its name")
-        for old in scales_of(made.dims[axis]) if named else ():
-            made.dims[axis].detach_scale(old)
-        made.dims[axis].attach_scale(scales.of(made.shape[axis], dim, array))
+        for old in scales_of(dataset.dims[axis]) if named else ():
+            dataset.dims[axis].detach_scale(old)
+        dataset.dims[axis].attach_scale(scales.of(dataset.shape[axis], dim, array))
 
 
 def is_scale(name: str, dims: Sequence[str]) -> bool:
@@ -79,52 +79,52 @@ def is_scale(name: str, dims: Sequence[str]) -> bool:
     return tuple(dims[:1]) == (last_key(name),)
 
 
-def _grow_scales(made: Dataset) -> None:
+def _grow_scales(dataset: Hdf5Dataset) -> None:
     """Let the scales of the first axis, which has grown, be as long, unless they are variables of their own."""
-    for scale in scales_of(made.dims[0]) if not made.is_scale else ():
-        if scale.shape[0] < made.shape[0] and scale.maxshape[0] is None:
-            scale.resize(made.shape[0], axis=0)
+    for scale in scales_of(dataset.dims[0]) if not dataset.is_scale else ():
+        if scale.shape[0] < dataset.shape[0] and scale.maxshape[0] is None:
+            scale.resize(dataset.shape[0], axis=0)
 
 
-def _scale(scales: Scales, length: int, dim: str, array: Described) -> Dataset:
+def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
     """Return what `Scales.of` returns."""
     file, group = scales.file, array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
-    found = file.get(name)
-    if found is None:
+    scale = file.get(name)
+    if scale is None:
         grows = dim == array.grows or dim in array.unlimited
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
-        found = file.create_dataset(name, (length,), ">f4", **more)
-        scales.make(found, f"{NO_VARIABLE}.{length:10}")
-    if isinstance(found, h5py_library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
-        found.resize(max(length, found.shape[0]), axis=0)
-    of_several = isinstance(found, h5py_library().Dataset) and found.is_scale and found.shape[:1] == (length,)
-    if not of_several and (not isinstance(found, h5py_library().Dataset) or found.shape != (length,)):
-        shape: Shape | str = getattr(found, "shape", "no shape")
+        scale = file.create_dataset(name, (length,), ">f4", **more)
+        scales.make(scale, f"{NO_VARIABLE}.{length:10}")
+    if isinstance(scale, h5py_library().Dataset) and scale.maxshape == (None,) and is_no_variable(scale):
+        scale.resize(max(length, scale.shape[0]), axis=0)
+    of_several = isinstance(scale, h5py_library().Dataset) and scale.is_scale and scale.shape[:1] == (length,)
+    if not of_several and (not isinstance(scale, h5py_library().Dataset) or scale.shape != (length,)):
+        shape: Shape | str = getattr(scale, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
         raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
-    scales.make(found, dim)
-    return found
+    scales.make(scale, dim)
+    return scale
 
 
-def take_scales(file: Group, old: Dataset, made: Dataset) -> None:
-    """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
+def take_scales(file: Hdf5Group, old: Hdf5Dataset, new: Hdf5Dataset) -> None:
+    """Attach the scales of *old* to *new*, which replaces it; where *old* is a scale of others, so is *new*."""
     for axis, scales in enumerate(old.dims if has_scales(old) else ()):
         for scale in scales_of(scales):
             old.dims[axis].detach_scale(scale)
-            if made.shape[axis : axis + 1] == scale.shape:
-                made.dims[axis].attach_scale(scale)
+            if new.shape[axis : axis + 1] == scale.shape:
+                new.dims[axis].attach_scale(scale)
     if not old.is_scale:
         return
     users = []
     for reference, axis in old.attrs.get("REFERENCE_LIST", ()):
         with suppress(ValueError, KeyError):  # it is gone
             users.append((file[reference], int(axis)))
-    if users and made.shape[:1] != old.shape[:1]:
-        raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
-    made.make_scale(last_key(made.name))
+    if users and new.shape[:1] != old.shape[:1]:
+        raise ShapeError(f"{quote(new.name)} is the scale of other arrays: it must keep the shape {old.shape}")
+    new.make_scale(last_key(new.name))
     for user, axis in users:
         user.dims[axis].detach_scale(old)
-        user.dims[axis].attach_scale(made)
+        user.dims[axis].attach_scale(new)
     if "_Netcdf4Dimid" in old.attrs:
-        made.attrs["_Netcdf4Dimid"] = old.attrs["_Netcdf4Dimid"]
+        new.attrs["_Netcdf4Dimid"] = old.attrs["_Netcdf4Dimid"]

@@ -25,25 +25,18 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer, groups_above, reading
+from meshcomm.storage.formats.base import ArrayToSave, groups_above, reading
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
-from meshcomm.storage.formats.snapshots import (
-    check_snapshots,
-    chunks_of_snapshots,
-    copy_that_grows,
-    laid_out,
-    plus,
-    snapshots_of,
-)
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, plus
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
-from meshcomm.storage.stored import Chunks, Stored, in_one_file
+from meshcomm.storage.stored import Chunking, Stored, in_one_file
 
 LONGEST_NAME = 256
 """Characters of a name in netCDF."""
@@ -61,23 +54,19 @@ _ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
 """What encodes a chunk, by the number of the filter."""
 
 
-class Hdf5Writer(Writer):
+class Hdf5Writer(SnapshotWriter):
     """A new HDF5 file, or an old one that gets more datasets."""
 
-    separator: ClassVar[str] = "/"
-    adds: ClassVar[bool] = True
-    has_attributes: ClassVar[bool] = True
-    has_chunks: ClassVar[bool] = True
     metadata_types: ClassVar[tuple[type, ...]] = (str, int, float, bool, list)
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
 
-    _opened: Hdf5 | None = None
+    _opened: Hdf5File | None = None
     _journal: File | None = None
     _changes: Changes | None = None
 
     @property
-    def _made(self) -> Hdf5:
+    def _hdf5(self) -> Hdf5File:
         """The file, as the library has it."""
         assert self._opened is not None
         return self._opened
@@ -93,9 +82,9 @@ class Hdf5Writer(Writer):
         if self.path.is_dir() or not self.path.stat().st_size:
             return []  # `begin` refuses a folder
         recover(self.path)
-        with reading(self.path), h5py_library().File(self.path, "r") as found:
-            things = list(inventory(found))
-            ours = is_ours(found, things)
+        with reading(self.path), h5py_library().File(self.path, "r") as opened:
+            things = list(inventory(opened))
+            ours = is_ours(opened, things)
         saved = {array.name for array in self.arrays}
         return [text for name, text, _ in things if not (ours and (name in saved or not text.startswith("dataset")))]
 
@@ -109,18 +98,18 @@ class Hdf5Writer(Writer):
             self._open()
         else:
             self._create()
-        self._datasets: dict[str, Dataset] = {}
-        self._replaced: list[Dataset] = []  # while these are open, the library leaves their space alone
+        self._datasets: dict[str, Hdf5Dataset] = {}
+        self._replaced: list[Hdf5Dataset] = []  # while these are open, the library leaves their space alone
         with files.at_files():
-            self._count = self._snapshots()
+            self.count_snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             default = self.netcdf or any(array.grows for array in self.arrays)
-            scales = Scales(self._made, new=self._journal is None)
+            scales = Scales(self._hdf5, new=self._journal is None)
             for array in sorted(self.arrays, key=_is_later):
                 name_axes(scales, self._datasets[array.name], array, default=default)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
-            self._put_attributes(self._made, self.metadata, None)
-        ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
+            self._put_attributes(self._hdf5, self.metadata, None)
+        ends = [segment.offset + segment.stop - segment.start for array in stored for segment in array.segments]
         self._file.sized(max([self._end, *ends]))
         return self.aside if self._journal is None else self.path, stored
 
@@ -137,7 +126,7 @@ class Hdf5Writer(Writer):
     def _open(self) -> None:
         self._journal = begin_journal(self.path)
         self._file = files.for_writing(self.path)
-        self._held.append(self._file)
+        self._locked.append(self._file)
         if not self._file.lock(shared=True):
             raise BlockingIOError(11, "another program has the file open for writing", str(self.path))
         if files.section(self._file, 0, min(3, self._file.size())) == b"CDF":
@@ -146,15 +135,18 @@ class Hdf5Writer(Writer):
         self._changes = Changes(self._file, self._end)
         with reading(self.path):
             self._opened = h5py_library().File(self._changes, "r+")
-        if self._made.userblock_size:
+        if self._hdf5.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
-            grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
-            self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
+            grows = not self.metadata and all(array.grows for array in self.arrays)
+            if grows:
+                self.count_snapshots()
+                grows = self._count > 0
+            self._marks = not grows and is_ours(self._hdf5)  # snapshots leave the mark as it is
             if not grows:
-                contents_in(self._made, self._file)  # else it would get what nobody can load
+                contents_in(self._hdf5, self._file)  # else it would get what nobody can load
 
-    def _check(self, array: Described) -> None:
+    def _check(self, array: ArrayToSave) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
             holds = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
             raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
@@ -167,7 +159,7 @@ class Hdf5Writer(Writer):
                 f"chunks of {quote(array.name)} would have {nbytes} bytes; in HDF5 at most {LARGEST_CHUNK}"
             )
 
-    def _chunks_of(self, array: Described) -> Shape | None:
+    def _chunks_of(self, array: ArrayToSave) -> Shape | None:
         """Return the lengths of the chunks; None for an array that is in one run."""
         if array.grows:
             return chunks_of_snapshots(array)
@@ -179,17 +171,17 @@ class Hdf5Writer(Writer):
             return None
         return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
-    def _lay_out(self, array: Described) -> Stored:
+    def _lay_out(self, array: ArrayToSave) -> Stored:
         """Make the dataset, and return where its data go."""
         chunks = self._chunks_of(array)
         old = self._old(array.name)
-        made = self._new(array, array.shape, chunks)
-        self._link(array.name, made, old)
+        dataset = self._new(array, array.shape, chunks)
+        self._link(array.name, dataset, old)
         if chunks is not None:
-            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(made)))
-        return in_one_file(array.name, array.shape, array.dtype, made.id.get_offset() or 0)
+            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunking(chunks, _codecs(dataset)))
+        return in_one_file(array.name, array.shape, array.dtype, dataset.id.get_offset() or 0)
 
-    def _new(self, array: Described, shape: Shape, chunks: Shape | None) -> Dataset:
+    def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Hdf5Dataset:
         """Return a new dataset, which has no name yet."""
         h5py = h5py_library()
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -203,82 +195,68 @@ class Hdf5Writer(Writer):
         how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names where an axis may grow
         free = (array.grows, *array.unlimited)
-        most = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
-        space = h5py.h5s.create_simple(shape, most) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+        max_shape = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
+        space = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         kind = _kind(h5py, array.name, array.dtype)
-        made: Dataset = h5py.Dataset(h5py.h5d.create(self._made.id, None, kind, space, how))
-        return made
+        dataset: Hdf5Dataset = h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
+        return dataset
 
-    def _snapshots(self) -> int:
-        """Return how many snapshots all the arrays have that grow. ``CheckpointError`` unless the file fits them."""
-        counts = {}
-        for array in self.arrays:
-            found = self._old(array.name) if array.grows else None
-            if found is not None:
-                check_snapshots(self.path, array, found.shape, found.dtype)
-                if found.maxshape[0] is not None:
-                    raise CheckpointError(
-                        f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to. "
-                        + copy_that_grows(self.path)
-                    )
-                counts[array.name] = found.shape[0]
-        return snapshots_of(self.path, self.arrays, counts)
+    def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
+        dataset = self._old(name)
+        return None if dataset is None else (dataset.shape, dataset.dtype, dataset.maxshape[:1] == (None,))
 
-    def _grow(self, array: Described) -> Stored:
+    def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for snapshots, and return where their data go."""
-        made, count = self._old(array.name), self._count
-        if made is None:
-            made = self._new(array, (0, *array.shape), self._chunks_of(array))
-            self._link(array.name, made, None)
-        self._datasets[array.name] = made
-        made.resize(count + array.steps, axis=0)
-        chunk = made.chunks
-        assert chunk is not None
+        dataset = self._old(array.name)
+        if dataset is None:
+            dataset = self._new(array, (0, *array.shape), self._chunks_of(array))
+            self._link(array.name, dataset, None)
+        self._datasets[array.name] = dataset
+        dataset.resize(self._count + array.steps, axis=0)
+        assert dataset.chunks is not None
+        return self.lay_out_snapshots(array, Chunking(dataset.chunks, _codecs(dataset)))
 
-        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
-            return "", self._reserve(array.name, index, nbytes)
-
-        return laid_out(self.path, array, Chunks(chunk, _codecs(made)), count, reserve)
-
-    def _old(self, name: str) -> Dataset | None:
+    def _old(self, name: str) -> Hdf5Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
         if self._journal is None:  # the file is new
             return None
         h5py = h5py_library()
         for above in groups_above(name):
-            if above in self._made and not isinstance(self._made[above], h5py.Group):
+            if above in self._hdf5 and not isinstance(self._hdf5[above], h5py.Group):
                 raise CheckpointError(f"{self.path}: {quote(above)} is an array, so {quote(name)} cannot be in it")
-        if self._made.get(name, getlink=True) is None:
+        if self._hdf5.get(name, getlink=True) is None:
             return None
-        found = self._made.get(name)
-        if isinstance(self._made.get(name, getlink=True), h5py.HardLink) and isinstance(found, h5py.Dataset):
-            its: Dataset = found
-            return its
-        kind = "a group" if isinstance(found, h5py.Group) else "a link"
+        member = self._hdf5.get(name)
+        if isinstance(self._hdf5.get(name, getlink=True), h5py.HardLink) and isinstance(member, h5py.Dataset):
+            dataset: Hdf5Dataset = member
+            return dataset
+        kind = "a group" if isinstance(member, h5py.Group) else "a link"
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 
-    def _link(self, name: str, made: Dataset, old: Dataset | None) -> None:
+    def _link(self, name: str, dataset: Hdf5Dataset, old: Hdf5Dataset | None) -> None:
         """Give the dataset its name, and the scales of the one that had it."""
         if old is not None:
             self._replaced.append(old)
-            del self._made[name]
-        self._made[name] = made
-        self._datasets[name] = made
+            del self._hdf5[name]
+        self._hdf5[name] = dataset
+        self._datasets[name] = dataset
         if old is not None:
-            take_scales(self._made, old, made)
+            take_scales(self._hdf5, old, dataset)
 
-    def _put_attributes(self, made: Dataset | Group, attributes: Mapping[str, Json], dtype: DType | None) -> None:
+    def _put_attributes(
+        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None
+    ) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
                 raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
             if dtype is None and isinstance(value, Mapping):
                 names = ", ".join(array.name for array in self.arrays)
                 raise TypeError(f"the metadata {quote(key)} are a dict, as an array has them; the arrays are {names}")
-            found = _attribute(value, self.netcdf)
+            converted = _attribute(value, self.netcdf)
             if dtype is not None and key in ("_FillValue", "missing_value"):
-                found = np.asarray(found, dtype).reshape(-1)
+                converted = np.asarray(converted, dtype).reshape(-1)
             try:
-                made.attrs[key] = found
+                owner.attrs[key] = converted
             except (TypeError, ValueError, OSError, RuntimeError) as error:
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
@@ -286,48 +264,47 @@ class Hdf5Writer(Writer):
         grows = any(array.name == name and array.grows for array in self.arrays)
         first = self._count if grows else 0  # such a chunk has one snapshot
         with files.at_files():
-            return [("", self._reserve(name, plus(index, first), nbytes)) for index, nbytes in chunks]
+            return [self.reserve(name, plus(index, first), nbytes) for index, nbytes in chunks]
 
-    def _reserve(self, name: str, index: Shape, nbytes: int) -> int:
-        """Reserve space for a chunk of *nbytes*, unless that is 0, and return where it is."""
-        made = self._datasets[name].id
-        lengths = made.get_create_plist().get_chunk()
+    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+        dataset_id = self._datasets[name].id
+        lengths = dataset_id.get_create_plist().get_chunk()
         start = tuple(i * n for i, n in zip(index, lengths, strict=True))
         assert self._changes is not None
         if nbytes:
             self._changes.reserved = nbytes
-            made.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
+            dataset_id.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
             self._changes.reserved = 0
-        return int(made.get_chunk_info_by_coord(start).byte_offset)
+        return "", int(dataset_id.get_chunk_info_by_coord(start).byte_offset)
 
     def located(self, name: str, chosen: Selection) -> Stored | None:
         """Return where what is *chosen* of an array is in the file; None if the library has to write it."""
-        made = self._made[name]
+        dataset = self._hdf5[name]
         with files.at_files():
-            return located(made, name, chosen)
+            return located(dataset, name, chosen)
 
     def write_box(self, name: str, index: tuple[slice, ...], block: Array) -> None:
         """Write a *block* to a box of an array, by the library: it is in the file after `commit`."""
-        made = self._made[name]
+        dataset = self._hdf5[name]
         with files.at_files():
             for axis, box in enumerate(index):  # netCDF says that what is not there is filled
-                if box.stop > made.shape[axis]:
-                    made.resize(box.stop, axis=axis)
-            made[index] = block
+                if box.stop > dataset.shape[axis]:
+                    dataset.resize(box.stop, axis=axis)
+            dataset[index] = block
 
     def commit(self, pieces: object) -> None:
-        made, self._opened = self._opened, None
-        assert made is not None
+        opened, self._opened = self._opened, None
+        assert opened is not None
         with files.at_files():
             if self._marks:
-                made.attrs[MARK] = mark_of(made)
-            made.flush()
+                opened.attrs[MARK] = mark_of(opened)
+            opened.flush()
             assert self._changes is not None
             self._changes.last = [
-                span for each in self._lengthened() for span in pieces_of_header(each, self._changes)
+                span for dataset in self._lengthened() for span in pieces_of_header(dataset, self._changes)
             ]
             self._datasets, self._replaced = {}, []
-            made.close()
+            opened.close()
         self._changes.apply(self._journal)
         if self._journal is None:
             super().commit([])
@@ -338,19 +315,19 @@ class Hdf5Writer(Writer):
         with suppress(OSError):
             self.release()
 
-    def _lengthened(self) -> Iterator[Dataset]:
+    def _lengthened(self) -> Iterator[Hdf5Dataset]:
         """Yield the datasets that have become longer: snapshots, and then the scales of their first axis."""
         grown = [self._datasets[array.name] for array in self.arrays if array.grows]
-        yield from sorted(grown, key=lambda each: each.is_scale)
-        for each in grown:
-            yield from each.dims[0].values()
+        yield from sorted(grown, key=lambda dataset: dataset.is_scale)
+        for dataset in grown:
+            yield from dataset.dims[0].values()
 
     def abandon(self) -> None:
-        made, self._opened = self._opened, None
+        opened, self._opened = self._opened, None
         self._datasets, self._replaced = {}, []
         with suppress(Exception):
-            if made is not None:
-                made.close()
+            if opened is not None:
+                opened.close()
         if self.mode == "w" or self._journal is None:
             super().abandon()
             return
@@ -372,7 +349,7 @@ class NetcdfWriter(Hdf5Writer):
     netcdf: ClassVar[bool] = True
 
 
-def _is_later(array: Described) -> bool:
+def _is_later(array: ArrayToSave) -> bool:
     """Return whether the axes of an array are named after those scales that have several axes."""
     dims = array.dims or ()
     return len(dims) < 2 or not is_scale(array.name, dims)
@@ -403,20 +380,20 @@ def _set_filter(h5py: ModuleType, how: Low, codec: str, level: int) -> None:
         how.set_filter(_PLUGINS[codec], 0, values)
 
 
-def _codecs(made: Dataset) -> Codecs:
+def _codecs(dataset: Hdf5Dataset) -> Codecs:
     """Return what encodes the chunks of a dataset. ``CheckpointError`` for a filter that is not known."""
-    how = made.id.get_create_plist()
-    found: list[tuple[str, int | None]] = []
+    how = dataset.id.get_create_plist()
+    codecs: list[tuple[str, int | None]] = []
     for number in range(how.get_nfilters()):
         code, _, values, name = how.get_filter(number)
         if code not in _ENCODERS:
             raise CheckpointError(
-                f"chunks of {quote(made.name)} have the filter {quote(name)}, which is not known here"
+                f"chunks of {quote(dataset.name)} have the filter {quote(name)}, which is not known here"
             )
         codec = _ENCODERS[code]
         levels = {"zlib": values[:1], "zstd": values[:1], "blosc": values[4:5]}.get(codec, ())
-        found.append((codec, int(levels[0]) if len(levels) else None))
-    return tuple(found)
+        codecs.append((codec, int(levels[0]) if len(levels) else None))
+    return tuple(codecs)
 
 
 def _attribute(value: Json, netcdf: bool) -> Json:
@@ -424,19 +401,19 @@ def _attribute(value: Json, netcdf: bool) -> Json:
     if isinstance(value, str):
         return value
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
         raise TypeError(f"an attribute has no lists of several lengths, as {quote(value)} has") from None
-    if netcdf and found.ndim > 1:
-        raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
-    if found.dtype.kind in "US":
-        return np.asarray(found.astype("U"), h5py_library().string_dtype())
+    if netcdf and array.ndim > 1:
+        raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {array.shape}")
+    if array.dtype.kind in "US":
+        return np.asarray(array.astype("U"), h5py_library().string_dtype())
     # The library of netCDF reads only those compound types that have a name.
-    if found.dtype.names is not None and not netcdf:
-        return found[()]
-    if found.dtype.kind not in "biufc":
+    if array.dtype.names is not None and not netcdf:
+        return array[()]
+    if array.dtype.kind not in "biufc":
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
-    return found.astype("i1") if netcdf and found.dtype.kind == "b" else found[()]
+    return array.astype("i1") if netcdf and array.dtype.kind == "b" else array[()]
 
 
 def _end_of(file: File) -> int:

@@ -14,14 +14,14 @@ from meshcomm.core._types import Json
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer
+from meshcomm.storage.formats.base import ArrayToSave, Writer
 
 
 class IndexedWriter(Writer):
     """New data files, and a new index."""
 
     def __init__(
-        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
         self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save
@@ -53,15 +53,15 @@ class IndexedWriter(Writer):
         """
         path = self.index.parent / name
         self._data.append(path)
-        made = files.create(path, self.index)
+        file = files.create(path, self.index)
         self.hold(files.for_writing(path))
-        return made
+        return file
 
     def swap(self, text: bytes) -> None:
         """Give a new index the name of the old one."""
         files.sync_folder(self.index.parent)
-        for path, held in zip(self._data, self._held, strict=True):
-            if not held.has_a_name():
+        for path, file in zip(self._data, self._locked, strict=True):
+            if not file.has_a_name():
                 raise FileNotFoundError(f"another save has removed {path}, the data of this one")
         self.refuse_another()
         files.put(self._new_index, text, self.index)
@@ -84,13 +84,13 @@ class IndexedWriter(Writer):
     def remove_leftovers(self) -> None:
         """Remove data files that no process holds and the index does not name, and new indices for these."""
         free = []
-        for found in files.entries(self.index.parent):
-            data = found.with_name(found.name.removeprefix(f"{self.index.name}."))
+        for entry in files.entries(self.index.parent):
+            data = entry.with_name(entry.name.removeprefix(f"{self.index.name}."))
             if self.data_names.fullmatch(data.name) and files.is_free(data):
-                free.append(found)
+                free.append(entry)
         # The index is read after that: a save lets go of its data when the index names them.
-        for found in self._not_named(free):
-            files.remove(found)
+        for path in self._not_named(free):
+            files.remove(path)
 
     @property
     def _new_index(self) -> Path:

@@ -21,14 +21,14 @@ from meshcomm.storage.formats import (
     zarr_library,
     zarr_read,
 )
-from meshcomm.storage.formats.base import Contents, Reader, Sliced, Writer
+from meshcomm.storage.formats.base import FileContents, Reader, Sliced, Writer
 
 WAIT_FOR_WRITERS = 1.0
 """Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
 for less than a millisecond, as measured on one disk."""
 
 
-def _hdf5_or_classic(path: Path) -> Contents:
+def _hdf5_or_classic(path: Path) -> FileContents:
     """Return what an HDF5 file or a classic netCDF file holds. ``CheckpointError`` for HDF4, and for another file."""
     begins = _begins(path)
     if begins == b"\x0e\x03\x13\x01":
@@ -87,7 +87,7 @@ def writer_for(path: Path) -> type[Writer]:
     return folder.FolderWriter
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what *path* holds. ``FileNotFoundError`` if nothing is there, ``CheckpointError`` for another format.
 
     What changes while it is read is read once more.
@@ -100,18 +100,18 @@ def contents(path: Path) -> Contents:
     while True:
         identity, error = files.identity(path), None
         try:
-            found = _contents(path)
+            file_contents = _contents(path)
         except (CheckpointError, BlockingIOError) as problem:
             error = problem
         changed = files.identity(path) != identity or isinstance(error, BlockingIOError)
         if error is None and not changed:
-            return found._replace(origins={"": ("", *identity)})
+            return file_contents._replace(origins={"": ("", *identity)})
         if not changed or monotonic() > end:
             raise error or CheckpointError(f"{path} changes while it is read: try again")
         sleep(0.001)
 
 
-def _contents(path: Path) -> Contents:
+def _contents(path: Path) -> FileContents:
     if path.name.endswith(safetensors.INDEX):
         return safetensors.contents(path)
     if path.suffix.lower() in FORMATS:

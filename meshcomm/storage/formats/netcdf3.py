@@ -15,7 +15,7 @@ from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents, checked_shape, refuse_overlaps
+from meshcomm.storage.formats.base import FileContents, checked_shape, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute, decoded_text
 
@@ -27,7 +27,7 @@ _CHAR = 2
 DTYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
 
 
-class Variable(NamedTuple):
+class ClassicVariable(NamedTuple):
     """An array: its rows begin *apart* bytes from each other, from *begin* on, if it *has_records*."""
 
     name: str
@@ -39,7 +39,7 @@ class Variable(NamedTuple):
     has_records: bool
 
 
-class _Header:
+class _HeaderReader:
     """What is read of a header, from its beginning on."""
 
     def __init__(self, data: bytes, path: Path) -> None:
@@ -60,9 +60,9 @@ class _Header:
 
     def entries(self, tag: int) -> range:
         """Return the numbers of the entries of the list that follows; its kind is *tag*."""
-        found, count = self.number(4), self.number()
-        if found not in (0, tag) or (found == 0 and count):
-            raise CheckpointError(f"{self._path} is damaged: a list of kind {found}; it must be {tag}")
+        kind, count = self.number(4), self.number()
+        if kind not in (0, tag) or (kind == 0 and count):
+            raise CheckpointError(f"{self._path} is damaged: a list of kind {kind}; it must be {tag}")
         if count > len(self._data):
             raise CheckpointError(f"{self._path} is damaged: a list of {count} entries")
         return range(count)
@@ -76,30 +76,30 @@ class _Header:
 
     def attributes(self) -> dict[str, Json]:
         """Return the attributes that follow: texts, numbers, and arrays of more than one number."""
-        found: dict[str, Json] = {}
+        result: dict[str, Json] = {}
         for _ in self.entries(_ATTRIBUTES):
             name, (kind, dtype), count = self.text(), self.dtype(), self.number()
             raw = self._padded(count * dtype.itemsize)
             value = raw if kind == _CHAR else np.frombuffer(raw, dtype)
-            found[name] = attribute(value[0] if kind != _CHAR and count == 1 else value)
-        return found
+            result[name] = attribute(value[0] if kind != _CHAR and count == 1 else value)
+        return result
 
     def _padded(self, size: int) -> bytes:
         return self._take(size + -size % 4)[:size]
 
     def _take(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
-        if len(found) < size:
+        data = self._data[self._at : self._at + size]
+        if len(data) < size:
             raise CheckpointError(f"{self._path} is damaged: its header ends early")
         self._at += size
-        return found
+        return data
 
 
 class Classic(NamedTuple):
     """What a classic netCDF file says of itself; records are *apart* bytes from each other."""
 
     attributes: dict[str, Json]
-    variables: dict[str, Variable]
+    variables: dict[str, ClassicVariable]
     apart: int
     size: int
 
@@ -108,28 +108,28 @@ def header(path: Path) -> Classic:
     """Return what the header says. ``CheckpointError`` if it is damaged."""
     with files.for_reading(path) as file:
         size = file.size()
-        read = _Header(files.section(file, 0, min(size, LONGEST_HEADER)), path)
+        read = _HeaderReader(files.section(file, 0, min(size, LONGEST_HEADER)), path)
     records = read.number()
     dims = [(read.text(), read.number()) for _ in read.entries(_DIMENSIONS)]
     attributes = read.attributes()
-    found = [_variable(read, dims, path) for _ in read.entries(_VARIABLES)]
-    in_records = [each for each in found if each.has_records]
-    rows = [prod(each.shape[1:]) * each.dtype.itemsize for each in in_records]
+    listed = [_variable(read, dims, path) for _ in read.entries(_VARIABLES)]
+    in_records = [variable for variable in listed if variable.has_records]
+    rows = [prod(variable.shape[1:]) * variable.dtype.itemsize for variable in in_records]
     apart = rows[0] if len(rows) == 1 else sum(row + -row % 4 for row in rows)
-    begin = min((each.begin for each in in_records), default=0)
+    begin = min((variable.begin for variable in in_records), default=0)
     if records == 256**read.wide - 1:  # a program that never knew how many it wrote
         records = (size - begin) // apart if apart else 0
     variables = {}
-    for each in found:
-        shape = (records, *each.shape[1:]) if each.has_records else each.shape
-        what = f"{path}: array {quote(each.name)}"
-        if each.name in variables:
+    for variable in listed:
+        shape = (records, *variable.shape[1:]) if variable.has_records else variable.shape
+        what = f"{path}: array {quote(variable.name)}"
+        if variable.name in variables:
             raise CheckpointError(f"{what} is there twice")
-        variables[each.name] = each._replace(shape=checked_shape(shape, what, each.dtype.itemsize))
+        variables[variable.name] = variable._replace(shape=checked_shape(shape, what, variable.dtype.itemsize))
     return Classic(attributes, variables, apart, size)
 
 
-def _variable(read: _Header, dims: list[tuple[str, int]], path: Path) -> Variable:
+def _variable(read: _HeaderReader, dims: list[tuple[str, int]], path: Path) -> ClassicVariable:
     name, numbers = read.text(), [read.number() for _ in range(read.number())]
     attributes, (_, dtype), _ = read.attributes(), read.dtype(), read.number()
     begin = read.number(4 if read.version == 1 else 8)
@@ -137,47 +137,47 @@ def _variable(read: _Header, dims: list[tuple[str, int]], path: Path) -> Variabl
         raise CheckpointError(f"{path}: array {quote(name)} has dimensions that are not there")
     shape = tuple(dims[number][1] for number in numbers)
     names = tuple(dims[number][0] for number in numbers)
-    return Variable(name, names, shape, dtype, attributes, begin, bool(shape) and shape[0] == 0)
+    return ClassicVariable(name, names, shape, dtype, attributes, begin, bool(shape) and shape[0] == 0)
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the file holds. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
-    found = header(path)
+    classic = header(path)
     arrays: dict[str, Stored] = {}
-    for name, each in found.variables.items():
-        row = prod(each.shape[1:]) * each.dtype.itemsize
-        apart = found.apart if each.has_records else row
-        nbytes = prod(each.shape) * each.dtype.itemsize
-        end = each.begin + (nbytes if apart == row or not nbytes else (each.shape[0] - 1) * apart + row)
-        if nbytes and end > found.size:
-            raise CheckpointError(f"{path}: array {quote(name)} ends at byte {end}; the file has {found.size}")
-        arrays[name] = in_one_file(name, each.shape, each.dtype, each.begin)
+    for name, variable in classic.variables.items():
+        row = prod(variable.shape[1:]) * variable.dtype.itemsize
+        apart = classic.apart if variable.has_records else row
+        nbytes = prod(variable.shape) * variable.dtype.itemsize
+        end = variable.begin + (nbytes if apart == row or not nbytes else (variable.shape[0] - 1) * apart + row)
+        if nbytes and end > classic.size:
+            raise CheckpointError(f"{path}: array {quote(name)} ends at byte {end}; the file has {classic.size}")
+        arrays[name] = in_one_file(name, variable.shape, variable.dtype, variable.begin)
         if apart != row and nbytes:
-            arrays[name] = arrays[name].by_library((1, *each.shape[1:]))
+            arrays[name] = arrays[name].by_library((1, *variable.shape[1:]))
     refuse_overlaps(arrays, path)
-    attributes = {name: each.attributes for name, each in found.variables.items() if each.attributes}
-    dims = {name: each.dims for name, each in found.variables.items() if each.dims}
-    unlimited = {each.dims[0]: None for each in found.variables.values() if each.has_records}
-    return Contents(arrays, found.attributes, attributes=attributes, dims=dims, unlimited=tuple(unlimited))
+    attributes = {name: variable.attributes for name, variable in classic.variables.items() if variable.attributes}
+    dims = {name: variable.dims for name, variable in classic.variables.items() if variable.dims}
+    unlimited = {variable.dims[0]: None for variable in classic.variables.values() if variable.has_records}
+    return FileContents(arrays, classic.attributes, attributes=attributes, dims=dims, unlimited=tuple(unlimited))
 
 
 class Records:
     """An array whose rows are in records, as libraries have arrays: slices read the rows that they need."""
 
     def __init__(self, path: Path, name: str) -> None:
-        found = header(path)
-        its = found.variables[name]
-        self.shape, self.dtype = its.shape, its.dtype
-        self._file, self._begin, self._apart = files.for_reading(path), its.begin, found.apart
+        classic = header(path)
+        variable = classic.variables[name]
+        self.shape, self.dtype = variable.shape, variable.dtype
+        self._file, self._begin, self._apart = files.for_reading(path), variable.begin, classic.apart
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         rows = range(*index[0].indices(self.shape[0]))
         row = np.empty(self.shape[1:], self.dtype)
-        found = np.empty((len(rows), *row[index[1:]].shape), self.dtype)
-        for number, each in enumerate(rows):
-            self._file.read(as_bytes(row), self._begin + each * self._apart)
-            found[number] = row[index[1:]]
-        return found
+        result = np.empty((len(rows), *row[index[1:]].shape), self.dtype)
+        for number, record in enumerate(rows):
+            self._file.read(as_bytes(row), self._begin + record * self._apart)
+            result[number] = row[index[1:]]
+        return result
 
     def close(self) -> None:
         """Close the file."""

@@ -14,7 +14,7 @@ from meshcomm.core._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_dtype, checked_shape, reading
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
@@ -26,9 +26,11 @@ class NpyWriter(FileWriter):
 
     has_metadata: ClassVar[bool] = False
 
-    def contents(self) -> Contents:
-        found = contents(self.path)  # whose array has no name
-        return found._replace(arrays=dict.fromkeys([array.name for array in self.arrays], found.arrays["array"]))
+    def contents(self) -> FileContents:
+        file_contents = contents(self.path)  # whose array has no name
+        return file_contents._replace(
+            arrays=dict.fromkeys([array.name for array in self.arrays], file_contents.arrays["array"])
+        )
 
     def lay_out(self, file: File) -> list[Stored]:
         if len(self.arrays) != 1:
@@ -42,7 +44,7 @@ class NpyWriter(FileWriter):
         return [stored]
 
 
-def header(array: Described, begin: int) -> bytes:
+def header(array: ArrayToSave, begin: int) -> bytes:
     """Return what comes before the bytes of *array* in a .npy file that begins at *begin* of another file.
 
     The array begins with a page of that. ``DTypeError`` if NumPy would read another dtype.
@@ -79,13 +81,13 @@ def _padded(header: bytes, begin: int) -> bytes:
     return header[:8] + length.to_bytes(size, "little") + header[8 + size : -1] + b" " * longer + header[-1:]
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the .npy file holds. ``CheckpointError`` if it is none, or shorter than its array."""
     with files.for_reading(path) as file:
         size = file.size()
         text = files.section(file, 0, min(size, HEADER_WITHIN))
     stored = described(text, "array", str(path), 0, size)
-    return Contents({"array": stored}, {})
+    return FileContents({"array": stored}, {})
 
 
 def described(text: bytes, name: str, what: str, begin: int, size: int) -> Stored:
@@ -111,22 +113,22 @@ def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:
     if version in ((1, 0), (2, 0)):
         begins = text.tell() + (2 if version == (1, 0) else 4)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        found = read(text, max_header_size=LONGEST_HEADER)
+        fields = read(text, max_header_size=LONGEST_HEADER)
         _refuse_keys_twice(text.getvalue()[begins : text.tell()].decode("latin1"))
-        return found
+        return fields
     if version != (3, 0):
         raise ValueError(f"version {version}")
     length = int.from_bytes(text.read(4), "little")
     if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes")
     header = text.read(length).decode()
-    found = ast.literal_eval(header)
-    if not isinstance(found, dict) or sorted(found) != ["descr", "fortran_order", "shape"]:
+    fields = ast.literal_eval(header)
+    if not isinstance(fields, dict) or sorted(fields) != ["descr", "fortran_order", "shape"]:
         raise ValueError("the header has other keys")
-    if not isinstance(found["fortran_order"], bool) or not isinstance(found["shape"], tuple):
+    if not isinstance(fields["fortran_order"], bool) or not isinstance(fields["shape"], tuple):
         raise ValueError("the header has values of other types")
     _refuse_keys_twice(header)
-    return found["shape"], found["fortran_order"], npy.descr_to_dtype(found["descr"])
+    return fields["shape"], fields["fortran_order"], npy.descr_to_dtype(fields["descr"])
 
 
 def _refuse_keys_twice(header: str) -> None:

@@ -21,7 +21,7 @@ from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import npy
-from meshcomm.storage.formats.base import Contents, FileWriter, reading, refuse_overlaps
+from meshcomm.storage.formats.base import FileContents, FileWriter, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -37,7 +37,7 @@ _DEFLATED = 1032
 """At most so many bytes become one by deflate. Source: zlib's technical details."""
 
 
-class _Laid(NamedTuple):
+class _NewMember(NamedTuple):
     """A member: where it begins in the file, its name, the header of the .npy file, and where its array goes."""
 
     begin: int
@@ -62,7 +62,7 @@ class NpzWriter(FileWriter):
     has_metadata: ClassVar[bool] = False
     checks: ClassVar[bool] = True
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         return contents(self.path)
 
     @classmethod
@@ -74,31 +74,31 @@ class NpzWriter(FileWriter):
                 raise CheckpointError(f"{quote(name)} is no name of a member of a .npz file")
 
     def lay_out(self, file: File) -> list[Stored]:
-        self._members: list[_Laid] = []
+        self._members: list[_NewMember] = []
         at = 0
         for array in self.arrays:
             name = f"{array.name}.npy".encode()
             begin = at + _LOCAL.size + len(name) + 20
             header = npy.header(array, begin)
             stored = in_one_file(array.name, array.shape, array.dtype, begin + len(header))
-            self._members.append(_Laid(at, name, header, stored))
+            self._members.append(_NewMember(at, name, header, stored))
             at = self._members[-1].end
         self._end = at
         file.sized(at + len(self._directory([0] * len(self.arrays))))
-        return [each.stored for each in self._members]
+        return [member.stored for member in self._members]
 
     def commit(self, pieces: list[Piece]) -> None:
-        sums = [_sum(each, pieces) for each in self._members]
+        sums = [_sum(member, pieces) for member in self._members]
         with files.for_writing(self.aside) as file:
-            for each, crc in zip(self._members, sums, strict=True):
-                file.write(_local(each, crc) + each.header, each.begin)
+            for member, crc in zip(self._members, sums, strict=True):
+                file.write(_local(member, crc) + member.header, member.begin)
             file.write(self._directory(sums), self._end)
             file.sync()
         super().commit(pieces)
 
     def _directory(self, sums: list[int]) -> bytes:
         """Return the end of the file: an entry for each member, and where the entries begin."""
-        entries = b"".join(_entry(each, crc) for each, crc in zip(self._members, sums, strict=True))
+        entries = b"".join(_entry(member, crc) for member, crc in zip(self._members, sums, strict=True))
         count, end = len(self._members), self._end
         stop = end + len(entries)
         more = _END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(entries), end)
@@ -107,38 +107,38 @@ class NpzWriter(FileWriter):
         return entries + more + _END.pack(b"PK\5\6", 0, 0, few, few, min(len(entries), _MOST), min(end, _MOST), 0)
 
 
-def _local(made: _Laid, crc: int) -> bytes:
+def _local(member: _NewMember, crc: int) -> bytes:
     """Return what comes before a member. Its sizes are 64 bits wide, as NumPy writes them."""
-    flags = 0 if made.name.isascii() else _UTF8
-    fields = (45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(made.name), 20)
-    return _LOCAL.pack(b"PK\3\4", *fields) + made.name + struct.pack("<2H2Q", 1, 16, made.size, made.size)
+    flags = 0 if member.name.isascii() else _UTF8
+    fields = (45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(member.name), 20)
+    return _LOCAL.pack(b"PK\3\4", *fields) + member.name + struct.pack("<2H2Q", 1, 16, member.size, member.size)
 
 
-def _entry(made: _Laid, crc: int) -> bytes:
+def _entry(member: _NewMember, crc: int) -> bytes:
     """Return the entry of a member in the directory."""
-    flags = 0 if made.name.isascii() else _UTF8
-    fields = (45, 45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(made.name), 28, 0, 0, 0, 0, _MOST)
-    more = struct.pack("<2H3Q", 1, 24, made.size, made.size, made.begin)
-    return _CENTRAL.pack(b"PK\1\2", *fields) + made.name + more
+    flags = 0 if member.name.isascii() else _UTF8
+    fields = (45, 45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(member.name), 28, 0, 0, 0, 0, _MOST)
+    more = struct.pack("<2H3Q", 1, 24, member.size, member.size, member.begin)
+    return _CENTRAL.pack(b"PK\1\2", *fields) + member.name + more
 
 
-def _sum(made: _Laid, pieces: list[Piece]) -> int:
+def _sum(member: _NewMember, pieces: list[Piece]) -> int:
     """Return the checksum of a member: of its header, and of the *pieces* that the ranks wrote of its array."""
-    found = crc32(made.header)
-    at = made.stored.begin
-    stop = at + made.stored.nbytes
+    checksum = crc32(member.header)
+    at = member.stored.begin
+    stop = at + member.stored.nbytes
     for _, offset, length, crc in pieces:
         if at == offset and length and offset < stop:
-            found, at = combined(found, crc, length), at + length
+            checksum, at = combined(checksum, crc, length), at + length
     if at != stop:
-        raise CheckpointError(f"array {quote(made.stored.name)} is not whole: byte {at} was not written")
-    return found
+        raise CheckpointError(f"array {quote(member.stored.name)} is not whole: byte {at} was not written")
+    return checksum
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the .npz file holds. ``CheckpointError`` for another file, and for members beyond its end."""
     arrays: dict[str, Stored] = {}
     left_out: dict[str, str] = {}
@@ -161,7 +161,7 @@ def contents(path: Path) -> Contents:
             if info.compress_type == ZIP_DEFLATED and stored.nbytes:
                 arrays[name] = arrays[name].by_library(stored.shape)
     refuse_overlaps(arrays, path)
-    return Contents(arrays, {}, left_out=left_out)
+    return FileContents(arrays, {}, left_out=left_out)
 
 
 def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:
@@ -199,17 +199,17 @@ class Member:
         shape = self.shape or (1,)
         rows, inside = range(*(index or (slice(0, 1),))[0].indices(shape[0])), index[1:]
         row = prod(shape[1:]) * self.dtype.itemsize
-        lengths = [len(range(*each.indices(n))) for each, n in zip(inside, shape[1:], strict=True)]
-        found = [np.empty((0, *lengths), self.dtype)]
-        most = max(1, _STEP // max(1, row))
-        for first in range(rows.start, rows.stop if rows else rows.start, most):
-            last = min(first + most, rows.stop)
-            its = range(first + -(first - rows.start) % rows.step, last, rows.step)
-            if its:
+        lengths = [len(range(*item.indices(n))) for item, n in zip(inside, shape[1:], strict=True)]
+        blocks = [np.empty((0, *lengths), self.dtype)]
+        max_rows = max(1, _STEP // max(1, row))
+        for first in range(rows.start, rows.stop if rows else rows.start, max_rows):
+            last = min(first + max_rows, rows.stop)
+            taken_rows = range(first + -(first - rows.start) % rows.step, last, rows.step)
+            if taken_rows:
                 self._member.seek(self._begin + first * row)
                 block = np.frombuffer(self._read((last - first) * row), self.dtype).reshape(last - first, *shape[1:])
-                found.append(block[(slice(its.start - first, None, rows.step), *inside)].copy())
-        whole = np.concatenate(found)
+                blocks.append(block[(slice(taken_rows.start - first, None, rows.step), *inside)].copy())
+        whole = np.concatenate(blocks)
         return whole if self.shape else whole.reshape(())
 
     def _read(self, size: int) -> bytes:

@@ -21,7 +21,7 @@ from meshcomm.core._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_shape, parsed_json
+from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter, checked_shape, parsed_json
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Stored, in_one_file
@@ -62,7 +62,7 @@ class SafetensorsWriter(FileWriter):
         if "__metadata__" in names:
             raise CheckpointError("no array of a .safetensors file has the name '__metadata__'")
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         return contents(self.path)
 
     def lay_out(self, file: File) -> list[Stored]:
@@ -107,9 +107,9 @@ class SafetensorsIndexWriter(IndexedWriter):
         if not self.path.is_file():
             return []
         names, metadata = _weight_map(self.path)
-        own = {array.name for array in self.arrays}
+        saved = {array.name for array in self.arrays}
         ours = all(_OURS.fullmatch(file) for file in names.values())  # an index may have been renamed
-        others = [f"array {quote(name)} in {file}" for name, file in names.items() if not (ours and name in own)]
+        others = [f"array {quote(name)} in {file}" for name, file in names.items() if not (ours and name in saved)]
         return others + ([] if ours else [f"metadata {quote(key)}" for key in metadata])
 
     def begin(self) -> tuple[Path, list[Stored]]:
@@ -118,21 +118,21 @@ class SafetensorsIndexWriter(IndexedWriter):
         if "total_size" in self.metadata:
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
-        kept, copied = self._kept() if self.mode == "a" and self.path.exists() else ({}, {})
-        found = self._lay_out([*self.arrays, *(Described(n, s.shape, s.dtype, "") for n, s in copied.items())])
+        unchanged, copied = self._kept() if self.mode == "a" and self.path.exists() else ({}, {})
+        targets = self._lay_out([*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in copied.items())])
         for name, stored in copied.items():
-            _copy(self.path.parent, stored, found[name])
-        self._file_of |= kept
-        return self.path.parent, [found[array.name] for array in self.arrays]
+            _copy(self.path.parent, stored, targets[name])
+        self._file_of |= unchanged
+        return self.path.parent, [targets[array.name] for array in self.arrays]
 
     def _kept(self) -> tuple[dict[str, str], dict[str, Stored]]:
         """Return which old files keep which arrays, and which arrays are copied: others in their file are replaced.
 
         Other libraries load whole files: in none that the index names may an array stand that was replaced.
         """
-        found, (files_of, metadata) = _of_several(self.path).arrays, _weight_map(self.path)
-        own = {array.name for array in self.arrays}
-        replaced = {file: name for name, file in files_of.items() if name in own}
+        old_arrays, (files_of, metadata) = _of_several(self.path).arrays, _weight_map(self.path)
+        saved = {array.name for array in self.arrays}
+        replaced = {file: name for name, file in files_of.items() if name in saved}
         for file, name in replaced.items():
             if not _OURS.fullmatch(file):
                 raise CheckpointError(
@@ -140,21 +140,21 @@ class SafetensorsIndexWriter(IndexedWriter):
                     "would be replaced: save all arrays to a new index, or this one with another name"
                 )
         self._old, self._old_metadata = parsed_json(files.whole(self.path, LONGEST_HEADER), self.path), metadata
-        left = {name: file for name, file in files_of.items() if name not in own}
-        self._size = sum(found[name].nbytes for name, file in left.items() if file not in replaced)
-        copied = {name: found[name] for name, file in left.items() if file in replaced}
+        left = {name: file for name, file in files_of.items() if name not in saved}
+        self._size = sum(old_arrays[name].nbytes for name, file in left.items() if file not in replaced)
+        copied = {name: old_arrays[name] for name, file in left.items() if file in replaced}
         return {name: file for name, file in left.items() if file not in replaced}, copied
 
-    def _lay_out(self, arrays: list[Described]) -> dict[str, Stored]:
+    def _lay_out(self, arrays: list[ArrayToSave]) -> dict[str, Stored]:
         """Make new data files for *arrays*, and return where each goes."""
         groups: list[list[_Named]] = [[]]
         size = 0
-        for each in _in_order(arrays):
-            if groups[-1] and size + each.nbytes > LARGEST_SAFETENSORS:
+        for array in _in_order(arrays):
+            if groups[-1] and size + array.nbytes > LARGEST_SAFETENSORS:
                 groups.append([])
                 size = 0
-            groups[-1].append(each)
-            size += each.nbytes
+            groups[-1].append(array)
+            size += array.nbytes
         stored: list[Stored] = []
         self._file_of: dict[str, str] = {}
         for number, group in enumerate(groups, 1):
@@ -162,9 +162,9 @@ class SafetensorsIndexWriter(IndexedWriter):
             with self.new_data(name) as file:
                 stored += _laid_out(file, group, {}, name)
                 file.sync()
-            self._file_of |= {each.array.name: name for each in group}
-        self._size += sum(each.nbytes for each in stored)
-        return {each.name: each for each in stored}
+            self._file_of |= {named.array.name: name for named in group}
+        self._size += sum(target.nbytes for target in stored)
+        return {target.name: target for target in stored}
 
     def commit(self, pieces: object) -> None:
         metadata = {"total_size": self._size, **self._old_metadata, **self.metadata}
@@ -186,7 +186,7 @@ def _copy(folder: Path, source: Stored, target: Stored) -> None:
 class _Named(NamedTuple):
     """An array, and its dtype in the file: the name of it, and itself."""
 
-    array: Described
+    array: ArrayToSave
     text: str
     dtype: DType
 
@@ -195,10 +195,10 @@ class _Named(NamedTuple):
         return prod(self.array.shape) * self.dtype.itemsize
 
 
-def _in_order(arrays: list[Described]) -> list[_Named]:
+def _in_order(arrays: list[ArrayToSave]) -> list[_Named]:
     """Return the arrays as files have them: the largest elements first, so that all are aligned."""
-    found = [_Named(array, *_named(array)) for array in arrays]
-    return sorted(found, key=lambda each: (-each.dtype.itemsize, each.array.name))
+    named = [_Named(array, *_named(array)) for array in arrays]
+    return sorted(named, key=lambda item: (-item.dtype.itemsize, item.array.name))
 
 
 def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], called: str) -> list[Stored]:
@@ -220,7 +220,7 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
     return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the file holds. ``CheckpointError`` for another file, or one that is damaged."""
     if path.name.endswith(".index.json"):
         return _of_several(path)
@@ -235,16 +235,16 @@ def contents(path: Path) -> Contents:
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"{path}: the metadata are {quote(metadata)}; they must be texts")
-    found = [_checked(path, name, entry) for name, entry in header.items()]
+    entries = [_checked(path, name, entry) for name, entry in header.items()]
     end = 0
-    for (start, stop), name, _, _ in sorted(found, key=lambda item: item[0]):
+    for (start, stop), name, _, _ in sorted(entries, key=lambda item: item[0]):
         if start != end:
             raise CheckpointError(f"{path}: array {quote(name)} begins at byte {start} of the data; it must be {end}")
         end = stop
     if 8 + length + end != size:
         raise CheckpointError(f"{path} has {size} bytes; by its header it has {8 + length + end}")
-    arrays = {name: in_one_file(name, shape, dtype, 8 + length + start) for (start, _), name, shape, dtype in found}
-    return Contents(arrays, metadata)
+    arrays = {name: in_one_file(name, shape, dtype, 8 + length + start) for (start, _), name, shape, dtype in entries}
+    return FileContents(arrays, metadata)
 
 
 def _checked(path: Path, name: str, entry: Json) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
@@ -268,14 +268,14 @@ def _dtype(text: object, what: str) -> DType:
         return np.dtype(OF_NUMPY[text])
     if isinstance(text, str) and text in OF_ML_DTYPES:
         try:
-            found: DType = np.dtype(getattr(import_module("ml_dtypes"), OF_ML_DTYPES[text]))
-            return found
+            dtype: DType = np.dtype(getattr(import_module("ml_dtypes"), OF_ML_DTYPES[text]))
+            return dtype
         except ImportError:
             raise CheckpointError(f"{what} is {text}: pip install ml_dtypes") from None
     raise CheckpointError(f"{what}: dtype {quote(text)} is none that NumPy has")
 
 
-def _named(array: Described) -> tuple[str, DType]:
+def _named(array: ArrayToSave) -> tuple[str, DType]:
     """Return the name of the dtype of *array* in a header, and the dtype in the file."""
     dtype = array.dtype
     for text, name in OF_ML_DTYPES.items():
@@ -314,7 +314,7 @@ def _refuse_link(file: Path) -> None:
         raise CheckpointError(f"{file} is a link to {quote(str(target))}, another folder; copy it with cp -L")
 
 
-def _of_several(path: Path) -> Contents:
+def _of_several(path: Path) -> FileContents:
     origins = {"": (path.name, *files.identity(path))}
     names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
@@ -327,9 +327,9 @@ def _of_several(path: Path) -> Contents:
             inside = contents(path.parent / file).arrays
         except FileNotFoundError:
             raise CheckpointError(f"{path} names the file {quote(file)}, which is not there") from None
-        for name in (name for name, its_file in names.items() if its_file == file):
+        for name in (name for name, data_file in names.items() if data_file == file):
             if name not in inside:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
             segments = tuple(segment._replace(file=file) for segment in inside[name].segments)
             arrays[name], origins[name] = inside[name]._replace(segments=segments), origin
-    return Contents(arrays, metadata, origins=origins)
+    return FileContents(arrays, metadata, origins=origins)

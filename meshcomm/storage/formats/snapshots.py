@@ -1,16 +1,17 @@
 """Arrays that grow along their first axis: what a snapshot has to be, and in which chunks it is stored."""
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
 from math import prod
 from pathlib import Path
+from typing import ClassVar
 
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import CHUNK, default_chunk
-from meshcomm.storage.formats.base import Described
-from meshcomm.storage.stored import Chunks, Segment, Stored
+from meshcomm.storage.formats.base import ArrayToSave, Writer
+from meshcomm.storage.stored import Chunking, Segment, Stored
 
 SERIES_CHUNK = 2**26
 """Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
@@ -25,30 +26,11 @@ def copy_that_grows(path: Path) -> str:
     return f"A copy that grows: meshcomm convert {path} NEW.zarr"
 
 
-def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | None) -> None:
-    """Raise ``ShapeError`` or ``DTypeError`` unless *array* is a snapshot of one with this *shape* and *dtype*."""
-    if shape[1:] != array.shape or len(shape) != len(array.shape) + 1:
-        raise ShapeError(f"{path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}")
-    if dtype != array.dtype:
-        raise DTypeError(f"{path}: the snapshots of {quote(array.name)} are {dtype}, not {array.dtype}")
-
-
-def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, int]) -> int:
-    """Return how many snapshots all *arrays* have that grow, of the *counts* of those that are there."""
-    count = min(counts.values(), default=0)
-    missing = [array.name for array in arrays if array.grows and array.name not in counts]
-    if missing and max(counts.values(), default=0) == 1:
-        return 0  # a job was killed as it added the first snapshot
-    if count and missing:
-        raise CheckpointError(f"{path} has {counted(count, 'snapshot')} without {quote(missing[0])}")
-    return count
-
-
-def chunks_of_snapshots(array: Described) -> Shape:
+def chunks_of_snapshots(array: ArrayToSave) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
-    found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
+    chunk = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
     together = 1 if array.codecs or array.chunks or not array.nbytes else max(1, min(SNAPSHOTS, PAGE // array.nbytes))
-    return (together, *(max(1, n) for n in found))
+    return (together, *(max(1, n) for n in chunk))
 
 
 def plus(index: Shape, first: int) -> Shape:
@@ -56,39 +38,77 @@ def plus(index: Shape, first: int) -> Shape:
     return (index[0] + first, *index[1:]) if index else index
 
 
-def laid_out(
-    path: Path, array: Described, chunks: Chunks, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
-) -> Stored:
-    """Return where the data of more snapshots go. ``CheckpointError`` if they cannot go to such chunks.
+class SnapshotWriter(Writer):
+    """A writer of arrays in chunks, some of which grow by snapshots: HDF5 and zarr."""
 
-    Parameters
-    ----------
-    path: of the file, for errors
-    array: a snapshot, of which there are `steps`
-    chunks: those of the file, the axis that grows first
-    count: how many snapshots there are
-    reserve: returns the file of a chunk, and where it begins there, by its numbers along the axes, and its bytes;
-        these are 0 for a chunk that is there
-    """
-    (together, *lengths), codecs = chunks
-    stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
-    in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
-    if codecs or not in_rows:
-        if together > 1:  # they are written as a whole
-            raise CheckpointError(
-                f"{path}: the chunks of {quote(array.name)} have {together} snapshots each, so none can be added. "
-                + copy_that_grows(path)
-            )
-        return stored._replace(chunks=chunks)
-    own, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
-    for step in range(array.steps if array.nbytes else 0):
-        chunk, inside = divmod(count + step, together)
-        for number, start in enumerate(range(0, array.nbytes, own)):
-            index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
-            file, offset = reserve(index, 0 if inside else together * own)
-            first, nbytes = step * array.nbytes + start, min(own, array.nbytes - start)
-            _append(segments, Segment(file, first, first + nbytes, offset + inside * array.nbytes))
-    return stored._replace(segments=tuple(segments))
+    separator: ClassVar[str] = "/"
+    adds: ClassVar[bool] = True
+    has_attributes: ClassVar[bool] = True
+    has_chunks: ClassVar[bool] = True
+
+    _count = 0
+    """Snapshots in the file, before this save."""
+
+    @abstractmethod
+    def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
+        """Return the shape and dtype of an array in the file, and whether it can grow; None if it is not there."""
+
+    @abstractmethod
+    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+        """Reserve *nbytes* for the chunk at *index*, 0 if it is there already; return its file, and its offset."""
+
+    def count_snapshots(self) -> None:
+        """Find out how many snapshots all arrays have that grow. Errors if new ones do not fit those in the file."""
+        counts: dict[str, int] = {}
+        grown = [array for array in self.arrays if array.grows]
+        for array in grown:
+            old = self.old_snapshots(array.name)
+            if old is None:
+                continue
+            shape, dtype, can_grow = old
+            if not shape or shape[1:] != array.shape:
+                raise ShapeError(
+                    f"{self.path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}"
+                )
+            if dtype != array.dtype:
+                raise DTypeError(f"{self.path}: the snapshots of {quote(array.name)} are {dtype}, not {array.dtype}")
+            if not can_grow:
+                raise CheckpointError(
+                    f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to. "
+                    + copy_that_grows(self.path)
+                )
+            counts[array.name] = shape[0]
+        missing = [array.name for array in grown if array.name not in counts]
+        self._count = min(counts.values(), default=0)
+        if missing and max(counts.values(), default=0) == 1:
+            self._count = 0  # a job was killed as it added the first snapshot
+        if self._count and missing:
+            raise CheckpointError(f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing[0])}")
+
+    def lay_out_snapshots(self, array: ArrayToSave, chunks: Chunking) -> Stored:
+        """Reserve space for new snapshots of *array*, and return where their data go.
+
+        *chunks* are those of the array in the file. ``CheckpointError`` if snapshots cannot go to such chunks.
+        """
+        (together, *lengths), codecs = chunks
+        stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
+        in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
+        if codecs or not in_rows:
+            if together > 1:  # they are written as a whole
+                raise CheckpointError(
+                    f"{self.path}: the chunks of {quote(array.name)} have {together} snapshots each, so none can be "
+                    f"added. {copy_that_grows(self.path)}"
+                )
+            return stored._replace(chunks=chunks)
+        chunk_bytes, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
+        for step in range(array.steps if array.nbytes else 0):
+            chunk, inside = divmod(self._count + step, together)
+            for number, start in enumerate(range(0, array.nbytes, chunk_bytes)):
+                index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
+                file, offset = self.reserve(array.name, index, 0 if inside else together * chunk_bytes)
+                first, nbytes = step * array.nbytes + start, min(chunk_bytes, array.nbytes - start)
+                _append(segments, Segment(file, first, first + nbytes, offset + inside * array.nbytes))
+        return stored._replace(segments=tuple(segments))
 
 
 def _append(segments: list[Segment], more: Segment) -> None:

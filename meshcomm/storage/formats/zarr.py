@@ -13,42 +13,29 @@ from contextlib import suppress
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
-from meshcomm.storage.formats.base import Described, Writer, checked_shape, groups_above
-from meshcomm.storage.formats.snapshots import (
-    check_snapshots,
-    chunks_of_snapshots,
-    copy_that_grows,
-    laid_out,
-    plus,
-    snapshots_of,
-)
+from meshcomm.storage.formats.base import ArrayToSave, checked_shape, groups_above
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows, plus
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
-from meshcomm.storage.stored import Chunks, Segment, Stored
+from meshcomm.storage.stored import Chunking, Segment, Stored
 
 ZARR_CHUNK = 2**26
 """Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
 files are better on a network."""
 
 
-class ZarrWriter(Writer):
+class ZarrWriter(SnapshotWriter):
     """A new store, one array or a group of arrays; or arrays for a store that is there."""
-
-    separator: ClassVar[str] = "/"
-    adds: ClassVar[bool] = True
-    has_attributes: ClassVar[bool] = True
-    has_chunks: ClassVar[bool] = True
 
     _new_files: Sequence[Path] = ()
     """Chunks of snapshots in the store itself: they go if the save fails."""
@@ -97,19 +84,19 @@ class ZarrWriter(Writer):
         self.hold(folder)
         if self._adding:
             zarr_undo.undo(self.path, self.aside)
-            self._found = zarr_store.look(self.path)
+            self._listing = zarr_store.look(self.path)
         self._check_dims()
         attributes = self._root_attributes()
         if "" not in self._names.values():
             self._put_json(self.aside, group_metadata(attributes))
-        self._count = self._snapshots()
+        self.count_snapshots()
         return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
 
     def _check_dims(self) -> None:
         """Raise ``ShapeError`` if axes of one name have different lengths: xarray does not open such a store."""
         lengths: dict[str, int] = {}
         if self._adding:
-            for name, metadata in self._found.arrays.items():
+            for name, metadata in self._listing.arrays.items():
                 if name not in self._names.values():
                     lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
         for array in self.arrays:
@@ -119,20 +106,15 @@ class ZarrWriter(Writer):
                         f"{self.path}: the axis {quote(dim)} of {quote(array.name)} has {n}, not {lengths[dim]}"
                     )
 
-    def _snapshots(self) -> int:
-        """Return how many snapshots all the arrays have that grow. Errors unless those in the store fit them."""
-        found = {}
-        for array in self.arrays if self._adding else ():
-            metadata = zarr_store.node(self.path / array.name) if array.grows else None
-            if metadata is not None:
-                shape, dtype = checked_shape(metadata.get("shape"), array.name), dtype_of(metadata.get("data_type"))
-                order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
-                dtype = dtype and dtype.newbyteorder("<" if order == "little" else ">")
-                check_snapshots(self.path, array, shape, dtype)
-                found[array.name] = shape[0]
-        return snapshots_of(self.path, self.arrays, found)
+    def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
+        metadata = zarr_store.node(self.path / name) if self._adding else None
+        if metadata is None:
+            return None
+        shape, dtype = checked_shape(metadata.get("shape"), name), dtype_of(metadata.get("data_type"))
+        order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
+        return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
 
-    def _lay_out(self, array: Described, root: dict[str, Json]) -> Stored:
+    def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
         if array.grows is None:
             return self._lay_out_array(array, root)
         if self._count:
@@ -141,7 +123,7 @@ class ZarrWriter(Writer):
         shape, dims = (array.steps, *array.shape), (array.grows, *dims)
         return self._lay_out_array(array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), root)
 
-    def _grow(self, array: Described) -> Stored:
+    def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
         chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
@@ -149,26 +131,25 @@ class ZarrWriter(Writer):
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
+        return self.lay_out_snapshots(array, Chunking(chunk, codecs))
 
-        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
-            with self._new_chunk(array.name, index) as file:
-                if nbytes:
-                    file.sized(nbytes)
-                file.sync()
-            return os.path.relpath(file.path, self.aside), 0
-
-        return laid_out(self.path, array, Chunks(chunk, codecs), self._count, reserve)
+    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+        with self._new_chunk(name, index) as file:
+            if nbytes:
+                file.sized(nbytes)
+            file.sync()
+        return os.path.relpath(file.path, self.aside), 0
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
-        own, self._root_is_ours = as_attributes(self.metadata), True
+        attributes, self._root_is_ours = as_attributes(self.metadata), True
         if not self._adding:
-            return own
-        found = zarr_store.look(self.path)
-        self._root_is_ours = found.root_is_ours
-        return zarr_store.attributes_of(found.groups.get("")) | own
+            return attributes
+        listing = zarr_store.look(self.path)
+        self._root_is_ours = listing.root_is_ours
+        return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
-    def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
+    def _lay_out_array(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in groups_above(self._names[array.name]):
@@ -190,16 +171,16 @@ class ZarrWriter(Writer):
         mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
         files.put(folder / zarr_store.MARK, mark, self._like, syncs=False)
         if codecs or chunk[1:] != shape[1:]:
-            return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
+            return Stored(array.name, shape, array.dtype, (), chunks=Chunking(chunk, codecs))
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
         return Stored(array.name, shape, array.dtype, tuple(self._segments(array, nbytes, size)))
 
-    def _old_dims(self, array: Described) -> tuple[str, ...] | None:
+    def _old_dims(self, array: ArrayToSave) -> tuple[str, ...] | None:
         """Return the names of the axes of the array that is replaced, if it has as many."""
-        found = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
-        return tuple(found) if len(found) == len(array.shape) and all(isinstance(n, str) for n in found) else None
+        names = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
+        return tuple(names) if len(names) == len(array.shape) and all(isinstance(n, str) for n in names) else None
 
-    def _segments(self, array: Described, nbytes: int, size: int) -> Iterator[Segment]:
+    def _segments(self, array: ArrayToSave, nbytes: int, size: int) -> Iterator[Segment]:
         """Make the files of an array of *nbytes*, in chunks of whole rows of *size* bytes."""
         for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
             index = (number, *[0] * (len(array.shape) - 1)) if array.shape else ()
@@ -216,18 +197,18 @@ class ZarrWriter(Writer):
         files.make_folders(path.parent)
         if self._count and path.exists():
             return files.for_writing(path)
-        made = files.create(path, self._like)
+        file = files.create(path, self._like)
         if self._count:
             self._new_files = [*self._new_files, path]
-        return made
+        return file
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        found = []
+        locations = []
         for index, nbytes in chunks:
             with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
                 file.sized(nbytes)
-            found.append((os.path.relpath(file.path, self.aside), 0))
-        return found
+            locations.append((os.path.relpath(file.path, self.aside), 0))
+        return locations
 
     def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
         files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
@@ -265,14 +246,14 @@ class ZarrWriter(Writer):
         """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
-            metadata = self._found.arrays[array.name]
+            metadata = self._listing.arrays[array.name]
             metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
             texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
-            if array.name in self._found.ours:
-                own = changed["attributes"] if self._root_is_ours else None
-                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, own)
+            if array.name in self._listing.ours:
+                root_attributes = changed["attributes"] if self._root_is_ours else None
+                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, root_attributes)
         if zarr_store.is_consolidated(root):
-            changed = zarr_store.with_consolidated(changed, self._found)
+            changed = zarr_store.with_consolidated(changed, self._listing)
         if changed != root:
             texts[METADATA] = _as_json(changed)
         zarr_undo.change(self.path, self.aside, texts)

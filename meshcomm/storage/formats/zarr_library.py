@@ -57,8 +57,8 @@ def texts(path: Path, name: str) -> Array:
     """Return the texts of an array of texts of any length: objects, of the class str."""
     array = open_array(path, name)
     with reading(path):
-        found: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
-        return found
+        result: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
+        return result
 
 
 def open_array(path: Path, name: str) -> _Array:
@@ -66,14 +66,14 @@ def open_array(path: Path, name: str) -> _Array:
     zarr = zarr_library()
     with reading(path):
         opened = zarr.open(str(path), mode="r")
-        found: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
-        is_array = isinstance(found, zarr.Array)  # else it is a group
+        array: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
+        is_array = isinstance(array, zarr.Array)  # else it is a group
         if not is_array:
             raise CheckpointError(f"{path} has no array {quote(name)}")
-    unknown = [codec for codec in codecs_in(found.metadata.to_dict()) if codec not in CODECS]
+    unknown = [codec for codec in codecs_in(array.metadata.to_dict()) if codec not in CODECS]
     if unknown:
         raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
-    return found
+    return array
 
 
 def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> None:

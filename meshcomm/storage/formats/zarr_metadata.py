@@ -14,7 +14,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
-from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.base import ArrayToSave
 from meshcomm.storage.options import Codecs
 
 METADATA = "zarr.json"
@@ -35,7 +35,7 @@ def group_metadata(attributes: Json) -> dict[str, Json]:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
+def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
     """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
     dtype, shape = array.dtype, array.shape
     codec: dict[str, Json] = {"name": "bytes"}
@@ -101,7 +101,7 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
     >>> codec_metadata((("zstd", 3),), 8)
     [{'name': 'zstd', 'configuration': {'level': 3, 'checksum': False}}]
     """
-    found: list[Json] = []
+    result: list[Json] = []
     for name, level in with_levels(codecs):
         if name == "shuffle":
             raise TypeError("zarr has no codec 'shuffle' of its own: compression='blosc' shuffles, too")
@@ -116,22 +116,22 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
                 "typesize": itemsize,
                 "blocksize": 0,
             }
-        found.append({"name": name, "configuration": configuration})
-    return found
+        result.append({"name": name, "configuration": configuration})
+    return result
 
 
 def codecs_of(metadata: Json, what: object) -> Codecs:
     """Return the codecs that `codec_metadata` has written. ``CheckpointError`` for others."""
-    found: list[tuple[str, int | None]] = []
+    codecs: list[tuple[str, int | None]] = []
     for codec in metadata:
         name, settings = codec.get("name"), codec.get("configuration") or {}
         if name == "bytes":
             continue
-        own = ((name, settings.get("clevel" if name == "blosc" else "level")),)
-        if name not in ("gzip", "zstd", "blosc") or codec_metadata(own, settings.get("typesize", 1)) != [codec]:
+        parsed = ((name, settings.get("clevel" if name == "blosc" else "level")),)
+        if name not in ("gzip", "zstd", "blosc") or codec_metadata(parsed, settings.get("typesize", 1)) != [codec]:
             raise CheckpointError(f"{what}: chunks with the codec {quote(codec)} cannot be added here")
-        found += own
-    return tuple(found)
+        codecs += parsed
+    return tuple(codecs)
 
 
 def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:
@@ -140,8 +140,8 @@ def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:
     >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
     {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
     """
-    found: dict[str, Json] = json.loads(json.dumps(dict(metadata), default=_plain))
-    return found
+    attributes: dict[str, Json] = json.loads(json.dumps(dict(metadata), default=_plain))
+    return attributes
 
 
 def _plain(value: Json) -> Json:

@@ -15,7 +15,7 @@ from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import (
     TEXTS,
-    Contents,
+    FileContents,
     checked_dtype,
     checked_shape,
     parsed_json,
@@ -31,7 +31,7 @@ from meshcomm.storage.values import attribute
 XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Return what the store holds. ``CheckpointError`` if it is none."""
     if not (path / METADATA).is_file():
         if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
@@ -47,20 +47,20 @@ def contents(path: Path) -> Contents:
         folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
         zarr_store.refuse_link(file, folder)
         text = old.get(file.relative_to(path).as_posix())
-        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
-        if not isinstance(found, dict) or found.get("zarr_format") != 3:
+        node = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
+        if not isinstance(node, dict) or node.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
-        if folder == path and isinstance(found.get("attributes"), dict):
-            metadata = found["attributes"]
-        if found.get("node_type") == "array":
+        if folder == path and isinstance(node.get("attributes"), dict):
+            metadata = node["attributes"]
+        if node.get("node_type") == "array":
             name = str(folder.relative_to(path)) if folder != path else "array"
-            stored = _stored(path, folder, name, found)
+            stored = _stored(path, folder, name, node)
             if stored is None:
                 refuse_odd(folder)
-            arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
-            attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
+            arrays[name] = stored or _described(path, name, checked_shape(node.get("shape"), str(file), 16))
+            attributes[name], dims[name] = _described_by(node.get("attributes"), node.get("dimension_names"))
             origins[name] = origin
-    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
+    return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
 def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
@@ -69,28 +69,28 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
     base64.
     """
-    found = dict(attributes) if isinstance(attributes, dict) else {}
-    names = found.pop(XARRAY_DIMS, None)
+    own_attributes = dict(attributes) if isinstance(attributes, dict) else {}
+    names = own_attributes.pop(XARRAY_DIMS, None)
     if names is not None and fill is not None:
-        found.setdefault("_FillValue", attribute(fill))
-    text, names = found.get("_FillValue"), names if dims is None else dims
+        own_attributes.setdefault("_FillValue", attribute(fill))
+    text, names = own_attributes.get("_FillValue"), names if dims is None else dims
     if isinstance(text, str):
         with suppress(ValueError, struct.error):  # it is another text
-            (found["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
+            (own_attributes["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
     all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
+    return own_attributes, tuple(names) if all_named else ()  # type: ignore[arg-type]
 
 
-def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stored | None:
+def _stored(path: Path, folder: Path, name: str, metadata: dict[str, Json]) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
-    shape = checked_shape(found.get("shape"), what, 16)
+    shape = checked_shape(metadata.get("shape"), what, 16)
     try:
-        dtype = dtype_of(found["data_type"])
-        grid, keys, codecs = found["chunk_grid"], found["chunk_key_encoding"], found["codecs"]
+        dtype = dtype_of(metadata["data_type"])
+        grid, keys, codecs = metadata["chunk_grid"], metadata["chunk_key_encoding"], metadata["codecs"]
         chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
         endian = codecs[0].get("configuration", {}).get("endian", "little")
-        plain = grid["name"] == "regular" and keys["name"] == "default" and not found.get("storage_transformers")
+        plain = grid["name"] == "regular" and keys["name"] == "default" and not metadata.get("storage_transformers")
         plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
         plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
@@ -114,7 +114,7 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stor
     return Stored(name, shape, dtype, tuple(segments))
 
 
-def _by_library(path: Path) -> Contents:
+def _by_library(path: Path) -> FileContents:
     zarr = zarr_library()
     refuse_odd(path)
     with reading(path):
@@ -132,22 +132,22 @@ def _by_library(path: Path) -> Contents:
         with reading(path):
             array = opened if alone else opened[name]
             attributes[name], dims[name] = _described_by(dict(array.attrs), None, array.fill_value)
-    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
+    return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
-def _held(
-    found: dict[str, Stored],
+def _file_contents(
+    arrays: dict[str, Stored],
     metadata: dict[str, Json],
     attributes: dict[str, dict[str, Json]],
     dims: dict[str, tuple[str, ...]],
-) -> Contents:
-    """Return what a store holds: *found* are its arrays, of which objects are texts of any length."""
-    texts = {name: stored.shape for name, stored in found.items() if stored.dtype.hasobject}
-    return Contents(
-        {name: stored for name, stored in found.items() if name not in texts},
+) -> FileContents:
+    """Return what a store holds: *arrays* are its arrays, of which objects are texts of any length."""
+    texts = {name: stored.shape for name, stored in arrays.items() if stored.dtype.hasobject}
+    return FileContents(
+        {name: stored for name, stored in arrays.items() if name not in texts},
         metadata,
-        attributes={name: its for name, its in attributes.items() if its},
-        dims={name: its for name, its in dims.items() if its},
+        attributes={name: values for name, values in attributes.items() if values},
+        dims={name: names for name, names in dims.items() if names},
         left_out=dict.fromkeys(texts, TEXTS),
         texts=texts,
     )

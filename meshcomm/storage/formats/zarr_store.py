@@ -44,9 +44,9 @@ def node(folder: Path) -> dict[str, Json] | None:
         return _parsed(folder / METADATA)
     for name, kind in ((".zarray", "array"), (".zgroup", "group")):
         if (folder / name).is_file():
-            found, at = _parsed(folder / name), folder / ".zattrs"
-            more = {"data_type": found.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
-            return found | more | {"node_type": kind, "zarr_format": 2}
+            metadata, at = _parsed(folder / name), folder / ".zattrs"
+            more = {"data_type": metadata.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
+            return metadata | more | {"node_type": kind, "zarr_format": 2}
     return None
 
 
@@ -63,18 +63,18 @@ def is_store(path: Path) -> bool:
 
 def attributes_of(metadata: dict[str, Json] | None) -> dict[str, Json]:
     """Return the attributes of an array or a group."""
-    found = (metadata or {}).get("attributes")
-    return found if isinstance(found, dict) else {}
+    attributes = (metadata or {}).get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _parsed(file: Path) -> dict[str, Json]:
-    found = parsed_json(files.whole(file, LONGEST_METADATA), file)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file} holds {quote(found)}; it must hold an object")
-    return found
+    value = parsed_json(files.whole(file, LONGEST_METADATA), file)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file} holds {quote(value)}; it must hold an object")
+    return value
 
 
-class Found(NamedTuple):
+class StoreListing(NamedTuple):
     """The metadata of the arrays and groups of a store, by name, and other files. The root has the name ""."""
 
     arrays: dict[str, dict[str, Json]]
@@ -95,49 +95,51 @@ class Found(NamedTuple):
 _CONSOLIDATED = "consolidated_metadata"
 
 
-def look(path: Path) -> Found:
+def look(path: Path) -> StoreListing:
     """Return what is in the store, but no chunks."""
-    found, folders = Found({}, {}, [], set(), set()), [path]
+    listing, folders = StoreListing({}, {}, [], set(), set()), [path]
     while folders:
         folder = folders.pop()
         name = "" if folder == path else folder.relative_to(path).as_posix()
         metadata = node(folder)
         is_array = metadata is not None and metadata.get("node_type") == "array"
         if metadata is not None:
-            (found.arrays if is_array else found.groups)[name] = metadata
+            (listing.arrays if is_array else listing.groups)[name] = metadata
         if is_array and (folder / MARK).is_file():
             marked = _parsed(folder / MARK)
             if marked.get("array") == digest(metadata):
-                found.ours.add(name)
-                found.roots.add(str(marked.get("root")))
-        known = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
+                listing.ours.add(name)
+                listing.roots.add(str(marked.get("root")))
+        expected = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
-            known = {each.name for each in files.entries(folder)} if is_array else set(OF_VERSION_2)
+            expected = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
         for entry in files.entries(folder):
-            if entry.name in known:
+            if entry.name in expected:
                 continue
             if entry.is_dir() and not entry.is_symlink() and not is_array:
                 folders.append(entry)
             else:
-                found.others.append(entry.relative_to(path).as_posix())
-    return found
+                listing.others.append(entry.relative_to(path).as_posix())
+    return listing
 
 
 def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[str]:
     """Return, for people, what the store loses if arrays *names* replace it, which are written with *attributes*."""
-    found, said, saved, written = look(path), [], set(names), set(attributes)
-    for name, metadata in sorted(found.arrays.items()):
-        if name not in found.ours or name not in saved:
+    listing, said, saved, written = look(path), [], set(names), set(attributes)
+    for name, metadata in sorted(listing.arrays.items()):
+        if name not in listing.ours or name not in saved:
             kind = metadata.get("data_type")
             text, shape = kind.get("name") if isinstance(kind, dict) else kind, metadata.get("shape")
             lengths = str(tuple(shape)) if isinstance(shape, list) else quote(shape)
             said.append(f"array {quote(name or 'array')} {lengths} {text}")
     said += [
-        f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
+        f"attributes of the group {quote(n)}"
+        for n, group in sorted(listing.groups.items())
+        if n and attributes_of(group)
     ]
-    if not found.root_is_ours:
-        said += [f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in written]
-    return said + [f"file {quote(name)}" for name in sorted(found.others)]
+    if not listing.root_is_ours:
+        said += [f"attribute {quote(key)}" for key in attributes_of(listing.groups.get("")) if key not in written]
+    return said + [f"file {quote(name)}" for name in sorted(listing.others)]
 
 
 def refuse_to_add(path: Path, names: Iterable[str]) -> None:
@@ -166,12 +168,12 @@ def _refuse_node(folder: Path, name: str, *, last: bool) -> None:
         raise CheckpointError(f"{folder} is a link; arrays must be in the folder of the store")
     if not folder.exists():
         return
-    found = node(folder) if folder.is_dir() else None
-    if found is None or found.get("zarr_format") != 3:
+    metadata = node(folder) if folder.is_dir() else None
+    if metadata is None or metadata.get("zarr_format") != 3:
         raise CheckpointError(f"{folder} is there, and is no group and no array of zarr, version 3")
-    if last and found.get("node_type") != "array":
+    if last and metadata.get("node_type") != "array":
         raise CheckpointError(f"array {quote(name)} would replace the group {folder}")
-    if not last and found.get("node_type") != "group":
+    if not last and metadata.get("node_type") != "group":
         raise CheckpointError(f"array {quote(name)} would be in {folder}, which is an array, no group")
 
 
@@ -185,7 +187,9 @@ def is_consolidated(metadata: dict[str, Json]) -> bool:
     return metadata.get(_CONSOLIDATED) is not None
 
 
-def with_consolidated(metadata: dict[str, Json], found: Found) -> dict[str, Json]:
+def with_consolidated(metadata: dict[str, Json], listing: StoreListing) -> dict[str, Json]:
     """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
-    below = {name: without_consolidated(each) for name, each in sorted((found.groups | found.arrays).items()) if name}
+    below = {
+        name: without_consolidated(value) for name, value in sorted((listing.groups | listing.arrays).items()) if name
+    }
     return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}

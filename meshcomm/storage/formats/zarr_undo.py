@@ -54,15 +54,15 @@ def undo(store: Path, aside: Path) -> None:
 def old_texts(store: Path) -> dict[str, bytes]:
     """Return the texts that count, of files that a save has not replaced all. ``CheckpointError`` for wrong names."""
     try:
-        found = parsed_json(files.whole(store / UNDO, _LONGEST), store / UNDO)
+        texts = parsed_json(files.whole(store / UNDO, _LONGEST), store / UNDO)
     except FileNotFoundError:
         return {}
-    for name, text in found.items() if isinstance(found, dict) else [("", found)]:
+    for name, text in texts.items() if isinstance(texts, dict) else [("", texts)]:
         path = PurePosixPath(name)
         inside = path.name.endswith(".json") and not path.is_absolute() and ".." not in path.parts
         if not (inside and isinstance(text, str)) or files.is_below_link(store / path, store):
             raise CheckpointError(f"{store / UNDO} names {quote(name)}, which is no file of metadata in the store")
-    return {name: text.encode() for name, text in found.items()}
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def replace(file: Path, text: bytes, aside: Path) -> None:

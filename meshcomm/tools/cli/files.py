@@ -13,7 +13,7 @@ from meshcomm.errors import MeshcommError, printable
 from meshcomm.storage import verify as checks
 from meshcomm.storage.checkpoints import step_folders
 from meshcomm.storage.convert import convert as convert_file
-from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.formats.folder import MANIFEST
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.opened import Store, StoredArray
@@ -149,11 +149,11 @@ def _verify_steps(path: Path) -> int:
     return code
 
 
-def _damage(path: Path, stored: Contents) -> list[str]:
+def _damage(path: Path, stored: FileContents) -> list[str]:
     return [] if stored.checks is None else checks.verify(path, stored)
 
 
-def _fine(stored: Contents) -> str:
+def _fine(stored: FileContents) -> str:
     size = _size_text(array.nbytes for array in stored.arrays.values())
     how = "" if stored.checks is not None else "; the format has no checksums, so only its structure was looked at"
     return f"ok: {size}{how}"
