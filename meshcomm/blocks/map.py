@@ -28,7 +28,7 @@ from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._conditions import may_wait
-from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed, is_in_range, is_large, waiting
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed, is_in_range, is_large, may_raise, waiting
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -198,7 +198,7 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     single, device = not isinstance(made, tuple), layout.mesh.rank
     waits = single and device is not None and isinstance(function, np.ufunc)
     kinds = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
-    waits = waits and is_large(layout.block_shape(shape, device), kinds)
+    waits = waits and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), kinds)
     return _Mapping(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 

@@ -25,7 +25,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
 cdef object copyto = np.copyto, where = np.where, ndarray = np.ndarray, asarray = np.asarray
-cdef object may_share_memory = np.may_share_memory
+cdef object may_share_memory = np.may_share_memory, power = np.power
 cdef object _KIND = None  # DTensor
 cdef object _guarded = _calling
 cdef Py_ssize_t _pooled = POOLED_FROM, _waiting_from = WAITING_FROM
@@ -160,9 +160,9 @@ cdef class OnBlocks(Recipe):
         for x in operands:
             if type(x) is _KIND and has_block(<Stored>x) and (<Stored>x)._spec.shape == self.spec.shape:
                 self.lengths = lengths_of(<Stored>x)
-                self.is_large = is_large(self.lengths, [self.spec.dtype, *[
-                    (<Stored>x)._spec.dtype for x in operands if type(x) is _KIND
-                ]])
+                self.is_large = not may_raise(self.writes, self.spec.dtype) and is_large(self.lengths, [
+                    self.spec.dtype, *[(<Stored>x)._spec.dtype for x in operands if type(x) is _KIND]
+                ])
         return 0
 
 
@@ -179,6 +179,11 @@ def let_wait_from(Py_ssize_t size):
 cdef tuple lengths_of(Stored tensor):
     """Return the shape of the block of this rank."""
     return tensor._array.shape if tensor._expression is None else tensor._expression.shape
+
+
+cpdef bint may_raise(function, dtype) except -1:
+    """Return whether values decide if an operation raises an error, which must come at once: as 2 ** -1 does."""
+    return function is power and dtype.kind in "iu"
 
 
 cpdef bint is_large(tuple lengths, list dtypes) except -1:

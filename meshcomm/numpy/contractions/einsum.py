@@ -426,8 +426,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    expression = parse_subscripts(subscripts, tuple(operand.shape for operand in operands))
-    mesh = operands[0].layout.mesh
+    expression, mesh = parse_subscripts(subscripts, tuple(x.shape for x in operands)), operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
