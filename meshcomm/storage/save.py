@@ -185,8 +185,8 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", session: Session | None) -> None:
-        self._saving, self._opened, self._session = saving, opened, session
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
+        self._saving, self._opened, self._session = saving, opened, here
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
