@@ -126,6 +126,8 @@ def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: d
             return function(*args, **kwargs)
         finally:
             _errstate.reset(token)
+    if before is not None and outside is before[1]:  # within a guarded call
+        return function(*args, **kwargs)
     handling = np.geterr()
     if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
         return function(*args, **kwargs)

@@ -259,3 +259,19 @@ def test_an_error_of_numpy_shows_the_program_alone(launch, tmp_path):
     assert job.code == 1, job
     assert "IndexError: axis 0: index 1000 is out of bounds for 1000 elements" in job.text, job
     assert not re.search(r'File ".*\.py", line .*, in (?!<module>)', job.text), job
+
+
+def test_operations_of_a_script_wait(launch, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import numpy as np\na = np.ones((2000, 1000))\nb = a * 2 + 1\nprint(b._waits, b[3, 4])\n")
+    assert launch(2, *COMMAND, path).text.split() == ["True", "3.0"]
+
+
+def test_warnings_of_rows_and_casts_name_the_line_of_the_script(launch, tmp_path):
+    path = tmp_path / "script.py"
+    lines = ("import numpy as np", "a = np.ones((400, 500))", "for i in range(40): a[i].sum()", "a[5] / 0.0")
+    path.write_text("\n".join((*lines, "a[7] = np.full(500, 1j)", "(a * 1j).astype(float)", "")))
+    text = launch(2, *COMMAND, path).text
+    warnings = ("4", "RuntimeWarning"), ("5", "ComplexWarning"), ("6", "ComplexWarning")
+    assert re.findall(r"script\.py:(\d+): (\w+Warning)", text) == [*warnings], text
+    assert text.count("Warning:") == len(warnings), text

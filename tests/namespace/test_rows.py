@@ -93,7 +93,7 @@ STATEMENTS = [
         "x.append(np.argmax(a[i]))",
         "x.append(a[i] @ w)",
         "x.append(w @ b[:, j])",
-        "a[i], b[j] = b[j].copy(), a[i].copy()",
+        *("a[i], b[j] = b[j].copy(), a[i].copy()", "np.clip(a[i], 1, 4, a[j])", "np.cumsum(b[i], 0, None, b[j])"),
     ),
 ]
 

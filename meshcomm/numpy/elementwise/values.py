@@ -1,5 +1,6 @@
 """Elementwise functions of NumPy that are no universal functions: astype, real and imag, clip, round."""
 
+import warnings
 from operator import methodcaller
 from typing import Any
 
@@ -14,6 +15,7 @@ from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
 from meshcomm.blocks.views import check_writable, outline, outline_alike, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
+from meshcomm.core._callers import naming_callers
 from meshcomm.core._types import Array
 from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -36,15 +38,17 @@ def astype(
     tensor = as_tensor("astype", x)
     if device not in (None, "cpu"):
         raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
-    kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
+    with warnings.catch_warnings(action="ignore"):  # each call warns when it converts
+        kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
     if kind == tensor.dtype:
         return tensor.copy() if copy else tensor
     convert = methodcaller("astype", kind, order="C")
     if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
         call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
         return together("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
-    is_real = tensor.dtype.kind != "c" or kind.kind == "c"  # else NumPy warns
-    return mapping(convert, tensor, dtype=kind, guarded=True, writes=converted if is_real else None)
+    if tensor.dtype.kind == "c" and kind.kind != "c":  # NumPy warns
+        return mapping(naming_callers(convert), tensor, dtype=kind, guarded=True)
+    return mapping(convert, tensor, dtype=kind, guarded=True, writes=converted)
 
 
 @operation(np.ndarray.view)

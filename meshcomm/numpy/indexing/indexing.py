@@ -17,6 +17,7 @@ from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
+from meshcomm.core._callers import guarded, naming_callers
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
@@ -216,8 +217,9 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     Each index of a loop may give a slice of another shape: nothing has to be found or kept for it.
     """
     shape, cuts = tensor.shape, tensor._spec.cuts or tensor._spec.find_cuts()
-    kinds = {value.dtype.kind, tensor.dtype.kind}
-    if not kinds <= {*"biufc"} or () in cuts or is_moved(tensor) or not (is_scripted() or hasattr(value, "as_tensor")):
+    if value.dtype.kind not in "biufc" or not np.can_cast(value.dtype, tensor.dtype, "same_kind"):
+        return False
+    if () in cuts or is_moved(tensor) or not (is_scripted() or hasattr(value, "as_tensor")):
         return False
     items = parsed_index(index, shape)
     shape, array = result_shape(items), value.view(np.ndarray)
@@ -230,16 +232,14 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     note(array, tensor.mesh)
     pages = PAGES.get(id(tensor))
     if pages is not None:
-        pages.write_slice(index, array)
+        guarded(pages.write_slice, (index, array), {})
     if not tensor._has_block:
         return True
-    block_and_value = own_part(tensor._spec, items, tensor.mesh.rank or 0)
+    parts = own_part(tensor._spec, items, tensor.mesh.rank or 0)
     block: Array = tensor._block
-    if block_and_value is None:  # the dtype may be one of which NumPy warns
-        _copy(block.reshape(-1)[:0], array.reshape(-1)[:0])
-    else:
-        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, block_and_value[1], strict=True))
-        _copy(block[(*block_and_value[0], ...)], array[at])
+    if parts is not None:
+        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, parts[1], strict=True))
+        guarded(_copy, (block[(*parts[0], ...)], array[at]), {})
     return True
 
 
@@ -451,6 +451,8 @@ def _copy(block: Array, value: Operand | None) -> None:
         value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "c" and block.dtype.kind != "c":  # NumPy warns
+        naming_callers(operator.setitem)(block, ..., value)
     else:
         block[...] = value
 

@@ -25,6 +25,7 @@ from typing import Any, cast
 import numpy as np
 
 from meshcomm.blocks.small import everywhere, is_short
+from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING
 from meshcomm.core._types import Array
@@ -85,14 +86,15 @@ def called(function: Value, method: str | None, args: tuple[Value, ...], kwargs:
     if out is not None:
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         kwargs = {name: x for name, x in kwargs.items() if name != "out"}
-    if not _is_new(function, method) or any(isinstance(x, DTensor) for x in kwargs.values()):
+    others = (*args[2:], *kwargs.values())  # NumPy's functions, but not universal ones, may have out= in third place
+    if not _is_new(function, method) or any(isinstance(x, DTensor) for x in others):
         return NotImplemented
     copies = [_copy_of(x) for x in args]
     if out is None:
         if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
             return NotImplemented
         arrays = [x if copy is None else _row(x, copy) for x, copy in zip(args, copies, strict=True)]
-        return (function if method is None else getattr(function, method))(*arrays, **kwargs)
+        return guarded(function if method is None else getattr(function, method), tuple(arrays), kwargs)
     copy = _copy_of(out)
     if copy is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
         return NotImplemented
@@ -101,7 +103,7 @@ def called(function: Value, method: str | None, args: tuple[Value, ...], kwargs:
     arrays = [_whole(x, of) for x, of in zip(args, copies, strict=True)]
     target = _row(out, copy).view(np.ndarray)
     target.flags.writeable = True
-    function(*arrays, out=target, **kwargs)
+    guarded(function, tuple(arrays), {**kwargs, "out": target})
     out._block[...] = target[out.layout.block_slices(out.shape)]
     copy.version += 1
     return out

@@ -58,6 +58,7 @@ class NumPyScript:
             hold_back()
         if size > 1:
             warnings.showwarning = ShownOnce(rank, stderr).show
+            let_see(True)  # after that: it notes what shows warnings usually
         if rank == 1:
             sys.addaudithook(self._opened)
         atexit.register(compute_waiting)  # for the warnings of what the script has made and not used
@@ -75,7 +76,6 @@ class NumPyScript:
         builtins.__import__ = self._imported
         if size > 1:
             _seed_alike()
-            let_see(True)
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()

@@ -7,6 +7,8 @@ import warnings
 from importlib import import_module
 from typing import TextIO
 
+from meshcomm.core.arrays import conditions
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures import host_signals
 from meshcomm.tools.interactive.cells import Job
 
@@ -65,6 +67,9 @@ def show_warnings(job: Job) -> None:
             usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
+    conditions.begin()  # operations may wait with this as what shows warnings usually
+    if is_scripted() and job.size > 1:
+        conditions.let_see(True)
 
 
 def draw_pictures() -> None:
