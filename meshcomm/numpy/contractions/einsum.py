@@ -87,7 +87,7 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
 
     Source: the rules of `numpy.einsum`.
 
-    >>> parsed("ij,jk", ((2, 3), (3, 4))), parsed("ba", ((2, 3),))
+    >>> parse_subscripts("ij,jk", ((2, 3), (3, 4))), parse_subscripts("ba", ((2, 3),))
     (Expression(operands=('ij', 'jk'), result='ik'), Expression(operands=('ba',), result='ab'))
     """
     text = subscripts.replace(" ", "")

@@ -452,7 +452,7 @@ def _copy(block: Array, value: Operand | None) -> None:
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
     elif isinstance(value, np.ndarray) and value.dtype.kind == "c" and block.dtype.kind != "c":  # NumPy warns
-        naming_callers(operator.setitem)(block, ..., value)
+        naming_callers(block.__setitem__)(..., value)
     else:
         block[...] = value
 

@@ -86,7 +86,7 @@ def called(function: Value, method: str | None, args: tuple[Value, ...], kwargs:
     if out is not None:
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         kwargs = {name: x for name, x in kwargs.items() if name != "out"}
-    others = (*args[2:], *kwargs.values())  # NumPy's functions, but not universal ones, may have out= in third place
+    others = (*args[2:], *kwargs.values())  # out= may be the third argument of NumPy's functions
     if not _is_new(function, method) or any(isinstance(x, DTensor) for x in others):
         return NotImplemented
     copies = [_copy_of(x) for x in args]
