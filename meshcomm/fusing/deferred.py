@@ -30,7 +30,7 @@ _TOTALS: dict[Value, np.ufunc] = {
     np.any: np.logical_or,
     np.all: np.logical_and,
 }
-"""Reductions that end a chain, and what merges their shares of pieces."""
+"""Reductions that are made in the pass that computes their operand, and what merges their shares of pieces."""
 
 
 class Deferred(NDArrayOperatorsMixin):
@@ -44,7 +44,7 @@ class Deferred(NDArrayOperatorsMixin):
     is_reduced: whether a reduction has computed it without storing it: then what comes next stores it
     """
 
-    __slots__ = ("is_reduced", "dtype", "order", "shape", "value")
+    __slots__ = ("dtype", "is_reduced", "order", "shape", "value")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
     is_fused = True  # tensors leave NumPy's functions of both to this class
 
@@ -157,7 +157,7 @@ def computed(x: Value) -> Value:
     """Return nested tuples, lists, dicts and slices with the arrays that values in them stand for."""
     if type(x) is Deferred:
         return x.array()
-    if isinstance(x, Mapping) and type(x) is dict:
+    if type(x) is dict:
         return {key: computed(value) for key, value in x.items()}
     if isinstance(x, tuple | list):
         items = [computed(value) for value in x]
@@ -218,7 +218,7 @@ def _cast(x: Array, out: Array) -> None:
 
 
 def _reduced(function: Callable[..., Value], x: Deferred, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Return a reduction of *x*. It stores no chain; but if the function uses *x* again, that stores it."""
+    """Return a reduction of *x*. It does not store *x*; but if the function uses that again, it is stored."""
     axis = args[0] if args else named.get("axis")
     is_plain = not args[1:] and named.keys() <= {"axis"} and (axis is None or type(axis) is int)
     if not is_plain or not isinstance(x.value, Expression) or x.is_reduced or (axis is not None and x.order):

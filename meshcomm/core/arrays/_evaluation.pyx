@@ -64,7 +64,7 @@ def reduce_pieces(Expression top not None, reduce, tuple axes, dtype, folding=No
     if top.block is not None:
         return reduce(top.block)
     evaluation = Evaluation.__new__(Evaluation)
-    evaluation.top, evaluation.reduce, evaluation.place = top, reduce, origin_of_call()
+    evaluation.top, evaluation.reduce, evaluation.caller = top, reduce, origin_of_call()
     evaluation.kept = [axis for axis in range(len(top.shape)) if axis not in axes]
     evaluation.prepare()
     if not axes or 0 in top.shape:
@@ -132,14 +132,14 @@ cdef class Evaluation:
     first_whole: this axis and those behind it are whole in each piece
     reduce: takes a piece, and reduces it; None: pieces go to the target as they are
     fold: the `Fold` that gets the pieces instead; None: they are reduced one by one
-    place: where the program reduces them
+    caller: the line of the program that reduces them
     kept: the axes that it keeps
     is_turned: whether pieces have the first axis last in memory: so universal functions go over that, and not over few
         elements of the last one time and again
     """
 
     cdef Expression top
-    cdef object target, memory, origin, reduce, fold, place
+    cdef object target, memory, origin, reduce, fold, caller
     cdef list order, segments, boxes, kept
     cdef Py_ssize_t first_whole
     cdef dict stored, notes
@@ -258,10 +258,10 @@ cdef class Evaluation:
             if self.fold is not None:
                 if self.rotating:
                     copyto(self.fold.buffer(box, sizes), out)
-                self.origin = self.place
+                self.origin = self.caller
                 self.fold.take()
             elif self.reduce is not None:
-                self.origin = self.place
+                self.origin = self.caller
                 target[tuple([box[axis] for axis in self.kept])] = self.reduce(self._reducible(out))
             elif self.rotating:
                 pending.append((box, out))

@@ -29,6 +29,8 @@ _OF_ANY_ORDER = frozenset(
 _LOOP = 128
 """Floating-point numbers that NumPy adds up in one loop."""
 
+_added = np.add.reduce
+
 
 class Fold(Protocol):
     """A reduction that gets the pieces of a block one after the other."""
@@ -169,7 +171,7 @@ class _Tree:
     def take(self) -> None:
         used, sums, intervals = 0, self._sums, self._intervals
         while used + (length := intervals[len(sums)][0]) <= self._filled:
-            sums.append(np.add.reduce(self._memory[used : used + length]))
+            sums.append(_added(self._memory[used : used + length]))
             used += length
             if len(sums) == len(intervals):
                 self._result.flat[self._number] = self._total()
@@ -185,7 +187,7 @@ class _Tree:
         for total, (_, merges) in zip(self._sums, self._intervals, strict=True):
             for _ in range(merges):
                 pair[0], pair[1] = totals.pop(), total
-                total = np.add.reduce(pair)  # noqa: PLW2901 - what the next merge takes
+                total = _added(pair)
             totals.append(total)
         return totals[0]
 
