@@ -100,7 +100,7 @@ cdef set _fusing = set()  # the ranks whose fused functions run
 
 
 cdef bint is_fusing() except -1:
-    """Return whether a fused function runs: until it ends, no memory of its operands changes without a call of ours."""
+    """Return whether a fused function runs: until it ends, its operands change by calls of ours only."""
     return len(_fusing) > 0 and watch.simulated in _fusing
 
 
