@@ -1,54 +1,67 @@
-"""The values that a fused function gets instead of its arrays: their operations wait until a result is needed."""
+"""What a fused function gets instead of large plain arrays: elementwise operations on them wait, as on tensors."""
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from meshcomm.blocks.make import make
-from meshcomm.blocks.rules import broadcast_shape, common_layout, mesh_of
-from meshcomm.core._callers import naming_callers, warn
-from meshcomm.core._mistakes import missing
+from meshcomm.core._callers import naming_callers
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Shape
-from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._conditions import may_wait
+from meshcomm.core.arrays._evaluation import array_of, reduce_pieces
+from meshcomm.core.arrays._expressions import Expression
+from meshcomm.core.arrays._recipes import is_large
+from meshcomm.core.arrays._waiting import compute_waiting, expressed
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.folds import Folding
 from meshcomm.core.arrays.operators import power_by
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.fusing.functions import (
-    ATTRIBUTES,
-    ELEMENTWISE,
-    INSTEAD,
-    TOTALS,
-    WHOLE,
-    Alone,
-    Function,
-    Given,
-    Kind,
-    is_cast,
-    output_of,
-    result_dtypes,
-)
-from meshcomm.fusing.jobs import Waiting, compute, computed, tick, waiting_in
-from meshcomm.fusing.lines import Watch, here, located, refused
 
-_NUMBERS = frozenset((bool, int, float, complex))
-_OPERANDS = (
-    *(Waiting, DTensor, np.ndarray, np.generic, int, float, complex, str, bytes, date, timedelta),
-    *(type, np.dtype, type(None)),
-)
+_BY_ELEMENTS: frozenset[Value] = frozenset((np.where, np.clip, np.round, np.nan_to_num, np.isclose, np.angle, np.sinc))
+"""Functions besides universal ones that make each element by itself."""
+
+_TOTALS: dict[Value, np.ufunc] = {
+    np.sum: np.add,
+    np.mean: np.add,
+    np.prod: np.multiply,
+    np.max: np.maximum,
+    np.min: np.minimum,
+    np.any: np.logical_or,
+    np.all: np.logical_and,
+}
+"""Reductions that are made in the pass that computes their operand, and what merges their shares of pieces."""
 
 
-class Deferred(Waiting):
-    """What a fused function gets instead of an array or a tensor, and what its operations make."""
+class Deferred(NDArrayOperatorsMixin):
+    """An array, or an operation that waits: what it has is computed when anything but an elementwise one needs it.
 
-    __slots__ = ()
-    is_fused = True  # tensors leave NumPy's functions of both to this class
+    Parameters
+    ----------
+    value: the array or expression, with its axes in the order of memory
+    dtype, shape: of the array that it stands for
+    order: its axes in the order of memory; None for that of C
+    is_reduced: whether a reduction has computed it without storing it: then what comes next stores it
+    """
+
+    __slots__ = ("dtype", "is_reduced", "order", "shape", "value")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
+    is_fused = True  # tensors leave NumPy's functions of both to this class
 
-    # -- what arrays have ---------------------------------------------------------------------------------------------
+    def __init__(self, value: Value, dtype: DType, shape: Shape, order: tuple[int, ...] | None) -> None:
+        self.value, self.dtype, self.shape, self.order, self.is_reduced = value, dtype, shape, order, False
+
+    def array(self) -> Array:
+        """Return the array, which is computed if it waits."""
+        array: Array = array_of(self.value)
+        self.value = array
+        return array if self.order is None else array.transpose(np.argsort(self.order))
+
+    def framed(self, shape: Shape, order: tuple[int, ...] | None) -> Value:
+        """Return what an operation of this *shape* and *order* reads: the expression if it has both, else an array."""
+        if self.is_reduced or self.shape != shape or self.order != order:
+            return _framed(self.array(), shape, order)
+        return self.value
 
     @property
     def ndim(self) -> int:
@@ -60,272 +73,168 @@ class Deferred(Waiting):
         """The number of elements."""
         return prod(self.shape)
 
-    @property
-    def real(self) -> Value:
-        """The real parts."""
-        return called(np.real, (self,), {})
+    def astype(self, dtype: Value, *args: Value, **named: Value) -> Value:
+        """Return the elements in another dtype."""
+        kind = np.dtype(dtype)
+        if (
+            args
+            or named
+            or not _waits(self.shape, [self.dtype, kind])
+            or (self.dtype.kind == "c" and kind.kind != "c")
+        ):
+            return whole(np.ndarray.astype, (self, dtype, *args), named)
+        return _expressed(_cast, [self], self.shape, kind)
 
-    @property
-    def imag(self) -> Value:
-        """The imaginary parts."""
-        return called(np.imag, (self,), {})
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Value, **named: Value) -> Value:
+        if method != "__call__" or named or ufunc.nout > 1 or ufunc.signature is not None:
+            return whole(ufunc if method == "__call__" else getattr(ufunc, method), inputs, named)
+        return _by_elements(ufunc, inputs, {})
 
-    @property
-    def T(self) -> Value:  # noqa: N802 - NumPy's name
-        """The transpose."""
-        return called(np.transpose, (self,), {})
+    def __array_function__(
+        self, function: Callable[..., Value], types: object, args: tuple[Value, ...], named: dict[str, Value]
+    ) -> Value:
+        if function in _TOTALS and type(args[0]) is Deferred:
+            return _reduced(function, args[0], args[1:], named)
+        if function in _BY_ELEMENTS and len(args) > (function is np.where) * 2 and {"out", "where"}.isdisjoint(named):
+            return _by_elements(function, args, named)
+        return whole(function, args, named)
 
-    def reshape(self, *shape: Value) -> Value:
-        """Return the elements in another shape."""
-        return called(np.reshape, (self, shape[0] if len(shape) == 1 else shape), {})
+    def __getattr__(self, name: str) -> Value:
+        value = getattr(self.array(), name)
+        return (lambda *args, **named: whole(value, args, named)) if callable(value) else operand(value)
 
-    def transpose(self, *axes: Value) -> Value:
-        """Return the value with its axes in another order."""
-        return called(np.transpose, (self, (axes[0] if len(axes) == 1 else axes) or None), {})
+    def __getitem__(self, index: Value) -> Value:
+        return operand(self.array()[computed(index)])
 
-    def item(self) -> Value:
-        """Return the number that is a total."""
-        return self.needed("an element").item()
+    def __setitem__(self, index: Value, value: Value) -> None:
+        compute_waiting()
+        self.array()[computed(index)] = computed(value)
 
-    def __repr__(self) -> str:
-        return f"Deferred of {self.shape} {self.dtype}"
+    def __array__(self, dtype: Value = None, copy: bool | None = None) -> Array:
+        compute_waiting()
+        return np.array(self.array(), dtype, copy=copy)
+
+    def __pow__(self, exponent: Value) -> Value:
+        ufunc = power_by(self.dtype, exponent)
+        return ufunc(*(self, exponent)[: ufunc.nin])
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Value) -> Value:
-        if any(type(each) is Deferred for each in (index if isinstance(index, tuple) else (index,))):
-            raise refused("an index is not computed in a fused function: use numpy.where, or index the result")
-        return _whole(operator.getitem, (self, index), {})
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Value, **named: Value) -> Value:
-        if method == "reduce":
-            return _whole(ufunc.reduce, inputs, named)
-        if method != "__call__" or ufunc.signature is not None:
-            raise _no_elementwise(f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else ""))
-        return deferred(ufunc, inputs, named)
-
-    def __array_function__(
-        self, function: Function, types: object, args: tuple[Value, ...], named: dict[str, Value]
-    ) -> Value:
-        return called(function, args, named)
-
-    if not TYPE_CHECKING:  # a checker is to find what is missing
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing(located("a value of a fused function"), name, {}, (), self)
-
-    # -- what needs a number now, and what is refused -----------------------------------------------------------------
-
-    def needed(self, what: str) -> Value:
-        """Return the value of a total; an array has none: *what* is asked for."""
-        if self.shape:
-            raise refused(
-                f"{what} of an array is not known in a fused function: numpy.where(condition, a, b) chooses between "
-                "values, numpy has the functions of math for arrays, and reductions such as .any() give a number"
-            )
-        compute([self])
-        return self.made
+    def __iter__(self) -> Iterator[Value]:
+        return map(operand, self.array())
 
     def __bool__(self) -> bool:
-        return bool(self.needed("the truth"))
+        return bool(self.array())
 
-    def __int__(self) -> int:
-        return int(self.needed("a number"))
-
-    def __float__(self) -> float:
-        return float(self.needed("a number"))
-
-    def __complex__(self) -> complex:
-        return complex(self.needed("a number"))
-
-    def __index__(self) -> int:
-        return operator.index(self.needed("a number"))
-
-    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
-        raise refused("this makes an array of a value that is not there yet: do so with the result")
-
-    def __setitem__(self, index: object, value: object) -> NoReturn:
-        raise refused("a fused function changes no array: numpy.where(condition, new, old) makes another one")
+    def __repr__(self) -> str:
+        return repr(self.array())
 
 
-# -- operations that wait ---------------------------------------------------------------------------------------------
+def _total(function: Callable[..., Value]) -> Value:
+    return lambda self, *args, **named: _reduced(function, self, args, named)
 
 
-def deferred(function: Function, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Return what an elementwise *function* makes of arrays and numbers: a value that waits, or several.
-
-    What it makes of numbers alone is computed now, and so are operands that are broadcast to a larger shape.
-    """
-    for name in INSTEAD.keys() & named:
-        raise refused(f"{name}= is not supported in a fused function: {INSTEAD[name]}")
-    inputs = [x if type(x) in _NUMBERS else _input(x) for x in (*args, *named.values())]
-    arrays = [x for x in inputs if type(x) is Deferred]
-    if not arrays:
-        tick()
-        with Watch([here()]):
-            return function(*inputs[: len(args)], **dict(zip(named, inputs[len(args) :], strict=True)))
-    shape = arrays[0].shape
-    if any(x.shape != shape for x in arrays):
-        shape = broadcast_shape(function.__name__, [x.shape for x in arrays])
-        compute(x for x in arrays if x.shape != shape)
-    kinds, names, layout = tuple(map(_kind, inputs)), tuple(named), _layout(inputs, arrays, shape)
-    found = [Deferred(None, dtype, shape, layout) for dtype in result_dtypes(function, kinds, names)]
-    for number, each in enumerate(found):
-        each.wait(function if len(found) == 1 else output_of(function, number), inputs, kinds, names)
-    return found[0] if len(found) == 1 else tuple(found)
+for _function in _TOTALS:
+    setattr(Deferred, _function.__name__, _total(_function))
+for _function in (np.clip, np.round):
+    setattr(Deferred, _function.__name__, lambda self, *args, _of=_function, **named: _of(self, *args, **named))
+for _name in ("__int__", "__float__", "__complex__", "__index__", "__contains__", "__format__"):
+    setattr(Deferred, _name, lambda self, *args, _name=_name: getattr(self.array(), _name)(*args))
 
 
 def operand(x: Value) -> Value:
-    """Return an array or a tensor, also one in a variable, as a value that is there; anything else as it is."""
-    x = x.view(np.ndarray) if type(x) is np.memmap else unwrapped(x)
-    if (type(x) is np.ndarray or isinstance(x, DTensor)) and x.shape:
-        return Deferred(x, x.dtype, x.shape, x.layout if isinstance(x, DTensor) else None)
+    """Return a large array of numbers as a value on which operations wait; anything else as it is."""
+    x = x.view(np.ndarray) if type(x) is np.memmap else x
+    if type(x) is not np.ndarray or not is_large(x.shape, [x.dtype]):
+        return x
+    order = None if x.flags.c_contiguous else tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
+    order = None if order == (*range(x.ndim),) else order
+    return Deferred(_framed(x, x.shape, order), x.dtype, x.shape, order)
+
+
+def computed(x: Value) -> Value:
+    """Return nested tuples, lists, dicts and slices with the arrays that values in them stand for."""
+    if type(x) is Deferred:
+        return x.array()
+    if type(x) is dict:
+        return {key: computed(value) for key, value in x.items()}
+    if isinstance(x, tuple | list):
+        items = [computed(value) for value in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     return x
 
 
-def _input(x: Value) -> Value:
-    """Return an operand: a value with axes, a number, which a total is by now, or another argument."""
-    if type(x) is Deferred:
-        return x if x.shape else x.needed("a number")
-    x = operand(np.asarray(x) if isinstance(x, list | tuple) else x)
-    if (isinstance(x, np.ndarray) and type(x) is not np.ndarray) or not isinstance(x, _OPERANDS):
-        raise refused(f"a fused function takes arrays, tensors and numbers, not {type(x).__name__}")
-    return x
+def whole(function: Callable[..., Value], args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    """Return what a function makes of arrays. It may write to them: so all that waits is computed before."""
+    compute_waiting()
+    result = naming_callers(function)(*computed([*args]), **computed(dict(named)))
+    return tuple(map(operand, result)) if type(result) is tuple else operand(result)
 
 
-def _kind(x: Value) -> Kind:
-    if type(x) in _NUMBERS:
-        return type(x)
-    if type(x) is Deferred:
-        return x.dtype
-    return Alone(x.dtype) if isinstance(x, np.generic | np.ndarray | DTensor) else Given(x)
+def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    """Return what an elementwise function makes of arrays and numbers, which waits if it is large."""
+    args = [np.asarray(x) if type(x) is list else x[()] if type(x) is np.ndarray and not x.ndim else x for x in args]
+    if any(isinstance(x, DTensor | np.ma.MaskedArray) for x in args) or any(map(_is_array, named.values())):
+        return whole(function, args, named)
+    samples = [np.empty((0,) * (x.ndim > 0), x.dtype) if _is_array(x) else x for x in args]
+    dtype = np.asarray(function(*samples, **named)).dtype
+    shape = np.broadcast_shapes(*[x.shape for x in args if _is_array(x)])
+    if not _waits(shape, [dtype, *(x.dtype for x in args if _is_array(x))]):
+        return whole(function, args, named)
+    return _expressed(function if isinstance(function, np.ufunc) else _writing(function, named), args, shape, dtype)
 
 
-def _layout(inputs: Sequence[Value], arrays: Sequence[Deferred], shape: Shape) -> Layout | None:
-    """Return the layout that a result would have without fusing; None if no operand is a tensor."""
-    first = arrays[0].layout
-    tensors = [x for x in inputs if isinstance(x, DTensor)]
-    if not tensors and all(x.layout is first and x.shape == shape for x in arrays):
-        return first
-    tensors += [make(None, x.layout, x.shape, x.dtype) for x in arrays if x.layout is not None]
-    if not tensors:
-        return None
-    mesh_of(tensors)
-    return common_layout(shape, tensors)
+def _is_array(x: Value) -> bool:
+    return isinstance(x, Deferred | np.ndarray)
 
 
-def called(function: Function, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Return what a function of NumPy makes of values; ``TypeError`` if it is not elementwise, and no reduction."""
-    if function in ATTRIBUTES:
-        return getattr(args[0], ATTRIBUTES[function])
-    if function in TOTALS and _is_total(args, named):
-        dtype = np.asarray(function(np.ones(1, args[0].dtype))).dtype
-        total = Deferred(None, dtype, (), args[0].layout)
-        total.wait(function, args[:1], (args[0].dtype,))
-        return total
-    if function in WHOLE:
-        return _whole(function, args, named)
-    if function not in ELEMENTWISE or (function is np.where and len(args) != 3):
-        raise _no_elementwise(f"{function.__module__}.{function.__name__}")
-    if function is np.nan_to_num and not dict(zip(("x", "copy"), args, strict=False), **named).get("copy", True):
-        raise refused("a fused function changes no array: leave out copy=False")
-    made = deferred(function, args, named)
-    if is_cast(function) and args[0].dtype.kind == "c" and made.dtype.kind not in "cb":
-        tick()  # it warns in each call
-        warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
-    return made
+def _waits(shape: Shape, dtypes: list[DType]) -> bool:
+    return may_wait() and is_large(shape, dtypes)
 
 
-def _is_total(args: Sequence[Value], named: Mapping[str, Value]) -> bool:
-    """Return whether a reduction takes all elements of one value, at least one, with NumPy's defaults."""
-    if not args or type(args[0]) is not Deferred or 0 in args[0].shape or args[0].dtype.kind not in "biufc":
-        return False
-    return all(each is None for each in (*args[1:], *named.values()))
+def _expressed(function: Callable[..., object], args: Sequence[Value], shape: Shape, dtype: DType) -> Deferred:
+    order = next((x.order for x in args if type(x) is Deferred and x.shape == shape), None)
+    values = [
+        x.framed(shape, order) if type(x) is Deferred else _framed(x, shape, order) if _is_array(x) else x
+        for x in args
+    ]
+    lengths = shape if order is None else tuple(shape[axis] for axis in order)
+    return Deferred(expressed(function, values, lengths, dtype), dtype, shape, order)
 
 
-def _no_elementwise(name: str) -> TypeError:
-    return refused(f"{name} is not elementwise: call it with what the fused function takes, or returns")
+def _framed(x: Array, shape: Shape, order: tuple[int, ...] | None) -> Array:
+    """Return an array in this *shape*, with its axes in this *order*."""
+    x = x if x.shape == shape else np.broadcast_to(x, shape)
+    return x if order is None else x.transpose(order)
 
 
-def _whole(function: Function, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Return what *function* makes of whole arrays and tensors, which are computed first."""
-    tick()
-    values = [*waiting_in((args, named))]
-    compute(values)
-    plain = all(each.layout is None for each in values)
-    made = (naming_callers(function) if plain else function)(*computed(tuple(args)), **computed(dict(named)))
-    return tuple(map(operand, made)) if isinstance(made, tuple) else operand(made)
+def _writing(function: Callable[..., Value], named: Mapping[str, Value]) -> Callable[..., None]:
+    return lambda *operands, out: np.copyto(out, function(*operands, **named))
 
 
-# -- operators and methods --------------------------------------------------------------------------------------------
-
-_BINARY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "truediv": np.true_divide,
-    "floordiv": np.floor_divide,
-    "mod": np.remainder,
-    "divmod": np.divmod,
-    "pow": np.power,
-    "lshift": np.left_shift,
-    "rshift": np.right_shift,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-_OTHERS = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "neg": np.negative,
-    "pos": np.positive,
-    "abs": np.absolute,
-    "invert": np.invert,
-}
+def _cast(x: Array, out: Array) -> None:
+    np.copyto(out, x, casting="unsafe")
 
 
-def _operator(ufunc: np.ufunc) -> Callable[..., Value]:
-    return lambda self, *other: deferred(ufunc, (self, *other), {})
+def _reduced(function: Callable[..., Value], x: Deferred, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    """Return a reduction of *x*. It does not store *x*; but if the function uses that again, it is stored."""
+    axis = args[0] if args else named.get("axis")
+    is_plain = not args[1:] and named.keys() <= {"axis"} and (axis is None or type(axis) is int)
+    if not is_plain or not isinstance(x.value, Expression) or x.is_reduced or (axis is not None and x.order):
+        return whole(function, (x, *args), named)
+    x.is_reduced = True
+    axes = (*range(x.ndim),) if axis is None else (axis % x.ndim,)
+    over, ufunc, count = None if axis is None else axes[0], _TOTALS[function], prod(x.shape[axis] for axis in axes)
+    dtype = np.asarray(function(np.ones((1,) * x.ndim, x.dtype), axis=over)).dtype
 
+    def reduce(block: Array) -> Array:
+        return np.asarray(function(block, axis=over))
 
-def _reflected(ufunc: np.ufunc) -> Callable[..., Value]:
-    return lambda self, other: deferred(ufunc, (other, self), {})
+    def share(piece: Array) -> Array:
+        return np.asarray(ufunc.reduce(piece, axis=over, dtype=dtype))
 
+    def finish(total: Array) -> Array:
+        return np.asarray((total[()] / np.intp(count)).astype(dtype)) if function is np.mean else total
 
-def _changed(self: Deferred, other: object) -> NoReturn:
-    raise refused("a fused function changes no array: write x = x + y instead of x += y")
-
-
-def _method(function: Function) -> Callable[..., Value]:
-    return lambda self, *args, **named: called(function, (self, *args), named)
-
-
-def _power(self: Deferred, exponent: Value) -> Value:
-    ufunc = power_by(self.dtype, exponent)
-    return deferred(ufunc, (self, exponent)[: ufunc.nin], {})
-
-
-for _name, _ufunc in (_BINARY | _OTHERS).items():
-    setattr(Deferred, f"__{_name}__", _operator(_ufunc))
-for _name, _ufunc in _BINARY.items():
-    setattr(Deferred, f"__r{_name}__", _reflected(_ufunc))
-    setattr(Deferred, f"__i{_name}__", _changed)
-for _name in (
-    *("clip", "round", "copy", "sum", "mean", "prod", "max", "min", "any", "all", "std", "var", "argmax", "argmin"),
-    *("cumsum", "cumprod", "ravel", "swapaxes", "squeeze"),
-):
-    setattr(Deferred, _name, _method(getattr(np, _name)))
-for _name, _operation in (
-    ("__pow__", _power),
-    ("__matmul__", lambda self, other: np.matmul(self, other)),
-    ("__rmatmul__", lambda self, other: np.matmul(other, self)),
-    ("astype", _method(np.ndarray.astype)),
-    ("conj", _operator(np.conjugate)),
-    ("conjugate", _operator(np.conjugate)),
-):
-    setattr(Deferred, _name, _operation)
+    return operand(reduce_pieces(x.value, reduce, axes, dtype, Folding(share, ufunc, axes, dtype, finish))[()])

@@ -38,7 +38,7 @@ from cpython.ref cimport PyObject
 from meshcomm.core.arrays._evaluation cimport evaluate
 from meshcomm.core.arrays._expressions cimport Memory
 from meshcomm.core.arrays._indices import sliced
-from meshcomm.core.arrays._waiting cimport settle
+from meshcomm.core.arrays._waiting cimport end_fusing, is_fusing, settle
 from meshcomm.core.memory._pool import Block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.agreement import agree
@@ -184,6 +184,11 @@ cdef bint has_block(Stored tensor):
 
 
 cdef bint is_alone(Stored tensor) except -1:
+    """Return whether nobody but tensors can write to the memory of *tensor* for now."""
+    return is_fusing() or _is_alone(tensor)
+
+
+cdef bint _is_alone(Stored tensor) except -1:
     """Return whether nobody but tensors can have an array in the memory of *tensor*.
 
     References tell: each tensor in it has its block, and each block refers to the array that has the memory, which may
@@ -206,6 +211,8 @@ cdef bint is_alone(Stored tensor) except -1:
 
 cdef int lend(Stored tensor) except -1:
     """Note that the program gets the block, to which it may write whenever it likes."""
+    if is_fusing():
+        end_fusing()
     settle(tensor._storage)
     tensor._storage.is_alone = False
     tensor._storage.is_lent = tensor._storage.is_lent or (tensor._view is not None and tensor._view.root is not None)
@@ -234,6 +241,8 @@ cpdef bint count_write(Stored tensor, index=None, list next_ones=None) except -1
 cdef int _count(Stored tensor, index, list next_ones=None) except -1:
     cdef Storage storage = tensor._storage
     cdef tuple bounds
+    if is_fusing() and not _is_alone(tensor):  # other tensors may be in this memory
+        end_fusing()
     settle(storage, next_ones)
     if storage._writes is None:
         storage.version += 1

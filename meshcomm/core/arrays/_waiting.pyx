@@ -94,6 +94,43 @@ cpdef int compute_waiting() except -1:
     return 0
 
 
+# -- fused functions --------------------------------------------------------------------------------------------------
+
+cdef set _fusing = set()  # the ranks whose fused functions run
+
+
+cdef bint is_fusing() except -1:
+    """Return whether a fused function runs: until it ends, its operands change by calls of ours only."""
+    return len(_fusing) > 0 and watch.simulated in _fusing
+
+
+def begin_fusing():
+    """Let operations of this rank wait on all memory; return False if they do already."""
+    if is_fusing():
+        return False
+    _fusing.add(watch.simulated)
+    return True
+
+
+cpdef int end_fusing(bint completely=True) except -1:
+    """Let operations wait no more on all memory, and compute what waits on this rank.
+
+    Not *completely*: nothing is computed, as after an error.
+    """
+    _fusing.discard(watch.simulated)
+    if completely:
+        compute_waiting()
+    return 0
+
+
+def expressed(function, list operands, tuple shape, dtype):
+    """Return the expression of an operation on arrays that do not change before it is computed: see `Expression`."""
+    return expression_of(function, operands, [None] * len(operands), shape, dtype)
+
+
+# -- new expressions --------------------------------------------------------------------------------------------------
+
+
 cdef Expression expression_of(function, list operands, list memories, tuple shape, dtype):
     """Return the expression of an operation: see `Expression` for its parameters."""
     cdef Expression expression = Expression.__new__(Expression), operand

@@ -29,6 +29,8 @@ _OF_ANY_ORDER = frozenset(
 _LOOP = 128
 """Floating-point numbers that NumPy adds up in one loop."""
 
+_added = np.add.reduce
+
 
 class Fold(Protocol):
     """A reduction that gets the pieces of a block one after the other."""
@@ -156,9 +158,9 @@ class _Tree:
 
     def __init__(self, shape: Shape, count: int, dtype: DType, largest: int) -> None:
         numbers = 2 if dtype.kind == "c" else 1
-        self._intervals = _intervals(count * numbers, max(_LOOP, largest * numbers // 2), numbers)
+        self._intervals = _intervals(count * numbers, max(_LOOP, largest * numbers), numbers)
         longest = max(length for length, _ in self._intervals)
-        self._memory, self._filled, self._interval = _memory(longest + largest, dtype), 0, 0
+        self._memory, self._filled = _memory(longest + largest, dtype), 0
         self._sums, self._number = list[Array](), 0
         self._result = np.empty(shape, dtype)
 
@@ -167,20 +169,27 @@ class _Tree:
         return self._memory[start : self._filled].reshape(sizes)
 
     def take(self) -> None:
-        used, memory = 0, self._memory
-        length, merges = self._intervals[self._interval]
-        while used + length <= self._filled:
-            self._sums.append(np.sum(memory[used : used + length]))
+        used, sums, intervals = 0, self._sums, self._intervals
+        while used + (length := intervals[len(sums)][0]) <= self._filled:
+            sums.append(_added(self._memory[used : used + length]))
+            used += length
+            if len(sums) == len(intervals):
+                self._result.flat[self._number] = self._total()
+                self._number += 1
+                sums.clear()
+        if used < self._filled and used:
+            self._memory[: self._filled - used] = self._memory[used : self._filled]
+        self._filled -= used
+
+    def _total(self) -> Array:
+        """Return the sum of those of all intervals."""
+        pair, totals = np.empty(2, self._memory.dtype), list[Array]()
+        for total, (_, merges) in zip(self._sums, self._intervals, strict=True):
             for _ in range(merges):
-                self._sums[-2:] = [np.sum(np.array(self._sums[-2:]))]
-            used, self._interval = used + length, self._interval + 1
-            if self._interval == len(self._intervals):
-                self._result.flat[self._number] = self._sums.pop()
-                self._interval, self._number = 0, self._number + 1
-            length, merges = self._intervals[self._interval]
-        if used:
-            self._filled -= used
-            memory[: self._filled] = memory[used : used + self._filled]
+                pair[0], pair[1] = totals.pop(), total
+                total = _added(pair)
+            totals.append(total)
+        return totals[0]
 
     def result(self) -> Array:
         return self._result
