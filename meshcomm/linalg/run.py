@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshcomm.blocks.align import tensors_of
+from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import SMALL_MATRICES, Way
 from meshcomm.linalg.small import at_root
@@ -41,7 +43,12 @@ def run(task: Task, values: Sequence[object], layout: ResultLayouts = None) -> l
     elif way.way == "small":
         results = at_root(task, operands, forms)
     else:
-        results = _of_large_matrices(task, operands, way)
+        try:
+            results = _of_large_matrices(task, operands, way)
+        except (ImportError, ShapeError):  # the same on all ranks
+            if not is_scripted() or sum(tensor.nbytes for tensor in operands) > WHOLE_ARRAY:
+                raise
+            results = at_root(task, operands, forms)
     return laid_out(task, results, operands, layout)
 
 

@@ -275,3 +275,10 @@ def test_warnings_of_rows_and_casts_name_the_line_of_the_script(launch, tmp_path
     warnings = ("4", "RuntimeWarning"), ("5", "ComplexWarning"), ("6", "ComplexWarning")
     assert re.findall(r"script\.py:(\d+): (\w+Warning)", text) == [*warnings], text
     assert text.count("Warning:") == len(warnings), text
+
+
+def test_a_script_solves_without_scalapack(launch, tmp_path):
+    path = tmp_path / "script.py"
+    lines = ("import numpy as np, meshcomm.linalg.scalapack as s", "s.use('none.so')", "a = 2 * np.eye(1100)")
+    path.write_text("\n".join((*lines, "print(np.linalg.solve(a, np.ones(1100)).sum(), type(a).__name__)", "")))
+    assert launch(2, *COMMAND, path).text.split() == ["550.0", "ndarray"]
