@@ -230,3 +230,16 @@ def test_what_a_newcomer_met():
     for dtype, value in (("u8", 2**64 - 1), ("i8", -(2**63))):
         with pytest.raises(ShapeError, match="must have no negative elements"):
             np.bincount(mc.distribute(np.array([value, 0], dtype), Layout(["x"], mesh)))
+
+
+@on_ranks(4)
+def test_elements_by_number_are_numpys():
+    expected = np.arange(48.0).reshape(6, 8)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    t = mc.distribute(expected, Layout(["x", "y"], mesh))
+    for index, value in ((3, 7), (-1, 8), (np.int64(20), 9), (slice(None, None, 9), -1), (slice(-3, 2, -4), [1, 2])):
+        t.flat[index] = expected.flat[index] = value
+        check(t, expected)
+        assert np.array_equal(t.flat[index].to_numpy(), expected.flat[index])
+    with pytest.raises(IndexError, match="index 48 is out of bounds for size 48"):
+        t.flat[48] = 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from os import PathLike, fspath
-from typing import BinaryIO, Generic, Literal, Self, TypeVar, cast
+from typing import Any, BinaryIO, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -283,10 +283,25 @@ class Flat(Generic[T]):
 
     def __getitem__(self, index: object) -> T:
         """Return a copy of the elements at an integer, a slice, a mask or an index array of one axis."""
+        if isinstance(index, int | np.integer):
+            return self._tensor[self._indices(index)].copy()
         return self._tensor.ravel()[index].copy()
 
     def __setitem__(self, index: object, value: object) -> None:
         """Write to the elements at such an index; values repeat if there are too few."""
-        numbers = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
+        if isinstance(index, int | np.integer) and np.ndim(value) == 0:  # type: ignore[arg-type]  # whatever NumPy takes
+            self._tensor[self._indices(index)] = value
+            return
+        if isinstance(index, slice):
+            numbers = np.arange(*index.indices(self._tensor.size))
+        else:
+            numbers = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
         if np.size(numbers):
             self._tensor.put(np.ravel(numbers), value)  # type: ignore[arg-type]  # what NumPy takes
+
+    def _indices(self, number: int | np.integer[Any]) -> tuple[int, ...]:
+        """Return the index along each axis of the element with this *number*."""
+        size = self._tensor.size
+        if not -size <= number < size:
+            raise IndexError(f"index {number} is out of bounds for size {size}")
+        return tuple(map(int, np.unravel_index(int(number) % size, self._tensor.shape)))
