@@ -55,6 +55,10 @@ def elements_of_rows(np, a):
     return sum(row[j] for row in a for j in range(0, 200, 3))
 
 
+def some_of_each_row(np, a):
+    return sum(a[i, 0] * a[i, 7] for _ in range(3) for i in range(200))
+
+
 def once(np, a):
     return a[0, 0] + (a * 2)[5, 5] + a[150][7]
 
@@ -75,6 +79,7 @@ MOST = {diagonal: 10, rows: 4, columns_backwards: 60, neighbours: 4, recurrence:
     at_random: 300,
     elements_of_rows: 500,
     once: 4,
+    some_of_each_row: 6,
     of_integers: 8,
 }  # messages
 

@@ -56,7 +56,7 @@ cdef extern from "Python.h":
 # with NumPy 2. If that is wrong elsewhere, a reduction computes again what it could have stored, or stores in vain.
 cdef Py_ssize_t OF_METHOD = 2, OF_FUNCTION = 4
 
-cdef object dtype = np.dtype, ndarray = np.ndarray
+cdef object dtype = np.dtype, ndarray = np.ndarray, generic = np.generic
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
@@ -317,7 +317,7 @@ cdef inline object _for_script(made, function, index):
         cuts = (<TensorBase>made)._spec.cuts or (<TensorBase>made)._spec.find_cuts()
         if (<tuple>cuts).count(None) < len(<tuple>cuts):
             return made
-    return script(made, function, index)
+    return made if isinstance(made, generic) else script(made, function, index)
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):

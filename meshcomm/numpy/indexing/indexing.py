@@ -290,7 +290,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if elements.is_element(items, tensor):
         target = elements.to_set(tensor, items, value)
         if target is not None:
-            _copy(target[0][target[1]], value._block if isinstance(value, DTensor) else value)
+            _copy(target[0][(..., *target[1])], value._block if isinstance(value, DTensor) else value)
             return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, AxisSlice) and item.step < 0 for item in items):

@@ -24,17 +24,15 @@ page, too, as all ranks know it. Where a loop goes on for long, also by rows, al
 # are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
 
 import operator
-from collections.abc import Sequence
 from weakref import ref
 
 import numpy as np
 
 from meshcomm.blocks.small import gathered, shares_of_all
-from meshcomm.core._types import Array, Indices, Shape
-from meshcomm.core.arrays._storage import Storage
+from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays._tensor import let_rows
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.numpy.indexing._elements import ElementOwners, PagedElements, all_pages
 
 LINE = 10
 """Bits of the index of an element in its line: lines have 1024 elements. A message of 8 KiB takes hardly longer than
@@ -59,80 +57,25 @@ BYTES_OF_CALL = 2**18
 MASK = (1 << LINE) - 1
 
 
-class Pages:
+class Pages(PagedElements):
     """The pages of one tensor, and what its reads were like."""
 
-    __slots__ = (
-        *(
-            "alone",
-            "asker",
-            "coming",
-            "count",
-            "difference",
-            "first",
-            "hits",
-            "last",
-            "lines",
-            "longer",
-            "next_line",
-            "owner",
-            "patience",
-            "rows",
-            "scalar",
-        ),
-        *("shape", "size", "step", "storage", "values", "version", "wasted", "whole"),
-    )
-
     def __init__(self, tensor: DTensor) -> None:
-        self.storage: Storage = tensor._storage
-        self.shape: Shape = tensor.shape
+        self.storage, self.shape, self.scalar = tensor._storage, tensor.shape, tensor.dtype.type
         self.size = tensor.size
-        self.scalar = tensor.dtype.type
-        self.lines: dict[int, Array] = {}
+        self.lines = {}
         self.last, self.difference = -1, 0  # of the reads that no page had
         self.wasted = self.alone = self.hits = 0
         self.longer, self.next_line = 1, -1  # lines, or elements of a run; the line after those
-        self.first = self.step = self.count = 0  # of the run
+        self.first = self.step = self.count = 0
         self.coming = 0  # elements of the run that was wanted last; 0: lines were
-        self.values: Array = np.empty(0, tensor.dtype)
-        self.whole: Array | None = None  # all elements, in C order
+        self.values = np.empty(0, tensor.dtype)
+        self.whole = None
         self.rows, self.patience = 0, 1  # calls with rows: until all elements come, then those that read them
         self.version = self.storage.version
-        self.asker: object = None  # the global names of the program that read last
+        self.asker = None
         key = id(tensor)
         self.owner = ref(tensor, lambda _, pages=PAGES: pages.pop(key, None))  # type: ignore[misc]
-
-    def find(self, index: Sequence[int]) -> tuple[Array, int] | None:
-        """Return the array that has an element, and where; None if no page has it."""
-        flat = 0
-        for i, n in zip(index, self.shape):  # noqa: B905 - as many, and this is on the way of each element
-            if 0 <= i < n:
-                flat = flat * n + i
-            elif -n <= i < 0:
-                flat = flat * n + i + n
-            else:
-                return None
-        if self.whole is not None:
-            return self.whole, flat
-        line = self.lines.get(flat >> LINE)
-        if line is not None:
-            return line, flat & MASK
-        if self.count:
-            number, rest = divmod(flat - self.first, self.step)
-            if not rest and 0 <= number < self.count:
-                return self.values, number
-        return None
-
-    def write(self, index: Sequence[int], value: object) -> None:
-        """Write what a call, which has been counted, writes to an element, or drop the pages."""
-        if self.version != self.storage.version - 1:
-            return  # they are not up to date
-        at = self.find(index)
-        if at is not None:
-            if type(value) not in (int, float, bool) and not np.can_cast(type(value), self.scalar):
-                return  # to convert it is not for the page to do
-            at[0][at[1]] = value
-        self.version += 1
 
     def write_slice(self, index: object, value: object) -> None:
         """Write what a call, which has been counted, writes to a slice. Without a value, all elements are dropped."""
@@ -148,7 +91,7 @@ class Pages:
         """Count a call that has sent something; after many, let all elements come. Collective then."""
         self.catch_up()
         self.rows += 1
-        is_simple = tensor._view is None and tensor.dtype.kind in "biufc" and tensor.nbytes <= LARGEST
+        is_simple = tensor.dtype.kind in "biufc" and tensor.nbytes <= LARGEST
         if self.rows >= self.enough and self.whole is None and is_simple:
             self.whole, self.rows = gathered("numpy.ndarray.__getitem__", tensor).reshape(-1), 0
 
@@ -208,7 +151,7 @@ class Pages:
         self.count = 0
 
 
-PAGES: dict[int, Pages] = {}
+PAGES: dict[int, Pages] = all_pages()
 """By the ids of tensors that are there."""
 
 
@@ -221,26 +164,18 @@ def pages_of(tensor: DTensor) -> Pages:
     return pages
 
 
-def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners: dict[tuple[int, ...], int]) -> Array:
-    """Return elements of a tensor on all ranks. Collective over the mesh.
-
-    Parameters
-    ----------
-    tensor: tensor with consecutive blocks
-    flats: flat indices of the elements, in C order
-    cuts: cuts of its axes
-    owners: first device that has each block, by the numbers of the block
-    """
-    at, numbers = list(np.unravel_index(flats, tensor.shape)), []
-    for axis, cut in enumerate(cuts):
-        starts = np.array([cut.start(number) for number in range(cut.blocks)])
+def fetched(tensor: DTensor, flats: Indices, owners: ElementOwners) -> Array:
+    """Return elements of a tensor on all ranks, of which *flats* are the flat indices in C order. Collective."""
+    at, numbers, lengths = list(np.unravel_index(flats, tensor.shape)), [], [len(starts) for starts in owners.starts]
+    for axis, first in enumerate(owners.starts):
+        starts = np.array(first)
         number = np.searchsorted(starts, at[axis], "right") - 1
         at[axis] = at[axis] - starts[number]
         numbers.append(number)
-    which = np.ravel_multi_index(numbers, [cut.blocks for cut in cuts])
+    which = np.ravel_multi_index(numbers, lengths)
     mesh, layout, shares = tensor.mesh, tensor.layout, dict[int, Indices]()
     for block in np.unique(which).tolist():
-        device = owners[tuple(map(int, np.unravel_index(block, [cut.blocks for cut in cuts])))]
+        device = owners.owners[tuple(map(int, np.unravel_index(block, lengths)))]
         shares[device] = np.flatnonzero(which == block)
     share_here = shares.get(mesh.rank or 0)
     mine = b"" if share_here is None else tensor._block[tuple(line[share_here] for line in at)].tobytes()
