@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.blocks.small import everywhere, is_passing, is_short
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
@@ -23,11 +23,15 @@ from meshcomm.numpy.contractions.contraction import spread_over
 def short_product(a: object, b: object) -> DTensor | None:
     """Return the product of a vector and a matrix of one floating-point dtype; None where a plan has to say how.
 
-    Collective over the mesh if something moves.
+    In a script of NumPy also that of two vectors. Collective over the mesh if something moves.
     """
     if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
         return None
-    if a.dtype != b.dtype or a.dtype.char not in "fdFD" or {a.ndim, b.ndim} != {1, 2} or a.shape[-1] != b.shape[0]:
+    if a.dtype != b.dtype or a.dtype.char not in "fdFD" or not a.ndim or not b.ndim or a.shape[-1] != b.shape[0]:
+        return None
+    if a.ndim == b.ndim == 1 and is_scripted() and is_short(a) and is_short(b):
+        return _of_vectors(a, b)
+    if {a.ndim, b.ndim} != {1, 2}:
         return None
     mesh, (vector, matrix, summed) = a.layout.mesh, (a, b, 0) if a.ndim == 1 else (b, a, 1)
     n = matrix.shape[1 - summed]
@@ -59,6 +63,12 @@ def product_of_one_device(a: object, b: object) -> Call | None:
     layout = a.layout._recut((*rows, *(free_names(names, taken) for names in b.layout.axes[1:])))
     shape, dtype = (*a.shape[:-1], *b.shape[1:]), np.result_type(a.dtype, b.dtype)  # in the order of bytes of NumPy
     return mapping(np.matmul, a, b, layout=layout, shape=shape, dtype=dtype)
+
+
+def _of_vectors(a: DTensor, b: DTensor) -> DTensor:
+    """Return the product of two short vectors, which all devices get, with NumPy's digits. Collective."""
+    vectors = [x if x.layout.is_fully_replicated() else everywhere(x, "numpy.matmul") for x in (a, b)]
+    return mapped(np.matmul, *vectors, layout=a.layout._recut(()), shape=(), dtype=np.result_type(a.dtype))
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
