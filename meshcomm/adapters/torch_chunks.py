@@ -7,7 +7,8 @@ All chunks but the last ones have one length, so seven elements on three devices
 from collections.abc import Sequence
 
 from meshcomm.core._arguments import counted
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.axes import refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cuts

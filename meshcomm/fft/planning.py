@@ -14,7 +14,8 @@ from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.axes import refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError

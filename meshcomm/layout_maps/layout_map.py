@@ -15,7 +15,8 @@ from meshcomm.core._types import Json
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.many import say_unused
 from meshcomm.core.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.axes import refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_repr
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import location_text

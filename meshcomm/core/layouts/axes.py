@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Names
-from meshcomm.core.layouts.layout_text import LayoutType
+from meshcomm.core.layouts.layout_text import MATCH, LayoutType
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.errors import LayoutError
@@ -21,6 +21,7 @@ class LayoutAxes:
         _axes: tuple[Names, ...]
         _match: int | None
         _type: LayoutType
+        match_axis: int | None
 
         def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> Self: ...
         @property
@@ -141,3 +142,26 @@ def axis_number(axis: object, ndim: int) -> int:
     if not -ndim <= number < ndim:
         raise LayoutError(f"axis {quote(axis)} of a layout for {counted(ndim, 'axis')}; it is -ndim <= axis < ndim")
     return number % ndim
+
+
+def listed(what: str, values: Iterable[int]) -> tuple[int, ...]:
+    """Return *values* as a tuple; ``LayoutError`` that names them by *what* if they are no sequence."""
+    try:
+        return tuple(values)
+    except TypeError:
+        raise LayoutError(f"{what} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None
+
+
+def refuse_match(layout: LayoutAxes) -> None:
+    """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live.
+
+    >>> from meshcomm import Layout
+    >>> refuse_match(Layout(["x"], Mesh(range(2), {"x": 2})))
+    >>> refuse_match(Layout(["match"], Mesh(range(2), {"x": 2})))
+    Traceback (most recent call last):
+        ...
+    meshcomm.LayoutError: axis 0 is 'match'; matched(source) replaces it by what a source layout has there
+    """
+    axis = layout.match_axis
+    if axis is not None:
+        raise LayoutError(f"axis {axis} is {MATCH!r}; matched(source) replaces it by what a source layout has there")

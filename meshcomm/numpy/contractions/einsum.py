@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_limit
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
+from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.coordinates import used
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.mistakes import no_layout

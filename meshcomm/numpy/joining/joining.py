@@ -20,7 +20,8 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import distribute, empty
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.axes import refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.ranks.local_errors import refusable

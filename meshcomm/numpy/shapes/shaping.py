@@ -20,7 +20,8 @@ from meshcomm.core._types import Array, Axis, Shape, ShapeLike
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
+from meshcomm.core.layouts.axes import refuse_match
+from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.memory.copies import opaque

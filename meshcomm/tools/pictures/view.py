@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.core._types import Indices, Names
+from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count
 from meshcomm.core.layouts.cyclic import AnyCut
-from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import fixed_length
