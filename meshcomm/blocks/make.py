@@ -143,7 +143,7 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
     3
     """
     refresh([tensor, *others])
-    return None if not tensor._has_block else function(tensor._block, *(each._block for each in others))
+    return None if not tensor._has_block else function(tensor._block, *(other._block for other in others))
 
 
 def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
@@ -157,7 +157,7 @@ def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) 
     [-1, -1]
     """
     refresh(others)
-    blocks = [each._block for each in others]
+    blocks = [other._block for other in others]
     about_to_write(tensor)
     if tensor._has_block:
         function(tensor._block, *blocks)

@@ -221,8 +221,8 @@ class _Listed(NamedTuple):
 
         def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
             def block(slices: tuple[slice, ...]) -> Array:
-                each = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
-                offsets: Array = np.asarray(reduce(np.add.outer, each, np.asarray(where.begin)), np.intp)
+                terms = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
+                offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(where.begin)), np.intp)
                 digits = _digits(offsets, base.shape, steps)
                 assert digits is not None
                 return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)

@@ -47,8 +47,8 @@ def session(
     ...     print(world.run(program))
     [0, 1, None]
     """
-    here = location_in(mesh) if target is None else location_between(mesh, target)
-    return _OUTSIDE if here is None else Envelope(operation, here.team, None, Session(here, mesh))
+    location = location_in(mesh) if target is None else location_between(mesh, target)
+    return _OUTSIDE if location is None else Envelope(operation, location.team, None, Session(location, mesh))
 
 
 def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
@@ -62,8 +62,8 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]
     """
-    with session(operation, mesh, target) as here:
-        return None if here is None else steps(here)
+    with session(operation, mesh, target) as call_session:
+        return None if call_session is None else steps(call_session)
 
 
 class Session:
@@ -74,8 +74,8 @@ class Session:
 
     __slots__ = ("_mesh", "_team", "location")
 
-    def __init__(self, here: Location, mesh: Mesh) -> None:
-        self._team, self._mesh, self.location = here.team, mesh, here
+    def __init__(self, location: Location, mesh: Mesh) -> None:
+        self._team, self._mesh, self.location = location.team, mesh, location
         """Where this rank is, for other verbs."""
 
     @property
@@ -151,22 +151,22 @@ class Session:
         """Return what *look* returns on device 0, as JSON holds it. The ranks compare *call* before."""
         return told_by_root(0, look, call, self._mesh, self.location)
 
-    def told(self, own: object) -> list[Value]:
+    def told(self, value: object) -> list[Value]:
         """Return what each rank tells, as JSON holds it, by positions."""
         with exchanging(self._team):
-            return self.communicator.allgather_json(own)
+            return self.communicator.allgather_json(value)
 
     def largest(self, *values: int) -> list[int]:
         """Return the largest of each value over the ranks."""
         with exchanging(self._team):
-            found: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
-        return found
+            maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
+        return maxima
 
-    def told_to_first(self, own: object) -> list[Value]:
+    def told_to_first(self, value: object) -> list[Value]:
         """Return on device 0 what each device tells, as JSON holds it; elsewhere nothing."""
         first = member(self.location, self._mesh, 0)
         with exchanging(self._team):
-            every = self.communicator.gather_json(first, own)
+            every = self.communicator.gather_json(first, value)
         return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:

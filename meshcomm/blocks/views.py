@@ -55,7 +55,7 @@ def reshaped_outline(tensor: DTensor, shape: Shape) -> Array | None:
 
 def sliced_outline(tensor: DTensor, items: Items) -> Array:
     """Return the `outline` of the slice that *items* take."""
-    return outline(tensor)[(..., *(each.slice if isinstance(each, AxisSlice) else each for each in items))]
+    return outline(tensor)[(..., *(item.slice if isinstance(item, AxisSlice) else item for item in items))]
 
 
 def outline_alike(tensor: DTensor) -> Array:
@@ -138,10 +138,10 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
     return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
 
 
-def with_strides(made: DTensor, of: Array) -> DTensor:
-    """Return *made*, which shares no memory, as NumPy's array of the outline *of*: with its strides and its flags."""
+def with_strides(tensor: DTensor, of: Array) -> DTensor:
+    """Return *tensor*, which shares no memory, with the strides and the flags of the outline *of*."""
     view = View[DTensor](None, of.strides, of.flags.writeable)
-    return DTensor(marked(made._block, of.flags.writeable), made.layout, made.shape, made.dtype, view)
+    return DTensor(marked(tensor._block, of.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view)
 
 
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:

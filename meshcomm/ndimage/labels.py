@@ -113,7 +113,7 @@ class _Objects:
 
     def numbered(self, labels: Array, structure: Array) -> tuple[Array, int]:
         """Return the block with numbers of objects, from *labels* of the block, and their count. Collective."""
-        counts = self.ranks.told(np.full(self.ranks.size, self.count))
+        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, self.count))
         before = int(counts[: self.ranks.position].sum())
         block = np.where(labels > 0, labels + before, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
@@ -157,7 +157,7 @@ class _Objects:
         owners = keys * self.ranks.size // prod(self.shape)
         (arrived,), _ = migrated(self.ranks, [keys], owners)
         arrived = np.sort(arrived)
-        counts = self.ranks.told(np.full(self.ranks.size, len(arrived)))
+        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(arrived)))
         before = int(counts[: self.ranks.position].sum()) + 1
         numbers = np.empty(len(keys), _NUMBER)
         ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), numbers)

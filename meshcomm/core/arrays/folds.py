@@ -82,8 +82,8 @@ class Folding(NamedTuple):
             return _Rows(ufunc, len(axes), shape, dtype, largest)
         trailing = axes == (*range(ndim - len(axes), ndim),)
         if ufunc is np.add and is_ordered and (trailing or (leading and width == 1)):
-            kept = tuple(n for axis, n in enumerate(shape) if axis not in axes)
-            return _Tree(kept, prod(shape[axis] for axis in axes), dtype, largest)
+            remaining = tuple(n for axis, n in enumerate(shape) if axis not in axes)
+            return _Tree(remaining, prod(shape[axis] for axis in axes), dtype, largest)
         return None
 
 

@@ -121,18 +121,18 @@ class _Leaves:
 
     def held(self, tree: object, path: Path) -> Branch | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
-        found = branch_of_arrays(tree, path) if path else branch(tree)
-        if found is None:
+        node = branch_of_arrays(tree, path) if path else branch(tree)
+        if node is None:
             return None
-        entries = list(found[1])
-        for given in (self._layouts if self._rules is None else None, self._out):
-            items = _at(given, path)
+        entries = list(node[1])
+        for tree_of_options in (self._layouts if self._rules is None else None, self._out):
+            items = _at(tree_of_options, path)
             if isinstance(items, list | tuple) and len(items) != len(entries):
                 where = f" at {_label(path)!r}" if path else ""
                 raise LayoutError(
                     f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
-        return found[0], entries
+        return node[0], entries
 
     def leaf(self, path: Path, item: Value) -> Json:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""
@@ -144,8 +144,8 @@ class _Leaves:
         layout: object = self._layouts
         if self._rules is not None:
             by = path[0] if len(path) == 1 and type(path[0]) is not Index else name_of(path)
-            held = untraced(item)
-            layout = self._rules.layout_for(by, held.ndim if isinstance(held, DTensor) else np.ndim(held))
+            value = untraced(item)
+            layout = self._rules.layout_for(by, value.ndim if isinstance(value, DTensor) else np.ndim(value))
         elif not isinstance(layout, Layout):
             layout = _at(layout, path)
         if not isinstance(layout, Layout):
@@ -159,21 +159,21 @@ class _Leaves:
         return ["array", number]
 
 
-def _at(given: Value, path: Path) -> Value:
+def _at(tree: Value, path: Path) -> Value:
     """Return what a tree of layouts or results has at *path*. A layout, or None, is for all that is below it."""
     for number, key in enumerate(path):
-        if given is None or isinstance(given, Layout):
+        if tree is None or isinstance(tree, Layout):
             break
         try:
-            if isinstance(given, DTensor):
+            if isinstance(tree, DTensor):
                 raise TypeError
-            given = given[key]
+            tree = tree[key]
         except (KeyError, IndexError, TypeError):
             raise LayoutError(
-                f"there is nothing for tensor {_label(path[: number + 1])!r} in {type(given).__name__} of layouts or "
+                f"there is nothing for tensor {_label(path[: number + 1])!r} in {type(tree).__name__} of layouts or "
                 "results"
             ) from None
-    return given
+    return tree
 
 
 def _label(path: Path) -> Hashable:
@@ -222,11 +222,11 @@ def _moved_together(
     name: str | None,
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
-    given = [out for _, _, out, _ in jobs if out is not None]
+    outs = [out for _, _, out, _ in jobs if out is not None]
     refresh([tensor for tensor, *_ in jobs])
     read = {id(item) for item, *_ in jobs}
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
-    if len({*map(id, given), *read}) < len(given) + len(read):
+    if len({*map(id, outs), *read}) < len(outs) + len(read):
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
     wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
@@ -243,13 +243,13 @@ def _moved_together(
         pair = id(meshes[0]), id(meshes[1])
         if pair not in ranks:
             ranks[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
-        its = ranks[pair]
-        if its is None:
+        ranks_of_pair = ranks[pair]
+        if ranks_of_pair is None:
             moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
-            together.setdefault(its, []).append((number, (tensor, layout, out, key)))
+            together.setdefault(ranks_of_pair, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
-    send_home(given)
+    send_home(outs)
     return [moved[number] for number in range(len(jobs))]
 
 
@@ -269,16 +269,16 @@ def _move_batches(
 
     All batches run even if something is *wrong*: their ranks have to hear of it. Then this raises it.
     """
-    batches = [_Batch([job for _, job in found], limit) for found in numbered]
-    for each in batches:
-        each.check()
-    for each, found in zip(batches, numbered, strict=True):
+    batches = [_Batch([job for _, job in jobs], limit) for jobs in numbered]
+    for batch in batches:
+        batch.check()
+    for batch, jobs in zip(batches, numbered, strict=True):
         try:
-            blocks = each.run(name, wrong)
+            blocks = batch.run(name, wrong)
         except Exception as error:
             wrong = wrong or error
             continue
-        for (number, job), block in zip(found, blocks, strict=True):
+        for (number, job), block in zip(jobs, blocks, strict=True):
             moved[number] = _result(job, block)
     if wrong is not None:
         raise wrong
@@ -307,9 +307,9 @@ class _Batch:
         Every batch is checked before one moves. A rank may take part in one batch only, and does not see what is wrong
         with the others; so a rank that sees it must not have begun to communicate.
         """
-        here = location_between(self._jobs[0][0].mesh, self._jobs[0][1].mesh)
-        assert here is not None
-        if not here.team.knows((self._specs, self._limit)):
+        location = location_between(self._jobs[0][0].mesh, self._jobs[0][1].mesh)
+        assert location is not None
+        if not location.team.knows((self._specs, self._limit)):
             self._plans(None)
 
     def run(self, name: str | None, wrong: Exception | None) -> list[Array | None]:
@@ -329,24 +329,24 @@ class _Batch:
 
     def text(self) -> str:
         """Return what the ranks compare."""
-        known: dict[Hashable, str] = {}
-        for each in self._specs:
-            if each not in known:
-                source, target, shape, dtype, has_out, key = each
+        texts: dict[Hashable, str] = {}
+        for spec in self._specs:
+            if spec not in texts:
+                source, target, shape, dtype, has_out, key = spec
                 call = "relayout" if key is None else f"relayout {key!r}"
                 text = relayout_text((call, shape, dtype, source, target, self._limit, None))
-                known[each] = text + " into out" * has_out
-        return "; ".join(known[each] for each in self._specs)
+                texts[spec] = text + " into out" * has_out
+        return "; ".join(texts[spec] for spec in self._specs)
 
-    def build(self, here: Location) -> MoveAll:
+    def build(self, location: Location) -> MoveAll:
         """Return what makes the new blocks. To call it is Collective over the team."""
         # What is written to outs does not lie in one stretch of memory, and moves by itself.
-        alone = {number for number, (*_, given, _) in enumerate(self._specs) if given}
-        run = _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
+        alone = {number for number, (*_, has_out, _) in enumerate(self._specs) if has_out}
+        run = _prepare_many(self._plans(location.team.machine), location, self._limit, alone)
         if not agreement.checks_every_call():
             return run
         checks = [
-            comparing_replicas(_nothing, "relayout", shape, source, here) for source, _, shape, *_ in self._specs
+            comparing_replicas(_nothing, "relayout", shape, source, location) for source, _, shape, *_ in self._specs
         ]
 
         def compared(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
@@ -357,13 +357,13 @@ class _Batch:
         return compared
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        known: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
+        plan_of: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
         plans = []
         for a, b, shape, dtype, *_ in self._specs:
             key = a, b, id(a.mesh), id(b.mesh), shape, dtype  # equal meshes may belong to different worlds
-            if key not in known:
-                known[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
-            plans.append(known[key])
+            if key not in plan_of:
+                plan_of[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
+            plans.append(plan_of[key])
         return plans
 
 
@@ -374,24 +374,24 @@ def _nothing(block: Array | None) -> None:
 _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
 
 
-def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alone: Set[int]) -> MoveAll:
+def _prepare_many(plans: Sequence[Plan], location: Location, limit: int | None, alone: Set[int]) -> MoveAll:
     """Return a function that makes the new blocks of *plans*. To call it is Collective over the team.
 
     The plans together keep to *limit* bytes of scratch. Those of the numbers *alone* share no exchange.
     """
     groups = _alike(plans, limit, alone)
-    merged = [(numbers, prepare_together([plans[n] for n in numbers], here)) for numbers in groups]
+    merged = [(numbers, prepare_together([plans[n] for n in numbers], location)) for numbers in groups]
     one_by_one = sorted({*range(len(plans))}.difference(*groups))
-    moves = [(number, prepare(plans[number], here)) for number in one_by_one]
+    moves = [(number, prepare(plans[number], location)) for number in one_by_one]
 
     def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
-        found: list[Array | None] = list(outs)
+        results: list[Array | None] = list(outs)
         for numbers, together in merged:
             for number, block in zip(numbers, together([blocks[n] for n in numbers]), strict=True):
-                found[number] = block
+                results[number] = block
         for number, move in moves:
-            found[number] = move(blocks[number], outs[number])
-        return found
+            results[number] = move(blocks[number], outs[number])
+        return results
 
     return run
 
@@ -416,9 +416,9 @@ def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[li
     groups: dict[Hashable, list[list[int]]] = {}
     free: dict[Hashable, int] = {}
     scratch = DEFAULT_SCRATCH if limit is None else limit
-    found = {id(plan): _small_step(plan) for plan in {id(plan): plan for plan in plans}.values()}
+    steps = {id(plan): _small_step(plan) for plan in {id(plan): plan for plan in plans}.values()}
     for number, plan in enumerate(plans):
-        small = found[id(plan)]
+        small = steps[id(plan)]
         if number in alone or small is None:
             continue
         key, needed = small
@@ -428,4 +428,4 @@ def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[li
         if needed <= free[key]:
             groups[key][-1].append(number)
             free[key] -= needed
-    return [numbers for found in groups.values() for numbers in found if len(numbers) > 1]
+    return [numbers for batches in groups.values() for numbers in batches if len(numbers) > 1]

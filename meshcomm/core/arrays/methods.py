@@ -551,8 +551,8 @@ class NumpyMethods(TypedTensor):
         [10, 12]
         """
         call = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
-        made: Self = completed(call)
-        return made
+        result: Self = completed(call)
+        return result
 
     def nonzero(self) -> tuple[Self, ...]:
         """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.

@@ -47,8 +47,8 @@ def decides(x: object) -> bool:
 
 @cache
 def _decides(kind: Value) -> bool:
-    known = getattr(kind, "__array_priority__", 0)
-    priority = known if isinstance(known, int | float) else 0  # of NumPy's own classes only objects have it
+    declared = getattr(kind, "__array_priority__", 0)
+    priority = declared if isinstance(declared, int | float) else 0  # of NumPy's own classes only objects have it
     if issubclass(kind, np.ndarray):
         return kind is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
     return priority > 0 and not hasattr(kind, "__array_ufunc__")

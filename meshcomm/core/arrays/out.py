@@ -37,9 +37,9 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if layout.match_axis is not None:
         layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
     tensor = distribute(array, layout)
-    with collective(named_operation("relayout", name), layout.mesh) as here:
-        if here is not None:
-            here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
+    with collective(named_operation("relayout", name), layout.mesh) as location:
+        if location is not None:
+            location.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)

@@ -203,10 +203,10 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
         layout = target_of(tensor, layout)
     if is_traced(tensor):
         return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
-        return distributed(held, layout, out, name)
-    return relayout(held, layout, name, out=out, max_scratch_bytes=limit)
+    value = unwrapped(tensor)
+    if not isinstance(value, DTensor):
+        return distributed(value, layout, out, name)
+    return relayout(value, layout, name, out=out, max_scratch_bytes=limit)
 
 
 @refusable
@@ -262,8 +262,8 @@ def machine_of(mesh: Mesh) -> Machine:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"machine_of takes a Mesh, not {quote(mesh)}")
-    here = location_in(mesh)
-    return Machine() if here is None else here.team.machine
+    location = location_in(mesh)
+    return Machine() if location is None else location.team.machine
 
 
 def drop_plans(mesh: Mesh) -> None:
@@ -280,10 +280,10 @@ def drop_plans(mesh: Mesh) -> None:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"drop_plans takes a Mesh, not {quote(mesh)}")
-    with collective("drop_plans", mesh) as here:
-        if here is not None:
-            agree(here.team, "drop_plans")
-            here.team.forget_prepared()
+    with collective("drop_plans", mesh) as location:
+        if location is not None:
+            agree(location.team, "drop_plans")
+            location.team.forget_prepared()
     forget_plans()
     forget_scratch()
 

@@ -219,7 +219,7 @@ class _Sort(NamedTuple):
         counts: number of elements for each rank
         """
         ranks = self.ranks
-        arriving = ranks.told(counts)
+        arriving = ranks.exchanged_counts(counts)
         texts = ranks.communicator.allgather(np.array([arriving.sum()], _COUNT).tobytes())
         uneven = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
         even = np.array(Cut(self.size, ranks.size).all_starts())

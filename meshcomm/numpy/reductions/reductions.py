@@ -45,7 +45,7 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
     if is_passing(a) and is_passing(b):
-        both = [each if each.layout.num_shards(0) == 1 else relaid(each, ((),), "inner product") for each in (a, b)]
+        both = [x if x.layout.num_shards(0) == 1 else relaid(x, ((),), "inner product") for x in (a, b)]
         return mapped(np.dot, *both, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
     if a.layout.axes != b.layout.axes:
@@ -168,10 +168,10 @@ def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduct
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
     over, count, total = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
 
-    def finish(found: Array) -> Array:
+    def finish(sums: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
-        return np.asarray(found[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
+        return np.asarray(sums[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
 
     return Reduction(
         "mean",
