@@ -157,8 +157,8 @@ cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
         pieces = x
         parts = [
             (max(low, start) - start, min(high, stop) - start,
-             part_of(its, axis, max(low, start) - low, min(high, stop) - low))
-            for low, high, its in pieces.parts if low < stop and start < high
+             part_of(content, axis, max(low, start) - low, min(high, stop) - low))
+            for low, high, content in pieces.parts if low < stop and start < high
         ]
         return parts[0][2] if len(parts) == 1 else Pieces(axis, parts)
     if type(x) is ndarray:
