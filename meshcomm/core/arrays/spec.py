@@ -55,7 +55,7 @@ class TensorSpec:
                 spec = super().__new__(cls)
                 spec.layout, spec.mesh, spec.shape, spec.dtype = layout, mesh, tuple(map(int, shape)), dtype
                 spec.recipes, spec.cuts = {}, None
-                new_reference = _Held(spec, _forget)
+                new_reference = _SpecReference(spec, _forget)
                 new_reference.keys = by_value, (id(layout), spec.shape, id(dtype))
                 _specs.update(dict.fromkeys(new_reference.keys, new_reference))
                 _recent.append(spec)
@@ -74,7 +74,7 @@ class TensorSpec:
         return f"TensorSpec({self.layout!r}, {self.shape}, {self.dtype})"
 
 
-class _Held(ref[TensorSpec]):
+class _SpecReference(ref[TensorSpec]):
     """A spec, as long as somebody else has it."""
 
     __slots__ = ("keys",)
@@ -82,7 +82,7 @@ class _Held(ref[TensorSpec]):
     keys: tuple[tuple[object, ...], tuple[object, ...]]
 
 
-_specs: dict[tuple[object, ...], _Held] = {}
+_specs: dict[tuple[object, ...], _SpecReference] = {}
 known_spec = _specs.get
 """Returns a reference to the spec of ``(id(layout), shape, id(dtype))``, if these objects are its own; else None.
 
@@ -93,9 +93,9 @@ _recent: deque[TensorSpec] = deque(maxlen=SPECS)
 _making = RLock()
 
 
-def _forget(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _specs) -> None:
+def _forget(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
     # As Python ends, the names of this module may be gone before the specs are.
-    for key in reference.keys:  # type: ignore[attr-defined]  # of a _Held
+    for key in reference.keys:  # type: ignore[attr-defined]  # of a _SpecReference
         if specs.get(key) is reference:  # no other one is there instead
             del specs[key]
 
