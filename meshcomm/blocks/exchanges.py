@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.session import Session
 from meshcomm.core._types import Array, Bytes, Names, Shape
-from meshcomm.core.arrays.compile import Held, prepare
+from meshcomm.core.arrays.compile import BoxOfDevice, prepare
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.plans.plan import Plan
@@ -118,7 +118,7 @@ Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given."""
 
 
-def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box: Held | None = None) -> Move:
+def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box: BoxOfDevice | None = None) -> Move:
     """Return a function that makes the new block of this rank by *plan*. To call it is Collective.
 
     Parameters

@@ -44,14 +44,14 @@ _FEW = 64  # devices: the boxes of so many are intersected faster than found by 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given. None is no block."""
 
-Held: TypeAlias = Callable[[int], Box]
+BoxOfDevice: TypeAlias = Callable[[int], Box]
 """From a device to the box of the block that it holds, around the box that the plan begins with: of a slice."""
 
 Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
 """As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
-def prepare(plan: Plan, location: Location, order: Order = None, held_box: Held | None = None) -> Move:
+def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None) -> Move:
     """Return a function that makes the new block of the device at *location* by *plan*. To call it is Collective.
 
     In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.Exchanged`.
@@ -107,7 +107,7 @@ def _packed(block: Array | None) -> Bytes:
 
 
 def operations(
-    plan: Plan, location: Location, order: Order = None, held_box: Held | None = None
+    plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None
 ) -> list[tuple[Transport, int]]:
     """Return the exchanges and copies of *plan* on the device at *location*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
@@ -227,7 +227,7 @@ def group_of(step: Step, location: Location) -> Group:
     return location.team.group((step.mesh, step.dims), devices[0], members)
 
 
-def described(step: Step, location: Location, held_box: Held | None = None) -> Exchanged:
+def described(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
     """Return the boxes that the group of the device at *location* exchanges in *step*, out of blocks *held_box*."""
     source, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
     devices = step.group_of(location.device)
