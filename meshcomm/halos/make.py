@@ -10,7 +10,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import from_local
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.local_errors import refusable
@@ -25,7 +25,7 @@ from meshcomm.numpy.gradients import differentiable
 
 
 @refusable
-def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
+def halo(tensor: TensorLike, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
     """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
 
     The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a

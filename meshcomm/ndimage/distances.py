@@ -20,7 +20,7 @@ from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
@@ -74,7 +74,7 @@ def _scales(sampling: Value, ndim: int) -> list[float] | None:
 
 @refusable
 def distance_transform_edt(
-    input: Held,
+    input: TensorLike,
     sampling: Value = None,
     return_distances: bool = True,
     return_indices: bool = False,
@@ -222,7 +222,7 @@ def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) ->
 
 @refusable
 def distance_transform_cdt(
-    input: Held,
+    input: TensorLike,
     metric: Value = "chessboard",
     return_distances: bool = True,
     return_indices: bool = False,
@@ -311,7 +311,7 @@ _SAME = {"cityblock": "taxicab", "manhattan": "taxicab"}
 
 @refusable
 def distance_transform_bf(
-    input: Held,
+    input: TensorLike,
     metric: str = "euclidean",
     sampling: Value = None,
     return_distances: bool = True,

@@ -14,7 +14,7 @@ from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.families import family
 
 @refusable
 def generic_filter1d(
-    input: Held,
+    input: TensorLike,
     function: Callable[..., object],
     filter_size: int,
     axis: int = -1,
@@ -82,7 +82,7 @@ def generic_filter1d(
 @family("scipy.ndimage")
 def _of_derivatives(
     name: str,
-    input: Held,
+    input: TensorLike,
     derivative2: Callable[..., DTensor],
     output: Output = None,
     mode: Value = "reflect",
@@ -126,7 +126,7 @@ generic_laplace = _of_derivatives("generic_laplace")
 
 @refusable
 def generic_gradient_magnitude(
-    input: Held,
+    input: TensorLike,
     derivative: Callable[..., DTensor],
     output: Output = None,
     mode: Value = "reflect",
@@ -157,7 +157,7 @@ _PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "w
 
 @refusable
 def vectorized_filter(
-    input: Held,
+    input: TensorLike,
     function: Callable[..., Array],
     *,
     size: Value = None,

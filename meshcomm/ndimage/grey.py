@@ -12,7 +12,7 @@ import numpy as np
 from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.ndimage.calls import Output, dtype_asked, input_tensor, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
@@ -39,7 +39,7 @@ def _laplace(eroded: Array, dilated: Array, block: Array) -> None:
 @family("scipy.ndimage")
 def _composed(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: Value = None,
     footprint: Value = None,
     structure: Value = None,

@@ -22,7 +22,7 @@ from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
@@ -34,7 +34,7 @@ _NUMBER = np.dtype(np.int64)
 
 
 @refusable
-def label(input: Held, structure: Value = None, output: Output = None) -> Value:
+def label(input: TensorLike, structure: Value = None, output: Output = None) -> Value:
     """Return a tensor with a number for each object of elements that are not zero, and their count. Collective.
 
     If *output* is a tensor, it is filled, and only the number of objects is returned. A rank outside of the mesh gets
@@ -217,7 +217,7 @@ def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Ind
 
 
 @refusable
-def find_objects(input: Held, max_label: int = 0) -> Value:
+def find_objects(input: TensorLike, max_label: int = 0) -> Value:
     """Return the slices of the box around each label, in a list; None for missing labels. Collective.
 
     All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
@@ -261,7 +261,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
 
 
 @refusable
-def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
+def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
     """Return a dict from each number in a tensor to its indices along each axis, as tensors. Collective.
 
     Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.

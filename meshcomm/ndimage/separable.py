@@ -11,7 +11,7 @@ import numpy as np
 from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
@@ -35,7 +35,15 @@ class _AxisFilter:
 
 
 def _one(
-    length: int, name: str, input: Held, axis: int, output: Output, mode: str, cval: Value, origin: int, **more: Value
+    length: int,
+    name: str,
+    input: TensorLike,
+    axis: int,
+    output: Output,
+    mode: str,
+    cval: Value,
+    origin: int,
+    **more: Value,
 ) -> DTensor:
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
@@ -46,7 +54,7 @@ def _one(
 @family("scipy.ndimage")
 def _weighted(
     name: str,
-    input: Held,
+    input: TensorLike,
     weights: Value,
     axis: int = -1,
     output: Output = None,
@@ -76,7 +84,7 @@ correlate1d = _weighted("correlate1d", "Return the correlation with *weights* al
 @family("scipy.ndimage")
 def _sized(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: int,
     axis: int = -1,
     output: Output = None,
@@ -121,7 +129,7 @@ def _gaussian(axis: int, sigma: Value, edges: FilterEdges, **arguments: Value) -
 
 @refusable
 def gaussian_filter1d(
-    input: Held,
+    input: TensorLike,
     sigma: float,
     axis: int = -1,
     order: int = 0,
@@ -149,7 +157,7 @@ def gaussian_filter1d(
 
 @refusable
 def gaussian_filter(
-    input: Held,
+    input: TensorLike,
     sigma: Value,
     order: Value = 0,
     output: Output = None,
@@ -193,7 +201,7 @@ def gaussian_filter(
 
 @refusable
 def uniform_filter(
-    input: Held,
+    input: TensorLike,
     size: Value = 3,
     output: Output = None,
     mode: Value = "reflect",
@@ -236,7 +244,7 @@ ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
 
 @family("scipy.ndimage", like="convolve1d")
 def _derivative(
-    name: str, input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
+    name: str, input: TensorLike, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
 ) -> DTensor:
     tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
@@ -275,7 +283,7 @@ def summed(
 
 @refusable
 def laplace(
-    input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
+    input: TensorLike, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
 ) -> DTensor:
     """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
 
@@ -301,7 +309,7 @@ def laplace(
 def _of_gaussian(
     name: str,
     /,
-    input: Held,
+    input: TensorLike,
     sigma: Value,
     output: Output = None,
     mode: Value = "reflect",

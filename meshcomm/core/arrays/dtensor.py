@@ -363,8 +363,8 @@ class HoldsTensor(Protocol):
         """The tensor."""
 
 
-Held: TypeAlias = DTensor | HoldsTensor
-Tensor: TypeAlias = Held | ArrayLike
+TensorLike: TypeAlias = DTensor | HoldsTensor
+Tensor: TypeAlias = TensorLike | ArrayLike
 """A tensor, an object that holds one, or a plain array, which counts as replicated."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._storage import refresh, send_home
 from meshcomm.core.arrays.compile import prepare_start
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.moving import Moving, relayout_text
 from meshcomm.core.arrays.out import wrong_out
 from meshcomm.core.arrays.replicas import comparing_replicas
@@ -162,7 +162,7 @@ class RelayoutRequest(Request):
 
 @refusable
 def start_relayout(
-    tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
+    tensor: TensorLike, layout: Target, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
     """Begin a relayout of *tensor* and return a request for its result. Collective over the meshes of both.
 

@@ -9,7 +9,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, opened, traced, untraced
 from meshcomm.core.arrays._storage import refresh
-from meshcomm.core.arrays.dtensor import DTensor, Held, Tensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
 from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.core.arrays.out import distributed, wrong_out
@@ -30,7 +30,7 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import LayoutError, MeshError
 
 K = TypeVar("K")
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=TensorLike)
 Inner: TypeAlias = Mapping[str, Any] | list[Any] | tuple[Any, ...]
 """A branch of a tree of tensors."""
 
@@ -39,7 +39,7 @@ Outs: TypeAlias = Sequence[DTensor | None]
 
 @overload
 def relayout(
-    tensor: Held,
+    tensor: TensorLike,
     layout: Target | Plan,
     name: str | None = None,
     *,
@@ -61,7 +61,7 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: tuple[Held, ...],
+    tensor: tuple[TensorLike, ...],
     layout: Layout,
     name: str | None = None,
     *,
@@ -83,7 +83,7 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: HoldsVariables | Mapping[K, Held | Inner],
+    tensor: HoldsVariables | Mapping[K, TensorLike | Inner],
     layout: Layout | Mapping[Any, Any],
     name: str | None = None,
     *,
@@ -212,7 +212,7 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
 @refusable
 def relayout_like(
     tensor: Tensor,
-    layout_tensor: Held,
+    layout_tensor: TensorLike,
     name: str | None = None,
     *,
     out: DTensor | None = None,
