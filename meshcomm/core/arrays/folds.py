@@ -5,8 +5,9 @@
 #
 # Floating-point numbers that lie together are added up as a tree: up to 128 of them in a loop with 8 accumulators,
 # more in two halves, of which the first is a multiple of 8 long. A complex number counts as two. Over leading axes the
-# rows are added to the result one after the other. So there are two orders, `_TreeFold` and `_RowFold`. Shares of integers,
-# and of functions such as the maximum, may be merged in any order: `_ShareFold`. The tests compare each with NumPy.
+# rows are added to the result one after the other. So there are two orders, `_TreeFold` and `_RowFold`. Shares of
+# integers, and of functions such as the maximum, may be merged in any order: `_ShareFold`. The tests compare each with
+# NumPy.
 #
 # Pieces come in the order of memory. A tree is cut into intervals that fit in a piece, and a buffer has what the last
 # pieces gave and no interval has used yet.
