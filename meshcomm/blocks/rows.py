@@ -44,7 +44,6 @@ from meshcomm.core.ranks.traffic import note_received
 
 R = TypeVar("R")
 
-Counts: TypeAlias = Indices
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
 """Writes rows to the block of this rank: takes an index for each of its first axes, and rows, if there are."""
 
@@ -59,7 +58,7 @@ class Owned(NamedTuple):
     row_numbers: Indices
 
 
-class Ranks(NamedTuple):
+class RowRanks(NamedTuple):
     """The ranks that exchange rows, and which one this is.
 
     Parameters
@@ -103,7 +102,7 @@ class Ranks(NamedTuple):
         maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
         return maxima
 
-    def exchanged_counts(self, counts: Counts) -> Counts:
+    def exchanged_counts(self, counts: Indices) -> Indices:
         """Return the number that each rank has for this one, from those that this one has for each. Collective."""
         size = _NUMBER.itemsize
         sides = [size] * self.size, [*range(0, size * self.size, size)]
@@ -112,7 +111,7 @@ class Ranks(NamedTuple):
         return received
 
     def exchanged(
-        self, array: Array, counts: Counts, into: Array, coming: Counts, *, at: Counts | None = None
+        self, array: Array, counts: Indices, into: Array, coming: Indices, *, at: Indices | None = None
     ) -> None:
         """Send consecutive rows of *array*, *counts* to each rank, and receive *coming* rows of each. Collective.
 
@@ -135,7 +134,7 @@ class Ranks(NamedTuple):
 
 
 @contextmanager
-def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[Ranks]:
+def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[RowRanks]:
     """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
 
     *call* tells it from others on this mesh, the same on all ranks. Ranks outside of the mesh have no part. An error
@@ -144,13 +143,13 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
     with collective(operation, mesh) as location:
         assert location is not None
         with exchanging(location.team):
-            yield Ranks(*group_along(location, mesh, names), f"{call} on {location_text(mesh)}")
+            yield RowRanks(*group_along(location, mesh, names), f"{call} on {location_text(mesh)}")
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Write the *wanted* rows, one after the other, to *into*. Collective over the ranks.
 
     Parameters
@@ -185,7 +184,7 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
         _ask(ranks, block, axes, part, into[chunk])
 
 
-def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
+def _read(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
     """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
@@ -204,7 +203,7 @@ def _always(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], t
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def _ask(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
     order, counts = _by_owner(wanted.owners, ranks.size)
     row_numbers = wanted.row_numbers[order]
@@ -262,7 +261,7 @@ def _put_in_order(into: Array, order: Indices, rows: Array, which: Indices | Non
 
 
 def deliver(
-    ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+    ranks: RowRanks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
 ) -> None:
     """Let the owners write rows of their blocks. Collective over the ranks.
 
@@ -304,7 +303,7 @@ def deliver(
 
 
 def _still_last(
-    row_numbers: Indices, rows: Array | None, coming: Counts, last: Indices
+    row_numbers: Indices, rows: Array | None, coming: Indices, last: Indices
 ) -> tuple[Indices, Array | None]:
     """Return the rows that no later rank has written in an earlier round; *last* is the last writer of each row."""
     sources = np.repeat(np.arange(len(coming)), coming).astype(last.dtype)
@@ -319,7 +318,7 @@ def _still_last(
 # -- migrated ---------------------------------------------------------------------------------------------------------
 
 
-def migrated(ranks: Ranks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Counts]:
+def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
     """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
 
     Parameters
@@ -347,7 +346,11 @@ def migrated(ranks: Ranks, arrays: list[Array], owners: Indices) -> tuple[list[A
 
 
 def ask(
-    ranks: Ranks, owners: NDArray[np.int32] | Indices, questions: Array, answer: Callable[[Array], Array], into: Array
+    ranks: RowRanks,
+    owners: NDArray[np.int32] | Indices,
+    questions: Array,
+    answer: Callable[[Array], Array],
+    into: Array,
 ) -> None:
     """Write to *into* what the owners answer to questions. Collective over the ranks.
 
@@ -386,12 +389,12 @@ def _chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
         yield slice(min(start, count), min(start + size, count))
 
 
-def _rounds(ranks: Ranks, incoming: int, row: int) -> int:
+def _rounds(ranks: RowRanks, incoming: int, row: int) -> int:
     """Return in how many rounds the rows travel, the same on all ranks. Collective."""
     return max(1, *ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
 
 
-def _rounds_of(counts: Counts, coming: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:
+def _rounds_of(counts: Indices, coming: Indices, rounds: int) -> Iterator[tuple[Indices | None, Indices, Indices]]:
     """Return for each round which rows, sorted by owners, travel, and how many go to and come from each rank."""
     if rounds == 1:
         yield None, counts, coming
@@ -414,7 +417,7 @@ def _ranges(starts: Indices, lengths: Indices) -> Indices:
     return numbers
 
 
-def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Counts]:
+def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Indices]:
     """Return the order that sorts rows by their owners, with those of one owner in their order, and how many each has.
 
     NumPy sorts short integers by counting.
@@ -423,7 +426,7 @@ def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices,
     return np.argsort(short, kind="stable"), np.bincount(owners, minlength=ranks).astype(np.intp)
 
 
-def _sent_numbers(ranks: Ranks, row_numbers: Indices, counts: Counts, coming: Counts) -> Indices:
+def _sent_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, coming: Indices) -> Indices:
     """Return the numbers that come to this rank, from those that it sends, *counts* to each rank. Collective."""
     ends = np.cumsum(counts)
     begins = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here

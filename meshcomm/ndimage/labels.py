@@ -18,7 +18,7 @@ import numpy as np
 
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
+from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
@@ -106,7 +106,7 @@ class _Objects:
     count: number of labels in the block of this rank
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     layout: Layout
     shape: Shape
     count: int

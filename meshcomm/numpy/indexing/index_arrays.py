@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm._kernels import find_rows
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch, ranks_along
+from meshcomm.blocks.rows import Owned, RowRanks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
@@ -323,7 +323,7 @@ def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
+def _agreed(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:

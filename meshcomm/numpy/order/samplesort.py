@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.rows import Ranks, ranks_along
+from meshcomm.blocks.rows import RowRanks, ranks_along
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -138,7 +138,7 @@ class _Sort(NamedTuple):
     size: number of elements on all of them
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     size: int
 
     def run(self, block: Array, indices: Indices | None, stable: bool) -> tuple[list[Array], list[int]]:
@@ -247,7 +247,7 @@ class _ReceivedElements(NamedTuple):
         and in blocks of the usual cut
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     buffers: list[Array]
     received_at: Indices
     even: Indices

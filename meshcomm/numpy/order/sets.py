@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, refuse_outside
-from meshcomm.blocks.rows import Ranks, deliver, ranks_along
+from meshcomm.blocks.rows import RowRanks, deliver, ranks_along
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
@@ -158,7 +158,7 @@ class _EqualRuns(NamedTuple):
     counts: list[int]
 
 
-def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
+def _runs(ranks: RowRanks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
@@ -185,7 +185,7 @@ def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
     return differ
 
 
-def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
+def _number(ranks: RowRanks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
