@@ -74,7 +74,7 @@ def deciding(
     return results[0] if mapping.single else results
 
 
-class _Mapping(NamedTuple):
+class _ElementwiseRun(NamedTuple):
     """How calls of an elementwise function run: what its operands are relaid to, and what the results are.
 
     Parameters
@@ -177,7 +177,7 @@ def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], de
     return layout.block_shape(shape, device), sorted(ends)
 
 
-def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _Mapping:
+def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _ElementwiseRun:
     """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
     shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
@@ -199,7 +199,7 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     waits = single and device is not None and isinstance(function, np.ufunc)
     kinds = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
     waits = waits and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), kinds)
-    return _Mapping(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
+    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 
 def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]) -> Call | Sequence[DTensor] | None:
