@@ -43,15 +43,15 @@ from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport.choose import exchange
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 
-Piece: TypeAlias = tuple[int, int, Array]
+BlockPiece: TypeAlias = tuple[int, int, Array]
 """Where it is along the axis of a block, from and to, and its elements."""
 
-Index: TypeAlias = tuple[slice, ...]
+Slices: TypeAlias = tuple[slice, ...]
 
 Stretch: TypeAlias = tuple[int, int, int]
 """A stretch of an axis: of which tensor, from and to."""
 
-Wanted: TypeAlias = tuple[tuple[Stretch, ...], ...]
+WantedIntervals: TypeAlias = tuple[tuple[Stretch, ...], ...]
 """The stretches that each block wants, in their order, by the number of the block along the axis."""
 
 
@@ -65,8 +65,8 @@ class _EdgePlan(NamedTuple):
     came: where each piece that came begins among the bytes that came, and its shape
     """
 
-    sends: tuple[tuple[int, Index], ...]
-    pieces: tuple[tuple[int, int, int, Index | None], ...]
+    sends: tuple[tuple[int, Slices], ...]
+    pieces: tuple[tuple[int, int, int, Slices | None], ...]
     came: tuple[tuple[int, Shape], ...]
 
 
@@ -84,7 +84,7 @@ class Edges:
     wanted: by each block
     """
 
-    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> None:
+    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:
         self.axis, self.specs, self.layout, self.wanted = axis, specs, layout, wanted
         self._value = axis, layout, wanted, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
         self._hash = hash(self._value)
@@ -132,7 +132,7 @@ class Edges:
         total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
         return 2 * self.moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
-    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
+    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
@@ -140,7 +140,7 @@ class Edges:
         """Return what `taken` does; what stays may be expressions that wait, if that of *tensor* does."""
         return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
 
-    def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[Piece]:
+    def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[BlockPiece]:
         """Return what the block of *device* wants, in pieces along the axis. Collective if something moves.
 
         *name* is the operation, *device* that of this rank. An empty block has no pieces.
@@ -186,7 +186,7 @@ class Edges:
         before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
         row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
-        def within(which: int, start: int, stop: int) -> Index:
+        def within(which: int, start: int, stop: int) -> Slices:
             starts = self._starts[which]
             first = 0 if starts is None else starts[number]
             return (*before, slice(start - first, stop - first))
@@ -194,7 +194,7 @@ class Edges:
         senders = sorted(owner for owner, receiver in self.messages if receiver == number)
         lengths = [self.messages[owner, number] for owner in senders]
         filled = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
-        pieces, came, at = list[tuple[int, int, int, Index | None]](), list[tuple[int, Shape]](), 0
+        pieces, came, at = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
         for which, start, stop, owner in self._intervals(number):
             end = at + stop - start
             if owner == number:
@@ -220,7 +220,7 @@ class Edges:
         return [end for piece in plan.pieces for end in piece[:2]]
 
 
-def _part(block: Value, at: Index) -> Value:
+def _part(block: Value, at: Slices) -> Value:
     """Return what an index along the last of its axes takes of a block, or of an expression."""
     if isinstance(block, np.ndarray):
         return block[at]
@@ -249,7 +249,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
 
 
 @lru_cache(maxsize=1024)
-def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> Edges | None:
+def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> Edges | None:
     """Return what moves if blocks of *layout* want stretches of tensors; None if these are not as `Edges` says."""
     return Edges(specs, layout, axis, wanted) if _come_together(specs, layout, axis) else None
 
@@ -390,7 +390,7 @@ _EXCHANGE = Collective[Bytes](_text, _built, form=_form)
 
 def in_pieces(
     function: Callable[..., object],
-    blocks: Sequence[Array | list[Piece] | object],
+    blocks: Sequence[Array | list[BlockPiece] | object],
     into: Array,
     axis: int,
     ends: list[int],
@@ -419,6 +419,6 @@ def _within(block: object, stretch: Interval, axis: int, ndim: int) -> object:
     return block[(slice(None),) * along + (slice(*stretch),)]
 
 
-def apart(pieces: list[Piece], target: Array) -> list[Piece]:
+def apart(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:
     """Return *pieces* that share no memory with *target*."""
     return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]
