@@ -45,10 +45,10 @@ from meshcomm.errors import DTypeError, LayoutError
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""
 
-One: TypeAlias = Callable[..., DTensor]
+RelayoutOne: TypeAlias = Callable[..., DTensor]
 """The relayout of one tensor; it may go through autograd."""
 
-Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
+RelayoutJob: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
 """A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and its `_shared_key`."""
 
 
@@ -82,7 +82,7 @@ def are_many(tensors: object, layouts: object) -> bool:
 
 
 def relayout_many(
-    one: One, tensors: object, layouts: object, out: object, *, limit: int | None, name: str | None
+    one: RelayoutOne, tensors: object, layouts: object, out: object, *, limit: int | None, name: str | None
 ) -> object:
     """Return the new tensors in a tree of the form of *tensors*. Collective over the meshes.
 
@@ -95,7 +95,7 @@ def relayout_many(
     limit: bytes of scratch for the whole call
     name: what messages call it
     """
-    leaves = _Leaves(layouts, out)
+    leaves = _TreeLeaves(layouts, out)
     node = node_of(tensors, leaves.leaf, leaves.held)
     jobs = leaves.jobs
     if leaves.has_traced:
@@ -105,7 +105,7 @@ def relayout_many(
     return rebuilt(node, moved.__getitem__)
 
 
-class _Leaves:
+class _TreeLeaves:
     """The leaves of a tree of tensors, and what trees of layouts and results have for them."""
 
     def __init__(self, layouts: object, out: object) -> None:
@@ -215,7 +215,7 @@ def _shared(key: Hashable) -> Hashable:
 
 
 def _moved_together(
-    one: One,
+    one: RelayoutOne,
     jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]],
     paths: Sequence[Path],
     limit: int | None,
@@ -230,7 +230,7 @@ def _moved_together(
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
     wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
-    together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
+    together: dict[Ranks, list[tuple[int, RelayoutJob]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
     for number, (tensor, layout, out, key) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
@@ -259,7 +259,7 @@ def _of_tensor(error: Exception, path: Path) -> Exception:
 
 
 def _move_batches(
-    numbered: list[list[tuple[int, Job]]],
+    numbered: list[list[tuple[int, RelayoutJob]]],
     moved: dict[int, DTensor],
     wrong: Exception | None,
     limit: int | None,
@@ -284,7 +284,7 @@ def _move_batches(
         raise wrong
 
 
-def _result(job: Job, block: Array | None) -> DTensor:
+def _result(job: RelayoutJob, block: Array | None) -> DTensor:
     tensor, layout, out, _ = job
     if out is not None:
         return filled(out, block)
@@ -296,7 +296,7 @@ def _result(job: Job, block: Array | None) -> DTensor:
 class _Batch:
     """Tensors that move together, among the same ranks."""
 
-    def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
+    def __init__(self, jobs: Sequence[RelayoutJob], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
         # Whether an out is given, not whether this rank has its block: all ranks see this alike.
         self._specs = tuple([(t.layout, to, t.shape, t.dtype, out is not None, key) for t, to, out, key in jobs])
