@@ -20,8 +20,8 @@ from meshcomm.core.arrays.out import distributed, wrong_outs
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
     Branch,
-    Index,
-    Path,
+    ListIndex,
+    TreePath,
     branch,
     branch_of_arrays,
     holds_variables,
@@ -116,10 +116,10 @@ class _TreeLeaves:
         ):  # it takes long
             self._rules = layouts
         self.jobs: list[tuple[Value, Layout, DTensor | None, Hashable]] = []
-        self.paths: list[Path] = []
+        self.paths: list[TreePath] = []
         self.has_traced = False
 
-    def held(self, tree: object, path: Path) -> Branch | None:
+    def held(self, tree: object, path: TreePath) -> Branch | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
         node = branch_of_arrays(tree, path) if path else branch(tree)
         if node is None:
@@ -134,7 +134,7 @@ class _TreeLeaves:
                 )
         return node[0], entries
 
-    def leaf(self, path: Path, item: Value) -> Json:
+    def leaf(self, path: TreePath, item: Value) -> Json:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""
         if type(item) is not DTensor:
             if is_traced(item):
@@ -143,7 +143,7 @@ class _TreeLeaves:
                 item = unwrapped(item)
         layout: object = self._layouts
         if self._rules is not None:
-            by = path[0] if len(path) == 1 and type(path[0]) is not Index else name_of(path)
+            by = path[0] if len(path) == 1 and type(path[0]) is not ListIndex else name_of(path)
             value = untraced(item)
             layout = self._rules.layout_for(by, value.ndim if isinstance(value, DTensor) else np.ndim(value))
         elif not isinstance(layout, Layout):
@@ -159,7 +159,7 @@ class _TreeLeaves:
         return ["array", number]
 
 
-def _at(tree: Value, path: Path) -> Value:
+def _at(tree: Value, path: TreePath) -> Value:
     """Return what a tree of layouts or results has at *path*. A layout, or None, is for all that is below it."""
     for number, key in enumerate(path):
         if tree is None or isinstance(tree, Layout):
@@ -176,18 +176,18 @@ def _at(tree: Value, path: Path) -> Value:
     return tree
 
 
-def _label(path: Path) -> Hashable:
+def _label(path: TreePath) -> Hashable:
     """Return what messages call the tensor at *path*."""
     return path[0] if len(path) == 1 else ".".join(map(str, path))
 
 
-def _shared_key(path: Path) -> Hashable:
+def _shared_key(path: TreePath) -> Hashable:
     """Return *path* as all ranks have it, by which they notice that they have another order.
 
     It is None in a flat list, and where a key is an object that differs from rank to rank.
     """
     if len(path) == 1:
-        return None if type(path[0]) is Index else _shared(path[0])
+        return None if type(path[0]) is ListIndex else _shared(path[0])
     keys = [_shared(key) for key in path]
     return None if None in keys else ".".join(map(str, keys))
 
@@ -217,7 +217,7 @@ def _shared(key: Hashable) -> Hashable:
 def _moved_together(
     one: RelayoutOne,
     jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]],
-    paths: Sequence[Path],
+    paths: Sequence[TreePath],
     limit: int | None,
     name: str | None,
 ) -> list[DTensor]:
@@ -253,7 +253,7 @@ def _moved_together(
     return [moved[number] for number in range(len(jobs))]
 
 
-def _of_tensor(error: Exception, path: Path) -> Exception:
+def _of_tensor(error: Exception, path: TreePath) -> Exception:
     """Return *error* with the name of the array that it is about."""
     return type(error)(f"tensor {_label(path)!r}: {error}") if isinstance(error, LayoutError | DTypeError) else error
 

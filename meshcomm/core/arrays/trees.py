@@ -16,7 +16,7 @@ from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
 
-Path: TypeAlias = tuple[Hashable, ...]
+TreePath: TypeAlias = tuple[Hashable, ...]
 """The keys and indices that lead to a leaf."""
 
 Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
@@ -26,7 +26,7 @@ DEEPEST = 100
 """Levels of a tree: a deeper one has a circle, or is an attack."""
 
 
-class Index(int):
+class ListIndex(int):
     """The index of an item in a list or tuple."""
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class KeyTypeError(LayoutError, TypeError):
     """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
 
 
-def branch(tree: object, path: Path = ()) -> Branch | None:
+def branch(tree: object, path: TreePath = ()) -> Branch | None:
     """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
 
     >>> kind, held = branch([5, 6])
@@ -59,7 +59,7 @@ def branch(tree: object, path: Path = ()) -> Branch | None:
     return container(opened(tree))
 
 
-def branch_of_arrays(tree: object, path: Path = ()) -> Branch | None:
+def branch_of_arrays(tree: object, path: TreePath = ()) -> Branch | None:
     """Return what `branch` does, except that a list of numbers is a leaf."""
     return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else branch(tree, path)
 
@@ -88,18 +88,18 @@ def container(tree: object) -> Branch | None:
     if isinstance(tree, Mapping):
         return "dict", tree.items()
     if isinstance(tree, list | tuple):
-        return "list" if isinstance(tree, list) else "tuple", zip(map(Index, count()), tree, strict=False)
+        return "list" if isinstance(tree, list) else "tuple", zip(map(ListIndex, count()), tree, strict=False)
     return None
 
 
-def name_of(path: Path, separator: str = ".") -> str:
+def name_of(path: TreePath, separator: str = ".") -> str:
     """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
 
-    >>> name_of(("blocks", Index(0), "kernel"))
+    >>> name_of(("blocks", ListIndex(0), "kernel"))
     'blocks.0.kernel'
     """
     for number, key in enumerate(path):
-        if not isinstance(key, str | Index):
+        if not isinstance(key, str | ListIndex):
             below = separator.join(map(str, path[:number]))
             raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
     return separator.join(map(str, path))
@@ -107,9 +107,9 @@ def name_of(path: Path, separator: str = ".") -> str:
 
 def node_of(
     tree: object,
-    leaf: Callable[[Path, object], Json],
-    branch_of: Callable[[object, Path], Branch | None] = branch,
-    path: Path = (),
+    leaf: Callable[[TreePath, object], Json],
+    branch_of: Callable[[object, TreePath], Branch | None] = branch,
+    path: TreePath = (),
 ) -> Json:
     """Return the node of *tree*.
 
