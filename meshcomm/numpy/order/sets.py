@@ -37,7 +37,7 @@ from meshcomm.numpy.order.samplesort import InOrder, in_order
 from meshcomm.numpy.order.searching import as_replicated, isin
 from meshcomm.numpy.shapes.shaping import regrouped
 
-Operand: TypeAlias = DTensor | ArrayLike
+SetOperand: TypeAlias = DTensor | ArrayLike
 
 _INDEX = np.dtype(np.intp)
 
@@ -248,7 +248,7 @@ def _line(x: Value) -> Value:
     return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
 
 
-def _operands(name: str, *operands: Operand) -> list[Value]:
+def _operands(name: str, *operands: SetOperand) -> list[Value]:
     """Return the operands, with one axis each. Collective over the mesh."""
     unwrapped_operands = [unwrapped(x) for x in operands]
     return [_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
@@ -262,7 +262,7 @@ def _distinct(x: Value, index: bool = False) -> Value:
 
 
 @implements(np.union1d, partly=True)
-def union1d(ar1: Operand, ar2: Operand) -> DTensor:
+def union1d(ar1: SetOperand, ar2: SetOperand) -> DTensor:
     """Return the elements that are in one of two tensors or arrays, as numpy.union1d. Collective over the mesh.
 
     >>> import numpy as np, meshcomm as mc
@@ -279,7 +279,7 @@ def union1d(ar1: Operand, ar2: Operand) -> DTensor:
 
 @implements(np.intersect1d, partly=True)
 def intersect1d(
-    ar1: Operand, ar2: Operand, assume_unique: bool = False, return_indices: bool = False
+    ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False, return_indices: bool = False
 ) -> DTensor | tuple[DTensor, ...]:
     """Return the elements that are in both of two tensors or arrays, as numpy.intersect1d. Collective over the mesh.
 
@@ -320,7 +320,7 @@ def intersect1d(
 
 
 @implements(np.setdiff1d, partly=True)
-def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+def setdiff1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> DTensor:
     """Return the elements of *ar1* that are not in *ar2*, as numpy.setdiff1d. Collective over the mesh.
 
     With *assume_unique* they stay in their order.
@@ -341,7 +341,7 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
 
 
 @implements(np.setxor1d, partly=True)
-def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+def setxor1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> DTensor:
     """Return the elements that are in just one of two, as numpy.setxor1d. Collective over the mesh.
 
     Parameters are those of `intersect1d`.
@@ -368,7 +368,7 @@ def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor
 
 
 @implements(np.ediff1d, partly=True)
-def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | None = None) -> DTensor:
+def ediff1d(ary: SetOperand, to_end: SetOperand | None = None, to_begin: SetOperand | None = None) -> DTensor:
     """Return the differences of neighbours among all elements, as numpy.ediff1d. Collective over the mesh.
 
     Parameters
