@@ -24,7 +24,7 @@ from meshcomm.core.transport.shared_reads import SharedRead
 
 R = TypeVar("R")
 
-Begun: TypeAlias = tuple[Pending | None, Team | None]
+BegunExchange: TypeAlias = tuple[Pending | None, Team | None]
 """What a request waits for, and the ranks that do; None and None for what is complete."""
 
 
@@ -102,7 +102,7 @@ class Exchange:
 class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
-    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[Begun], R]) -> R:
+    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[BegunExchange], R]) -> R:
         """Begin to exchange, and return the *request* for it. Collective over the ranks.
 
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.

@@ -154,7 +154,7 @@ def _complete_at_once(move: Move) -> Start:
     return start
 
 
-class _Planned:
+class _BatchedPlan:
     """What an exchange of several tensors needs to know of a plan of one step."""
 
     def __init__(self, plan: Plan, location: Location) -> None:
@@ -169,7 +169,7 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
 
     Each plan has one step, and all of them exchange among the same ranks.
     """
-    once = {id(plan): _Planned(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
+    once = {id(plan): _BatchedPlan(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
     planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
     tensors = [x.tensor for x in planned]
     sizes, shapes = [x.size for x in planned], [x.shape for x in planned]
