@@ -146,14 +146,14 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
     return None if not tensor._has_block else function(tensor._block, *(other._block for other in others))
 
 
-def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
+def map_into(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
     """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
 
     Collective for a view whose elements had to move: they go home.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
-    >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
+    >>> map_into(lambda block: np.negative(block, out=block), t).local.tolist()
     [-1, -1]
     """
     refresh(others)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of, in_pieces
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.blocks.rules import (
     ADVICE,
     NUMBERS,
@@ -246,7 +246,7 @@ def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting
         np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)  # or NumPy's error
         if result is not target:
             moved = relaid(result, target.layout.axes, name)
-            changed(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
+            map_into(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
 
 
 def written(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:

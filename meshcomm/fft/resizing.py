@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, filled, mapped
+from meshcomm.blocks.make import filled, map_into, mapped
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
@@ -356,7 +356,7 @@ class _Resizer:
                 if start <= index < stop:
                     block[span(block.ndim, grids.axis, index - start, index - start + 1)] *= weight
 
-        changed(weigh, tensor)
+        map_into(weigh, tensor)
 
 
 def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:

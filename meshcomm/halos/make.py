@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
@@ -119,7 +119,7 @@ def ghosted(tensor: DTensor, pattern: HaloPattern) -> Array | None:
 def gathered(block: Array, pattern: HaloPattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
     ghosts = Halo(_linear(pattern, block.dtype), pattern.layout.mesh.rank)
-    changed(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
+    map_into(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, filled
+from meshcomm.blocks.make import filled, map_into
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
@@ -110,4 +110,4 @@ def stored(result: DTensor, output: Output) -> DTensor:
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
     moved = result if result.layout == output.layout else relayout(result, output.layout)
-    return changed(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)
+    return map_into(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)

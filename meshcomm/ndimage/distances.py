@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, filled, indices_along, mapped
+from meshcomm.blocks.make import filled, indices_along, map_into, mapped
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
@@ -262,7 +262,7 @@ def distance_transform_cdt(
         step = partial(_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
         steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
     steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
-    changed(lambda block: np.putmask(block, block >= beyond, -1), steps)
+    map_into(lambda block: np.putmask(block, block >= beyond, -1), steps)
     return _results(steps, None, into, wanted)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
@@ -273,11 +273,11 @@ def summed(
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
         part = derivative(axis, FilterEdges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
         if squares:
-            changed(lambda block: np.multiply(block, block, out=block), part)
-        total = part if total is None else changed(lambda block, more: np.add(block, more, out=block), total, part)
+            map_into(lambda block: np.multiply(block, block, out=block), part)
+        total = part if total is None else map_into(lambda block, more: np.add(block, more, out=block), total, part)
     assert total is not None
     if squares:
-        changed(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
+        map_into(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
     return stored(total, output)
 
 

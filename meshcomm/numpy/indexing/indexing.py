@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of
-from meshcomm.blocks.make import changed, cut, mapped, on_blocks
+from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
@@ -469,6 +469,6 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
     rows, chosen = masks.in_rows(tensor, mask)
     picked = masks.picked(rows, chosen, mask.ndim)
     _assign(picked, parsed_index(Ellipsis, picked.shape), value)
-    changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
+    map_into(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:
         _copy_to(tensor, rows)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import parsed_index
 from meshcomm.core.memory.copies import opaque
@@ -21,4 +21,4 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
         return
     region = getitem(result, where)
     moved = relaid(piece, region.layout.axes, name, result.mesh)
-    changed(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
+    map_into(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
