@@ -90,7 +90,7 @@ def mapping(
     return Call(OnBlocks(function, spec, guarded=guarded, writes=writes), (tensor, *others))
 
 
-def filled(
+def map_to_new(
     function: Callable[..., object],
     tensor: DTensor,
     *others: DTensor,
@@ -108,7 +108,7 @@ def filled(
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
-    >>> filled(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
+    >>> map_to_new(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
     [0.25, 0.25]
     """
     where, lengths = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
@@ -129,7 +129,7 @@ def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
     def join(new: Array, real: Array, imaginary: Array) -> None:
         new.real, new.imag = real, imaginary
 
-    return filled(join, *components, dtype=dtype)
+    return map_to_new(join, *components, dtype=dtype)
 
 
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.make import filled, map_into
+from meshcomm.blocks.make import map_into, map_to_new
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
@@ -99,7 +99,7 @@ def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a copy of *tensor* with this dtype."""
     with np.errstate(all="ignore"):
-        return filled(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
+        return map_to_new(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
 
 
 def stored(result: DTensor, output: Output) -> DTensor:

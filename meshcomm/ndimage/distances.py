@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import filled, indices_along, map_into, mapped
+from meshcomm.blocks.make import indices_along, map_into, map_to_new, mapped
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
@@ -148,7 +148,7 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
             part = slice(start, start + limit)
             _lines(flat[:, part], [indices[part] for indices in lines], scales)
 
-    return filled(along_lines, whole)
+    return map_to_new(along_lines, whole)
 
 
 def _lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:

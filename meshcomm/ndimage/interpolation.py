@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import complex_of, filled, mapped, on_blocks
+from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
 from meshcomm.blocks.regions import read
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
@@ -59,7 +59,7 @@ def _along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> D
     refuse_cyclic(tensor)
     whole = whole_along(tensor, (axis,), "spline_filter1d")
     filter = scipy_ndimage().spline_filter1d
-    return filled(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
+    return map_to_new(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
 
 
 def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:

@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from meshcomm.blocks.make import filled, indices_along
+from meshcomm.blocks.make import indices_along, map_to_new
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
@@ -35,7 +35,7 @@ def _multiplied(name: str, input: TensorLike, argument: Value, n: int, axis: int
         with np.errstate(all="ignore"):
             new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
-    return stored(filled(multiply, tensor, dtype=dtype), output)
+    return stored(map_to_new(multiply, tensor, dtype=dtype), output)
 
 
 def _angles(ones: Array, size: float, n: int) -> Array:
