@@ -30,7 +30,7 @@ from meshcomm.core.arrays.trees import (
     node_of,
     rebuilt,
 )
-from meshcomm.core.arrays.views import at_once, filled
+from meshcomm.core.arrays.views import at_once, copy_block_into
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -287,7 +287,7 @@ def _move_batches(
 def _result(job: RelayoutJob, block: Array | None) -> DTensor:
     tensor, layout, out, _ = job
     if out is not None:
-        return filled(out, block)
+        return copy_block_into(out, block)
     if layout.match_axis is not None:
         layout = layout.matched(tensor.layout)
     return DTensor(block, layout, tensor.shape, tensor.dtype)

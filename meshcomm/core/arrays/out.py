@@ -11,7 +11,7 @@ from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import filled, refusal
+from meshcomm.core.arrays.views import copy_block_into, refusal
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
@@ -45,7 +45,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     check_out(out, tensor, tensor.layout)
     if out._has_block and not out._block.flags.writeable:
         raise LayoutError(READ_ONLY)
-    return filled(out, tensor._block)
+    return copy_block_into(out, tensor._block)
 
 
 @lru_cache(1024)

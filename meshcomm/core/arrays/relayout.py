@@ -15,7 +15,7 @@ from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.core.arrays.out import distributed, wrong_out
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
-from meshcomm.core.arrays.views import at_once, filled, in_memory_order
+from meshcomm.core.arrays.views import at_once, copy_block_into, in_memory_order
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -186,7 +186,7 @@ def relayout(
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
     block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
     if out is not None:
-        return filled(out, block)
+        return copy_block_into(out, block)
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
@@ -308,4 +308,4 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     into = None if out is None or wrong is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
     block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, into), error=wrong)
-    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else filled(out, block)
+    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else copy_block_into(out, block)
