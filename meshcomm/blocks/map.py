@@ -249,7 +249,7 @@ def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting
             map_into(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
 
 
-def written(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
+def with_out(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
     """Return *result*, or *out* with it in it, if there is an *out*. Collective if that is in another layout.
 
     *out* is a tensor, or a tuple with one. *name* is the operation, *casting* NumPy's rule for the conversion.

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.map import deciding, elementwise, written
+from meshcomm.blocks.map import deciding, elementwise, with_out
 from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
@@ -220,7 +220,7 @@ def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dic
     if method == "outer":
         return outer(ufunc, *inputs, **options)
     out = options.pop("out", None)
-    return written(f"numpy.{ufunc.__name__}.{method}", out, _METHODS[method](ufunc, *inputs, **options), "unsafe")
+    return with_out(f"numpy.{ufunc.__name__}.{method}", out, _METHODS[method](ufunc, *inputs, **options), "unsafe")
 
 
 # -- NumPy's reductions, of chosen elements ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.assemble import assembling_if_thin, joined
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import cut, mapping
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
@@ -212,7 +212,7 @@ def _like_numpy(name: str, join: Function) -> Function:
         casting: str = "same_kind",
     ) -> object:
         result = join(arrays, axis, dtype=dtype, casting=casting)
-        return result if out is None else written(f"numpy.{name}", out, completed(result))
+        return result if out is None else with_out(f"numpy.{name}", out, completed(result))
 
     return joined
 
