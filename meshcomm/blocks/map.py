@@ -118,7 +118,7 @@ class _ElementwiseRun(NamedTuple):
         if self.device is not None:
             local = self._computed(blocks, [target._block for target in targets])
         if out:
-            store(self.name, out, targets)
+            copy_into(self.name, out, targets)
             return out
         pairs = zip(local, self.dtypes, strict=True)
         return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in pairs)
@@ -237,7 +237,7 @@ def _several(results: object) -> tuple[ArrayLike, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
+def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
     """Write *results* into the blocks of *out*. Collective if they are in other layouts.
 
     *name* is the operation, *casting* NumPy's rule for the conversion: its ``TypeError`` if that does not allow it.
@@ -262,5 +262,5 @@ def with_out(name: str, out: object, result: DTensor, casting: Casting = "same_k
     if target.shape != result.shape:
         raise ShapeError(f"{name}: out has shape {target.shape}, but the result has {result.shape}")
     check_writable(f"{name}: out=", target)
-    store(name, [target], [result], casting)
+    copy_into(name, [target], [result], casting)
     return target

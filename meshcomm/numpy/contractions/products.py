@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
 from meshcomm.blocks.make import make, on_device
-from meshcomm.blocks.map import store, with_out
+from meshcomm.blocks.map import copy_into, with_out
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, quote
@@ -126,7 +126,7 @@ def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) 
     }
     target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
     call = contracting(f"numpy.{name}", subscripts, operands, layout=target.layout)
-    store(f"numpy.{name}", (target,), [completed(call)])
+    copy_into(f"numpy.{name}", (target,), [completed(call)])
     return target
 
 
