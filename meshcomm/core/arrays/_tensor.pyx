@@ -345,9 +345,9 @@ cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
     begun = watch.count
     result = _with_views(way, tensor, a, b, c, d)
     if _rows is not None and watch.count != begun:
-        _rows.note(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
+        _rows.note_call(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
     if _has_rows and (way == _by_operator or way == _by_ufunc):
-        _rows.wrote(c if way == _by_operator else d.get("out"))
+        _rows.note_written(c if way == _by_operator else d.get("out"))
     return result
 
 
@@ -364,10 +364,10 @@ cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
     if are_seen() or watch.any_closed:
         return NotImplemented
     if way == _by_operator:
-        return _rows.called((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
+        return _rows.run_on_copies((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
     if way == _by_ufunc or way == _by_function:
-        return _rows.called(a, b, c, d)
-    return _rows.called(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
+        return _rows.run_on_copies(a, b, c, d)
+    return _rows.run_on_copies(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
 
 
 cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):
@@ -447,7 +447,7 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
     if _by_recipe(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
         _run_call(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
     if _has_rows:
-        _rows.written(tensor, index, value)
+        _rows.note_written(tensor, index, value)
 
 
 cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):

@@ -45,15 +45,15 @@ _INDEX = np.dtype(np.intp)
 class _UniqueRequest(NamedTuple):
     """What to return besides the distinct elements, and whether NaN is equal to NaN."""
 
-    indices: bool = False
-    inverse: bool = False
-    counts: bool = False
+    return_index: bool = False
+    return_inverse: bool = False
+    return_counts: bool = False
     equal_nan: bool = True
 
     def of(self, array: Array, axis: int | None = None) -> list[Array]:
         """Return what NumPy makes of an array."""
         ask: Function = np.unique  # whose overloads know no options of any value
-        result: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
+        result: Value = ask(array, *self[:3], axis, equal_nan=self.equal_nan)
         return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -108,25 +108,25 @@ def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _names(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
-    indexed = wanted.indices or wanted.inverse
+    indexed = wanted.return_index or wanted.return_inverse
     ordered = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
-    specs = tensor.layout.specs_text
-    text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs}"
+    options = ", ".join(f"{option}={value}" for option, value in wanted._asdict().items())
+    text = f"{name}({options}) of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
-        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
+        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.return_inverse else (0,)
         inverse = ranks.together(lambda: new_block(block_shape, _INDEX))
         runs = _runs(ranks, ordered.values, wanted.equal_nan)
-        if wanted.inverse:
+        if wanted.return_inverse:
             _number(ranks, tensor, ordered, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.counts)], tensor.mesh), (sum(runs.counts),)
     blocks = [ordered.values._block[runs.first]]
-    if wanted.indices and ordered.indices is not None:
+    if wanted.return_index and ordered.indices is not None:
         blocks.append(ordered.indices._block[runs.first])
-    if wanted.counts:
+    if wanted.return_counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [make(block, layout, shape, block.dtype) for block in blocks]
-    if wanted.inverse:
-        results.insert(1 + wanted.indices, make(inverse, tensor.layout, tensor.shape, _INDEX))
+    if wanted.return_inverse:
+        results.insert(1 + wanted.return_index, make(inverse, tensor.layout, tensor.shape, _INDEX))
     return results
 
 
@@ -135,8 +135,8 @@ def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     blocks = wanted.of(tensor._block)
     line = Layout([_names(tensor)], tensor.mesh)
     results = [make(block, line, block.shape, block.dtype) for block in blocks]
-    number = 1 + wanted.indices
-    if wanted.inverse and blocks[number].ndim == tensor.ndim:
+    number = 1 + wanted.return_index
+    if wanted.return_inverse and blocks[number].ndim == tensor.ndim:
         results[number] = make(blocks[number], tensor.layout, tensor.shape, _INDEX)
     return results
 
@@ -257,7 +257,7 @@ def _operands(name: str, *operands: SetOperand) -> list[Value]:
 def _distinct(x: Value, index: bool = False) -> Value:
     if isinstance(x, DTensor):
         return unique(x, index)
-    results = _UniqueRequest(indices=index).of(x)
+    results = _UniqueRequest(return_index=index).of(x)
     return results if index else results[0]
 
 
