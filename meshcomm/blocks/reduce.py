@@ -265,7 +265,7 @@ def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -
     return compute
 
 
-def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
+def axis_argument(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
     """Return *axes* as NumPy's functions take them fastest: None if they are all."""
     return None if len(axes) == ndim else axes
 

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.map import deciding, elementwise, with_out
-from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
+from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.blocks.small import gathered
@@ -82,7 +82,7 @@ def reduce(
         neutral = np.asarray(initial if ufunc.identity is None else ufunc.identity)
         wide = tensor if tensor.dtype.kind == kind.kind or kind.kind == "b" else tensor.astype(kind)
         tensor = chosen(mask, wide, neutral.astype(wide.dtype))
-    over = axis_of(axes, tensor.ndim)
+    over = axis_argument(axes, tensor.ndim)
 
     # Universal functions take the type of a date, but no dtype with its unit.
     def made(block: Array) -> Array:
@@ -113,7 +113,7 @@ def _kind_of_reduced(
     """Return the dtype of a reduction; NumPy's error if there is none, on all ranks."""
     small = np.ones([min(n, 1) for n in tensor.shape], tensor.dtype)
     chosen_ones = {} if mask is None else {"where": np.ones((1,) * np.ndim(mask), mask.dtype)}
-    sample: Array = ufunc.reduce(small, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones)
+    sample: Array = ufunc.reduce(small, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)
     return np.asarray(sample).dtype
 
 
@@ -126,7 +126,7 @@ def _reduced_whole(
     chosen_ones = {} if mask is None else {"where": aligned_blocks(name, [mask], whole.shape, whole.layout)[0]}
 
     def made(block: Array) -> Array:
-        return ufunc.reduce(block, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
+        return ufunc.reduce(block, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
 
     return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 

@@ -12,7 +12,7 @@ from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import (
     Partial,
     Reduction,
-    axis_of,
+    axis_argument,
     reducing,
     run_partial,
     unchanged,
@@ -100,7 +100,7 @@ def reducing_by(
     if needs_elements and 0 in tensor.shape:
         refuse_empty(function.__name__, tensor, axis)
     kind = result_dtype(function, [tensor.dtype], tensor.ndim, None if dtype is None else np.dtype(dtype))
-    over, options = axis_of(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
+    over, options = axis_argument(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
     ufunc = _UFUNCS.get(function)
     by: Callable[..., object] = function if ufunc is None else ufunc.reduce
 
@@ -166,7 +166,7 @@ def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduct
     kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count, total = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+    over, count, total = axis_argument(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
 
     def finish(sums: Array) -> Array:
         if not count:
