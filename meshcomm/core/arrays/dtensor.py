@@ -17,7 +17,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
 from meshcomm.core.arrays._storage import count_write, refresh, send_home
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
-from meshcomm.core.arrays.conditions import called
+from meshcomm.core.arrays.conditions import call_protocol
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
@@ -351,7 +351,7 @@ _INSTEAD_OF_SETTING = {
     "dtype": "t.astype(dtype) makes a new one",
 }
 
-set_kind(DTensor, called, location_in)
+set_kind(DTensor, call_protocol, location_in)
 scripted.set_kind(DTensor)
 
 
