@@ -30,7 +30,7 @@ def untraced(x: T) -> T:
     return x
 
 
-def opened(x: T) -> T:
+def open_traced(x: T) -> T:
     """Return a list, tuple or dict that autograd follows as one of values that it follows; anything else as it is."""
     values: object = untraced(x)
     container: Value = x

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
-from meshcomm.core._tracing import Value, is_traced, opened, traced, untraced
+from meshcomm.core._tracing import Value, is_traced, open_traced, traced, untraced
 from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
@@ -196,7 +196,7 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
     if isinstance(layout, Plan):
         return _by_plan(layout, tensor, out)
     if not isinstance(tensor, DTensor):
-        tensor = opened(tensor)
+        tensor = open_traced(tensor)
         if are_many(tensor, layout):
             return relayout_many(relayout, tensor, layout, out, limit=limit, name=name)
     if not isinstance(layout, Layout):

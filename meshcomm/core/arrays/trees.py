@@ -11,7 +11,7 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._foreign import is_foreign
-from meshcomm.core._tracing import is_traced, opened, untraced
+from meshcomm.core._tracing import is_traced, open_traced, untraced
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
@@ -56,7 +56,7 @@ def branch(tree: object, path: TreePath = ()) -> Branch | None:
         raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
     if holds_variables(tree):
         return "dict", tree.named_variables()
-    return container(opened(tree))
+    return container(open_traced(tree))
 
 
 def branch_of_arrays(tree: object, path: TreePath = ()) -> Branch | None:
