@@ -57,7 +57,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
         raise
 
 
-def check_writable(path: Path) -> None:
+def check_can_create(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for the name *path*."""
     path = resolved(path.parent) / path.name
     new = aside(path)

@@ -11,7 +11,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
-from meshcomm.core._files import check_writable, replacing
+from meshcomm.core._files import check_can_create, replacing
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import hosts, simulate
 from meshcomm.core.ranks.recording import Span
@@ -173,7 +173,7 @@ def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, m
 def test_errors_name_the_file_that_the_user_gave(tmp_path):
     path = tmp_path / "t.json"
     with pytest.raises(FileNotFoundError) as caught:
-        check_writable(tmp_path / "nowhere" / "t.json")
+        check_can_create(tmp_path / "nowhere" / "t.json")
     assert str(caught.value).endswith(f"'{tmp_path}/nowhere/t.json'")
     with pytest.raises(OSError, match="No space left") as caught, replacing(path):
         raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, which knows no name

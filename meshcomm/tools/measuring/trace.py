@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshcomm.core._arguments import as_path
-from meshcomm.core._files import check_writable, replacing
+from meshcomm.core._files import check_can_create, replacing
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.recorder import Arrival
@@ -76,7 +76,7 @@ class Trace:
             try:
                 self._events = Events(self._limit)
                 if team.rank == 0:
-                    check_writable(self.path)
+                    check_can_create(self.path)
             except Exception as problem:
                 error = problem
             agree(team, "the begin of a trace", error)
