@@ -88,7 +88,7 @@ def dtype_asked(output: Output) -> Value:
     return output.dtype if isinstance(output, DTensor) else output
 
 
-def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
+def output_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
     """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
     one = (1,) * tensor.ndim
     target = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output

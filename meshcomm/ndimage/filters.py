@@ -16,7 +16,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
 from meshcomm.ndimage.axes import FilterEdges, per_axis, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, result_dtype, stored
+from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -34,7 +34,7 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **argum
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, run = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     is_probed = name not in UNPROBED
-    dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
+    dtype = output_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
     lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
     if len(lengths) != len(along):

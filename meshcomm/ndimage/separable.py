@@ -16,7 +16,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, result_dtype, stored
+from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -232,7 +232,7 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -
     if not steps:
         asked = dtype_asked(output)
         return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
-    dtype = result_dtype(tensor, steps[0].run, output)
+    dtype = output_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)
     return stored(tensor, output)
