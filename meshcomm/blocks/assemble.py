@@ -85,12 +85,12 @@ def _assembled(
         pieces = [piece for _, _, piece in edges.pieces(tensors, name, device)]
         if compute is not None:
             return compute(pieces, layout.block_numbers(device)[axis])
-        return joined(pieces, axis, dtype) if pieces else new_block(layout.block_shape(shape, device), dtype)
+        return join_blocks(pieces, axis, dtype) if pieces else new_block(layout.block_shape(shape, device), dtype)
 
     return DTensor(on_device(layout.mesh, block), layout, shape, dtype)
 
 
-def joined(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
+def join_blocks(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
     """Return blocks of this *dtype* joined along *axis*, bit for bit, in its byte order."""
     shape = list(blocks[0].shape)
     shape[axis] = sum(block.shape[axis] for block in blocks)

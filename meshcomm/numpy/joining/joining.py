@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.assemble import assembling_if_thin, joined
+from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import cut, mapping
 from meshcomm.blocks.map import with_out
@@ -93,7 +93,7 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
         shape = (*first.shape[:new], len(alike), *first.shape[new:])
 
         def stacked(*blocks: Array) -> Array:
-            return joined([np.expand_dims(block, new) for block in blocks], new, dtype)
+            return join_blocks([np.expand_dims(block, new) for block in blocks], new, dtype)
 
         if dtype == first.dtype:
             return mapping(stacked, *alike, layout=Layout(axes, first.mesh), shape=shape)
@@ -164,7 +164,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
         else distribute(piece.astype(dtype, copy=False), layout)
         for piece in arrays
     ]
-    return mapping(lambda *blocks: joined(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
+    return mapping(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:

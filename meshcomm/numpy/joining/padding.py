@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import assembling, joined
+from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
@@ -193,8 +193,10 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
             arrays = list[Array]()
             while sum(array.shape[axis] for array in arrays) < stop - start:
                 arrays.append(next(rest))
-            parts += arrays if at is None or not arrays else [taken(joined(arrays, axis, dtype), at - start, axis)]
-        return joined(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
+            parts += (
+                arrays if at is None or not arrays else [taken(join_blocks(arrays, axis, dtype), at - start, axis)]
+            )
+        return join_blocks(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
 
     wanted = tuple(tuple((0, *interval) for interval in needed(number)) for number in range(cut.blocks))
     result: DTensor = assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()
