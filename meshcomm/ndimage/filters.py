@@ -15,7 +15,7 @@ from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.ndimage.axes import FilterEdges, per_axis, spread
+from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
 from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
@@ -41,7 +41,7 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **argum
         raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
     widths = widths_along(name, along, tensor.ndim, lengths, origins)
     if not isinstance(mode, str):
-        mode = spread(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
+        mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
     is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):

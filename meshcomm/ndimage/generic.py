@@ -19,7 +19,7 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
-from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
 from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
@@ -198,7 +198,7 @@ def vectorized_filter(
     ends = {"mode": mode, "cval": cval, "origin": origin}
     sizes = size if footprint is None else np.shape(shape["footprint"])
     sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(along), "size")
-    lengths = spread([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
+    lengths = spread_over_axes([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)
@@ -210,7 +210,7 @@ def vectorized_filter(
 
     if mode == "valid":
         return stored(_valid(tensor, lengths, valid, dtype, call), output)
-    origins = spread(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
+    origins = spread_over_axes(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
     widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
     boundaries = FilterEdges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)

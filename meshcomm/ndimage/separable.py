@@ -15,7 +15,7 @@ from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
 from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
@@ -30,7 +30,7 @@ class _AxisFilter:
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
-        widths = spread([self._width], [self._axis], tensor.ndim, (0, 0))
+        widths = spread_over_axes([self._width], [self._axis], tensor.ndim, (0, 0))
         return windowed(tensor, widths, self._edges, self.run, dtype)
 
 
@@ -329,7 +329,7 @@ def _of_gaussian(
     tensor, squares = input_tensor(name, input), name == "gaussian_gradient_magnitude"
     sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
-        sigmas = spread(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
+        sigmas = spread_over_axes(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
     def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
