@@ -17,7 +17,7 @@ from meshcomm.core.transport.choose import exchange, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 
 
-def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
+def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     """Return the elements of *tensor* in the box that *find* returns. Collective if it is sharded.
 
     A function of `mapped` may call it: ranks outside of the mesh have no part. Ranks may read different boxes, which

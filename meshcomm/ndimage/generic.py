@@ -9,7 +9,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.regions import read
+from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
@@ -232,7 +232,7 @@ def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], d
         )
 
     def windows(block: Array) -> Array:
-        elements = read(tensor, find, call)
+        elements = read_box(tensor, find, call)
         return run(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
 
     return mapped(windows, tensor, layout=layout, shape=shape, dtype=dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
-from meshcomm.blocks.regions import read
+from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
@@ -204,7 +204,7 @@ class _SplineCall:
             return tuple(spans[axis] if axis in spans else box[axis] for axis in range(tensor.ndim))
 
         def values(block: Array) -> Array:
-            array, box = read(tensor, find, self._text), layout.block_box(shape)
+            array, box = read_box(tensor, find, self._text), layout.block_box(shape)
             result = new_block(box_shape(box), dtype)
             if result.size:
                 where = box, axes, coordinates, padding
