@@ -79,7 +79,7 @@ def mapping(
 ) -> Call:
     """Return the call that makes what `mapped` does: its *function* depends on the blocks only.
 
-    *guarded* says that NumPy's warnings in it need to be told that the line is that of the program, *writes* how it
+    *guarded* says that NumPy's warnings in it need the line of the program, *writes* how it
     waits: see `OnBlocks`.
     """
     spec = TensorSpec(

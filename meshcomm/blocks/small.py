@@ -15,9 +15,9 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
-from meshcomm.core.arrays.create import from_local, told_by_root
+from meshcomm.core.arrays.create import broadcast_from_root, from_local
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
-from meshcomm.core.arrays.short import told_counts
+from meshcomm.core.arrays.short import gathered_counts
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -83,7 +83,7 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     """
     with collective(operation, mesh) as location:
         check_root(root, mesh)
-        return None if location is None else told_by_root(root, look, call, mesh, location)
+        return None if location is None else broadcast_from_root(root, look, call, mesh, location)
 
 
 def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
@@ -132,7 +132,7 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
         assert location is not None
         if layout.num_shards(0) == 1:
             return 0, count
-        counts = told_counts(location.team, call, count)
+        counts = gathered_counts(location.team, call, count)
         of_blocks = {
             layout.block_numbers(device)[0]: counts[location.team.ranks.index(rank)]
             for device, rank in enumerate(mesh.ranks)

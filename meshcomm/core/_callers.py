@@ -108,7 +108,7 @@ class NumericalWarnings:
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
-_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+_WARNINGS, _LOGGED = NumericalWarnings(), frozenset({"call", "log"})
 """What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
@@ -129,7 +129,7 @@ def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: d
     if before is not None and outside is before[1]:  # within a guarded call
         return function(*args, **kwargs)
     handling = np.geterr()
-    if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+    if "warn" not in handling.values() or not _LOGGED.isdisjoint(handling.values()):
         return function(*args, **kwargs)
     logged: dict[str, Any] = {name: "log" for name, how in handling.items() if how == "warn"}
     with np.errstate(call=_WARNINGS, **logged):

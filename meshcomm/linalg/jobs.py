@@ -278,7 +278,7 @@ class ScalapackJob:
     def all_gathered(self, value: object) -> list[Any]:
         """Return the *value* of each rank; JSON can hold it. Collective over the team."""
         with self.rank_session.later("scalapack"):
-            return self.rank_session.told(value)
+            return self.rank_session.gathered(value)
 
 
 class _Workspace(NamedTuple):

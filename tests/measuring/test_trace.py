@@ -154,7 +154,7 @@ def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     assert (tmp_path / "t.json.rank-1.json").exists()
 
 
-def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
+def test_a_trace_without_a_with_statement_is_reported_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trace, "_not_entered", {})
 
     def program(rank):

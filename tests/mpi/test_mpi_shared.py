@@ -146,7 +146,7 @@ def test_ranks_outside_of_an_exchange(opens):
 
 
 def test_no_free_space(opens, monkeypatch):
-    """A rank whose pool is full uses ordinary memory for its new block; what cannot be exchanged is told."""
+    """A rank whose pool is full uses ordinary memory for its new block; what cannot be exchanged is an error."""
     opened = opens()
     if opened is None:
         return

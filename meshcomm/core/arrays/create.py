@@ -427,7 +427,7 @@ def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, location
         _check_ndim(layout, local.shape)
         return local
 
-    local, shapes = _told_shapes(checked, layout.sharding_specs, layout.mesh, location)
+    local, shapes = _gathered_shapes(checked, layout.sharding_specs, layout.mesh, location)
     return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
@@ -449,13 +449,13 @@ def _from_cuts(
             raise ShapeError(
                 'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
             )
-        local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, location)
+        local, shapes = _gathered_shapes(checked, None if specs is None else ["cuts", *specs], mesh, location)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)
         return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
-def _told_shapes(
+def _gathered_shapes(
     block: Callable[[], Array], specs: object, mesh: Mesh, location: Location
 ) -> tuple[Array, list[tuple[int, ...]]]:
     """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
@@ -515,7 +515,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root
 
     call = f"distribute from device {root} in {layout.specs_text} on {location_text(mesh)}"
     with exchanging(team):
-        lengths, text = told_by_root(root, described, call, mesh, location)
+        lengths, text = broadcast_from_root(root, described, call, mesh, location)
         shape = tuple(lengths)
 
         def new_blocks() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
@@ -540,7 +540,7 @@ def plain_text(array: Array) -> str:
     return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
 
 
-def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, location: Location) -> Json:
+def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, location: Location) -> Json:
     """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
 
     What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.

@@ -71,7 +71,7 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, siz
     return messages
 
 
-def told_counts(team: Team, call: str, count: int) -> list[int]:
+def gathered_counts(team: Team, call: str, count: int) -> list[int]:
     """Return the *count* of each rank of *team*, in the order of its ranks. Collective.
 
     *call* is what the ranks compare.

@@ -249,7 +249,7 @@ def _tell_error(why: str = "") -> None:
         if not details and (where := stacks.of_program()):
             details = f"  This rank is at {where}"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
-        host_signals.note_told()
+        host_signals.note_reported()
 
 
 _HINT = (

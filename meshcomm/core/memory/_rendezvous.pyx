@@ -54,7 +54,7 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     writes these lines again. A peer that waits finds `failed` (acquire) and then done_r.epoch < e, and fails as
 #     well. If r failed only after (5), the peer reads done_r.epoch == e, as this was stored before `failed`, and
 #     finishes epoch e: nothing is missing. Peers may still copy from and to the blocks of r, so r keeps them, and
-#     its lines, until it is told that all ranks have left the exchange, else until the process ends.
+#     its lines, until it hears that all ranks have left the exchange, else until the process ends.
 #
 # (F) A later rendezvous may use the lines again, with old numbers in them. No number in r's lines is above the clock
 #     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which

@@ -11,7 +11,7 @@ Before the exchange a rank either sorts its block (`_sorted_first`), and merges 
 stable sort, which knows runs. Or it only brings its block into the order of the splitters (`_split`), which is faster
 where NumPy sorts with vector instructions, but loses the order of equal elements.
 
-The counts depend on the data. Each rank is told how many bytes it gets before it receives them, and allocates them.
+The counts depend on the data. Each rank learns how many bytes it gets before it receives them, and allocates them.
 Blocks come out a few elements longer or shorter than those of the usual cut. So a rank allocates the elements of both,
 and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
 """
@@ -335,7 +335,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
     owners = np.searchsorted(starts, indices, side="right") - 1
 
-    def told(block: Array) -> Array:
+    def checked(block: Array) -> Array:
         with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks:
             mine = indices[owners == ranks.position] - starts[ranks.position]
             texts = ranks.everyones(ranks.together(lambda: block[mine].tobytes()))
@@ -344,4 +344,4 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
             elements[owners == number] = np.frombuffer(text, ordered.dtype)
         return elements
 
-    return on_blocks(told, ordered)
+    return on_blocks(checked, ordered)

@@ -99,7 +99,7 @@ class Trace:
         if error is None:
             self._merge()
             return
-        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
+        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it learns why.
         with contextlib.suppress(Exception):
             self._write_alone()
         if not isinstance(error, Exception):
