@@ -1,7 +1,7 @@
 """A function of all elements up to each one: devices scan their blocks, and then what the blocks add up to.
 
 One small exchange gives each device what all blocks before its own come to. So the order of summation is that within
-a block, and then that of the blocks. An axis that is dealt round (`Cyclic`) is relaid to consecutive blocks over the
+a block, and then that of the blocks. A `Cyclic` axis is relaid to consecutive blocks over the
 same mesh dimensions, and the result back.
 """
 

@@ -247,7 +247,7 @@ def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
     names = tuple(layout.axes[axis])
     if not names:
         return ()
-    starts = layout.cut(axis, n).undealt.all_starts()
+    starts = layout.cut(axis, n).consecutive.all_starts()
     return Cuts(names, [*(min(n, (start + side // 2) // side * side) for start in starts[:-1]), n])
 
 

@@ -7,7 +7,7 @@ from meshcomm.core.memory.copies import opaque
 
 
 def cut_out(array: Array, box: Box) -> Array:
-    """Return what a device with this *box* holds of *array*: a view, unless an axis is dealt round.
+    """Return what a device with this *box* holds of *array*: a view, unless an axis is cyclic.
 
     >>> import numpy as np
     >>> cut_out(np.arange(8), ((2, 4),)), cut_out(np.arange(8), (Runs(2, 4, 2, 4),))

@@ -431,7 +431,7 @@ class NumpyMethods(TypedTensor):
     def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Self:
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 
-        It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
+        It is a copy, and this Collective over the mesh, if one of the axes is cyclic.
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))

@@ -287,7 +287,7 @@ class IndexGrid:
         return self._aligned(index, -(-n // -(-n // width)))
 
     def _aligned(self, index: str, width: int) -> int:
-        """Return a length of panels, at most *width*, with which they begin where blocks that are dealt round do."""
+        """Return a length of panels, at most *width*, with which they begin where cyclic blocks do."""
         specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
         blocks = {spec.block for spec in specs if spec is not None}
         common = 1

@@ -52,7 +52,7 @@ def kept_diagonal(
 ) -> Diagonal | None:
     """Return the diagonal of an array of *shape* in *layout* on *device*; None if elements must move.
 
-    They must if one of the axes is dealt round.
+    They must if one of the axes is cyclic.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     """Return the diagonals of matrices along the last axis: a view that cannot be written to.
 
     Each element stays on its device, in `Cuts` over the mesh dimensions of both axes. The result is a copy, and this
-    Collective, if one of the axes has blocks dealt round.
+    Collective, if one of the axes is cyclic.
 
     Parameters
     ----------

@@ -152,4 +152,4 @@ def _where(spec: TensorSpec) -> _ElementOwners | None:
     if spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
         return None
     cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-    return _ElementOwners(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None
+    return _ElementOwners(spec, [cut.consecutive for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None

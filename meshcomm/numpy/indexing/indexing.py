@@ -305,7 +305,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
         _copy_to(_taken(tensor, region), value, name)
         return None
-    # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
+    # Cyclic blocks, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     stretches = [item for item in region if isinstance(item, AxisSlice)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
     around = _taken(tensor, tuple(outer for outer, _ in both))

@@ -238,7 +238,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
         cuts = of_rows(name, index, mesh, names)
         spec, length = cuts.layout.axes[0], cuts.shape[0]
     else:
-        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).undealt
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).consecutive
         spec, length = names, ends[-1]
         if cut.blocks > 1:
             spec = Cuts(names, [ends[start] for start in cut.all_starts()])

@@ -238,7 +238,7 @@ def _as_column(x: Any) -> object:
 @implements(np.array_split)
 def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return slices of the tensor along *axis*: so many, or between these indices. Each one has its elements where
-    they are; a slice of blocks dealt round may have to move.
+    they are; a slice of cyclic blocks may have to move.
     """
     tensor = as_tensor("array_split", ary)
     axis = normalised_axis(axis, tensor.ndim)

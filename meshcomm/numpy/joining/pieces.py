@@ -17,7 +17,7 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
     Only those move that are on other devices. *name* is the operation.
     """
     if kept_slice(result.layout, result.shape, parsed_index(where, result.shape), result.mesh.rank) is None:
-        setitem(result, where, piece)  # from within a block that is dealt round: there is no layout for it
+        setitem(result, where, piece)  # from within a cyclic block: there is no layout for it
         return
     region = getitem(result, where)
     moved = relaid(piece, region.layout.axes, name, result.mesh)

@@ -50,7 +50,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
         return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
-    # If the last of the blocks dealt round is shorter, it would be the first.
+    # If the last of the cyclic blocks is shorter, it would be the first.
     plain = tensor.layout.usual_cut(a for a in cut if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain.axes, "flip")
     specs = list(source.layout.axes)
@@ -158,7 +158,7 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:
 def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
-    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
+    ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
     assembled = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
     if assembled is not None:
         return assembled

@@ -96,7 +96,7 @@ def _widened(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tup
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor of longer blocks, which also have so many elements behind them, if there are. Collective."""
     n, layout = tensor.shape[axis], tensor.layout
-    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
+    ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
     longer = [(start, min(stop + more, n) if start < stop else stop) for start, stop in ends]
     sizes = [stop - start for start, stop in longer]
     layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), sizes=sizes))

@@ -113,7 +113,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
             return _Sort(ranks, tensor.size).run(block.reshape(-1), _flat_indices(tensor) if indexed else None, stable)
 
     usual = Layout([names], mesh)
-    even = np.diff(usual.cut(0, tensor.size).undealt.all_starts()).tolist()
+    even = np.diff(usual.cut(0, tensor.size).consecutive.all_starts()).tolist()
     blocks, lengths = on_blocks(ordered, tensor) or ([None, None], even)
     result = usual if lengths == even else Layout([Cuts(names, sizes=lengths)], mesh)
     values = make(blocks[0], result, (tensor.size,), tensor.dtype)
@@ -332,7 +332,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
     layout = ordered.layout
     call = f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}"
-    starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
+    starts = np.array(layout.cut(0, ordered.size).consecutive.all_starts()[:-1])
     owners = np.searchsorted(starts, indices, side="right") - 1
 
     def checked(block: Array) -> Array:

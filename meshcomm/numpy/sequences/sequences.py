@@ -145,7 +145,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
 def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> Call:
     """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
-    cut = layout.cut(axis, n).undealt
+    cut = layout.cut(axis, n).consecutive
     sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), kind)
     with np.errstate(all="ignore"):
         dtype = np.gradient(sample, step, axis=axis, edge_order=edge_order).dtype
