@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.views import marked, offset_of, outline
+from meshcomm.blocks.views import abstract_array, marked, offset_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
@@ -37,7 +37,7 @@ def moved_from(
     ----------
     tensor: what NumPy's view is a view of
     copied: the elements
-    of: the `outline` of NumPy's view
+    of: the `abstract_array` of NumPy's view
     fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
     send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
     """
@@ -69,7 +69,7 @@ def is_moved(tensor: DTensor) -> bool:
 
 
 def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
-    """Return whether *view*, whose elements had to move, is what *of* is the `outline` of, made of *tensor*."""
+    """Return whether *view*, whose elements had to move, is the view of *tensor* whose `abstract_array` is *of*."""
     source = view._storage.source
     if source is None or source.base._storage is not tensor._storage or view._view is None:
         return False
@@ -180,7 +180,7 @@ class _FlatView(NamedTuple):
     @classmethod
     def of(cls, base: DTensor, where: _ViewRegion) -> "_FlatView | None":
         size, itemsize = prod(where.shape), base.dtype.itemsize
-        if where.begin % itemsize or not outline(base).flags.c_contiguous:
+        if where.begin % itemsize or not abstract_array(base).flags.c_contiguous:
             return None
         step = itemsize
         for n, stride in zip(reversed(where.shape), reversed(where.strides), strict=True):

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.moved import moved_from
-from meshcomm.blocks.views import outline, viewed
+from meshcomm.blocks.views import abstract_array, viewed
 from meshcomm.core._arguments import integer
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -123,12 +123,12 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)
-    return _viewed(tensor, rows, columns, offset, np.diagonal(outline(tensor), offset, rows, columns))
+    return _viewed(tensor, rows, columns, offset, np.diagonal(abstract_array(tensor), offset, rows, columns))
 
 
 def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
     """Return the main diagonals along the last axis, as numpy.einsum makes them: a view that can be written to."""
-    return _viewed(tensor, *axes, 0, _writeable(outline(tensor), *axes))
+    return _viewed(tensor, *axes, 0, _writeable(abstract_array(tensor), *axes))
 
 
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:

@@ -11,7 +11,7 @@ from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.small import everywhere, is_passing
-from meshcomm.blocks.views import outline, viewing
+from meshcomm.blocks.views import abstract_array, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
@@ -46,7 +46,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     if not cut:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
-    of = np.flip(outline(tensor), axes)
+    of = np.flip(abstract_array(tensor), axes)
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
         return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
