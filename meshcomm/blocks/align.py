@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import cut, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import everywhere, is_passing, together
+from meshcomm.blocks.small import is_passing, to_all, together
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
@@ -137,7 +137,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
             if not checks_every_call():  # which compares replicas
                 return cut_by(layout, tensor)
         elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
-            whole = everywhere(tensor, operation)
+            whole = to_all(tensor, operation)
             return whole if not any(axes) else cut_by(layout, whole)
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))

@@ -158,7 +158,7 @@ def is_short(tensor: DTensor) -> bool:
     return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 
 
-def everywhere(tensor: DTensor, name: str) -> DTensor:
+def to_all(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
     with collective(name, tensor.mesh) as location:

@@ -1,9 +1,9 @@
 """Views: tensors that share memory with another one where NumPy's arrays do. Nothing moves, and nothing is compared.
 
 NumPy itself says what a view is. The `abstract_array` of a tensor is an array that has the shape, the dtype and the
-strides of NumPy's global array, and no memory. What a function makes of it has those of NumPy's result: also whether it
-may be written to. So all ranks find alike what the blocks do not tell, since an axis of which a rank has one element,
-or none, fits every shape.
+strides of NumPy's global array, and no memory. What a function makes of it has those of NumPy's result: also whether
+it may be written to. So all ranks find alike what the blocks do not tell, since an axis of which a rank has one
+element, or none, fits every shape.
 
 **An abstract array must never be read, printed or copied:** its elements are not there. So only functions that always
 return views take one, and an index begins with an ellipsis, or it would take an element.

@@ -51,7 +51,7 @@ LEAVES = """
 DIFFERENT_TESTS = """
     from meshcomm.core.failures.launchers import launched
 
-    def test_everywhere(comm):
+    def test_on_all_ranks(comm):
         pass
 
     if launched()[0] == 1:

@@ -187,8 +187,8 @@ class ThreadCommunicator(Communicator):
 
     def allgatherv(self, send, receive):
         self.calls.append("allgatherv")
-        everywhere = [len(send)] * self.size, [0] * self.size
-        self._start("allgatherv", (send, *everywhere), receive, collective=True).wait()
+        sides = [len(send)] * self.size, [0] * self.size
+        self._start("allgatherv", (send, *sides), receive, collective=True).wait()
 
     def _gathered(self, value):
         for peer in range(self.size):

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.blocks.small import is_passing, to_all
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
@@ -64,7 +64,7 @@ def product_of_one_device(a: object, b: object) -> Call | None:
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
     mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
-    shares = everywhere(
+    shares = to_all(
         make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), np.result_type(a.dtype)),
         "numpy.matmul",
     )

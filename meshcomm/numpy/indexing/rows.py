@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshcomm.blocks.small import everywhere, is_short
+from meshcomm.blocks.small import is_short, to_all
 from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING
@@ -112,7 +112,7 @@ def _whole(x: Value, copy: Pages | None) -> Value:
     """Return all elements of an operand, as NumPy's array. Collective for a row of which there is no copy."""
     if copy is not None:
         return _row(x, copy).view(np.ndarray)
-    return everywhere(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
+    return to_all(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
 
 
 def _is_new(function: Value, method: str | None) -> bool:

@@ -10,7 +10,7 @@ from meshcomm.blocks.assemble import assembling_if_thin
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
-from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.blocks.small import is_passing, to_all
 from meshcomm.blocks.views import abstract_array, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
@@ -48,7 +48,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
     of = np.flip(abstract_array(tensor), axes)
     if is_passing(tensor):
-        whole = everywhere(tensor, "flip")
+        whole = to_all(tensor, "flip")
         return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
     # If the last of the cyclic blocks is shorter, it would be the first.
     plain = tensor.layout.usual_cut(a for a in cut if _flipped_spec(tensor, a) is None)
