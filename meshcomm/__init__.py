@@ -11,9 +11,9 @@ from importlib import import_module as _import_module
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
-    from meshcomm.core.failures.launchers import told_by_first
+    from meshcomm.core.failures.launchers import reported_by_first
 
-    raise told_by_first(
+    raise reported_by_first(
         ImportError(
             f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python "
             'in another directory to use the installed package, or build it here: pip install -e ".[mpich]"'

@@ -25,7 +25,7 @@ cdef class _Regions:
 
 cdef class _Views:
     cdef Py_buffer *views
-    cdef Py_ssize_t held
+    cdef Py_ssize_t filled
     cdef char **pointers
     cdef void *many
     cdef Py_buffer few_views[FEW]

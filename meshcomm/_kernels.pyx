@@ -113,8 +113,8 @@ cdef class _Regions:
 
     cdef _Views hold(self, buffers, bint writable):
         """Return the memory of *buffers*. Raise ``ValueError`` if a size differs from that given at construction."""
-        cdef _Views held = _Views(self.count)
-        cdef Py_buffer *view = held.views
+        cdef _Views views = _Views(self.count)
+        cdef Py_buffer *view = views.views
         cdef int flags = PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE
         cdef Py_ssize_t i
         if len(buffers) != self.count:
@@ -124,18 +124,18 @@ cdef class _Regions:
             )
         for i in range(self.count):
             buffer = buffers[i]
-            held.pointers[i] = NULL
+            views.pointers[i] = NULL
             if buffer is None and not self.used[i]:
                 continue
-            PyObject_GetBuffer(buffer, view + held.held, flags)
-            held.held += 1
-            held.pointers[i] = <char *> view[held.held - 1].buf
-            if view[held.held - 1].len != self.sizes[i]:
+            PyObject_GetBuffer(buffer, view + views.filled, flags)
+            views.filled += 1
+            views.pointers[i] = <char *> view[views.filled - 1].buf
+            if view[views.filled - 1].len != self.sizes[i]:
                 raise ValueError(
-                    f"the buffer of {self.name} {i} has {view[held.held - 1].len} bytes: the boxes were checked "
+                    f"the buffer of {self.name} {i} has {view[views.filled - 1].len} bytes: the boxes were checked "
                     f"against {self.sizes[i]}"
                 )
-        return held
+        return views
 
 
 @cython.freelist(4)
@@ -152,7 +152,7 @@ cdef class _Views:
 
     def __dealloc__(self):
         cdef Py_ssize_t i
-        for i in range(self.held):
+        for i in range(self.filled):
             PyBuffer_Release(self.views + i)
         PyMem_Free(self.many)
 
@@ -302,7 +302,7 @@ def find_rows(
     >>> regions.tolist(), row_numbers.tolist()
     ([7, 8, 8], [0, 1, 1])
     """
-    cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, found
+    cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, wrong_index
     if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == row_numbers.shape[0] == count):
         raise ValueError("there must be a boundary at each end of each block, and a region and a row for each index")
     for b in range(blocks):
@@ -311,8 +311,8 @@ def find_rows(
     if not count:
         return -1
     with nogil:
-        found = rows_find(&indices[0], count, &boundaries[0], blocks, &owners[0], &regions[0], &row_numbers[0])
-    return found
+        wrong_index = rows_find(&indices[0], count, &boundaries[0], blocks, &owners[0], &regions[0], &row_numbers[0])
+    return wrong_index
 
 
 cdef class Packing:
@@ -557,13 +557,13 @@ cdef void *_allocate(size_t size) except NULL:
 
 cdef _Views _hold_buffer(buffer, Py_ssize_t size, bint writable):
     """Return the memory of *buffer*. Raise ``ValueError`` if it has fewer than *size* bytes."""
-    cdef _Views held = _Views(1)
-    cdef Py_buffer *view = held.views
+    cdef _Views views = _Views(1)
+    cdef Py_buffer *view = views.views
     PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-    held.held, held.pointers[0] = 1, <char *> view.buf
+    views.filled, views.pointers[0] = 1, <char *> view.buf
     if view.len < size:
         raise ValueError(f"the buffer has {view.len} bytes, but this round needs {size}")
-    return held
+    return views
 
 
 cdef int _check_round(Py_ssize_t number, Py_ssize_t rounds) except -1:

@@ -24,7 +24,7 @@ from xarray.core.utils import is_scalar, module_available  # type: ignore[attr-d
 from meshcomm.adapters.xarray_variables import is_of_ranks, module_of
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped
-from meshcomm.blocks.regions import read
+from meshcomm.blocks.regions import read_box
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
@@ -249,7 +249,7 @@ def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
 
     def beside(block: Array) -> Array:
         begin = tensor.layout.block_box(tensor.shape)[axis][0]
-        wide = read(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
+        wide = read_box(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
         if not block.size:
             return block.astype(dtype)
         before = begin - max(begin - reach, 0)

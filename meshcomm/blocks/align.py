@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import cut, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import everywhere, is_passing, together
+from meshcomm.blocks.small import is_passing, to_all, together
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
@@ -53,8 +53,8 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
 
 def note(array: Array, mesh: Mesh) -> None:
     """Let the next collective call compare what an array holds that all ranks pass."""
-    here = location_in(mesh)
-    if here is None or len(here.team.ranks) == 1:
+    location = location_in(mesh)
+    if location is None or len(location.team.ranks) == 1:
         return
     if array.dtype.names:  # what lies between the fields may differ
         for name in array.dtype.names:
@@ -65,7 +65,7 @@ def note(array: Array, mesh: Mesh) -> None:
     if checks_every_call():
         together("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
     else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
-        here.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
+        location.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
 
 def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
@@ -80,9 +80,9 @@ def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
 
     *name* is the operation.
     """
-    held = [unwrapped(x) for x in operands]
-    mesh = mesh_of(held)
-    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, held, mesh)]
+    arrays = [unwrapped(x) for x in operands]
+    mesh = mesh_of(arrays)
+    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, arrays, mesh)]
 
 
 def _described(operand: Operand) -> str:
@@ -137,7 +137,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
             if not checks_every_call():  # which compares replicas
                 return cut_by(layout, tensor)
         elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
-            whole = everywhere(tensor, operation)
+            whole = to_all(tensor, operation)
             return whole if not any(axes) else cut_by(layout, whole)
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.edges import Edges, Wanted, edges_between
+from meshcomm.blocks.edges import Edges, WantedIntervals, edges_between
 from meshcomm.blocks.make import on_device
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._recipes import Call, Recipe
@@ -28,7 +28,7 @@ def assembling(
     name: str,
     tensors: Sequence[DTensor],
     axis: int,
-    wanted: Wanted,
+    wanted: WantedIntervals,
     layout: Layout,
     *,
     shape: Shape,
@@ -65,7 +65,7 @@ def assembling(
 
 
 def assembling_if_thin(
-    name: str, tensors: Sequence[DTensor], axis: int, wanted: Wanted, layout: Layout, *, shape: Shape
+    name: str, tensors: Sequence[DTensor], axis: int, wanted: WantedIntervals, layout: Layout, *, shape: Shape
 ) -> Call | None:
     """Return what `assembling` does; None, on all ranks, if it cannot be, or if relayouts are the better way."""
     edges = None
@@ -85,12 +85,12 @@ def _assembled(
         pieces = [piece for _, _, piece in edges.pieces(tensors, name, device)]
         if compute is not None:
             return compute(pieces, layout.block_numbers(device)[axis])
-        return joined(pieces, axis, dtype) if pieces else new_block(layout.block_shape(shape, device), dtype)
+        return join_blocks(pieces, axis, dtype) if pieces else new_block(layout.block_shape(shape, device), dtype)
 
     return DTensor(on_device(layout.mesh, block), layout, shape, dtype)
 
 
-def joined(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
+def join_blocks(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
     """Return blocks of this *dtype* joined along *axis*, bit for bit, in its byte order."""
     shape = list(blocks[0].shape)
     shape[axis] = sum(block.shape[axis] for block in blocks)

@@ -43,20 +43,20 @@ from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport.choose import exchange
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 
-Piece: TypeAlias = tuple[int, int, Array]
+BlockPiece: TypeAlias = tuple[int, int, Array]
 """Where it is along the axis of a block, from and to, and its elements."""
 
-Index: TypeAlias = tuple[slice, ...]
+Slices: TypeAlias = tuple[slice, ...]
 
 Stretch: TypeAlias = tuple[int, int, int]
 """A stretch of an axis: of which tensor, from and to."""
 
-Wanted: TypeAlias = tuple[tuple[Stretch, ...], ...]
+WantedIntervals: TypeAlias = tuple[tuple[Stretch, ...], ...]
 """The stretches that each block wants, in their order, by the number of the block along the axis."""
 
 
-class _Own(NamedTuple):
-    """What the edges of one device are.
+class _EdgePlan(NamedTuple):
+    """The edges of one device.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ class _Own(NamedTuple):
     came: where each piece that came begins among the bytes that came, and its shape
     """
 
-    sends: tuple[tuple[int, Index], ...]
-    pieces: tuple[tuple[int, int, int, Index | None], ...]
+    sends: tuple[tuple[int, Slices], ...]
+    pieces: tuple[tuple[int, int, int, Slices | None], ...]
     came: tuple[tuple[int, Shape], ...]
 
 
@@ -84,7 +84,7 @@ class Edges:
     wanted: by each block
     """
 
-    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> None:
+    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:
         self.axis, self.specs, self.layout, self.wanted = axis, specs, layout, wanted
         self._value = axis, layout, wanted, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
         self._hash = hash(self._value)
@@ -95,10 +95,10 @@ class Edges:
         self.messages = Counter[tuple[int, int]]()
         """How many elements along the axis each pair of blocks exchanges, by the numbers of sender and receiver."""
         for number in range(len(wanted)):
-            for _, start, stop, owner in self._found(number):
+            for _, start, stop, owner in self._intervals(number):
                 if owner != number:
                     self.messages[owner, number] += stop - start
-        self._own: dict[int, _Own] = {}
+        self._plans: dict[int, _EdgePlan] = {}
 
     def __hash__(self) -> int:
         return self._hash
@@ -118,7 +118,7 @@ class Edges:
         return prod(spec.layout.cut(a, n).longest for a, n in enumerate(spec.shape) if a != self.axis)
 
     @property
-    def most(self) -> int:
+    def max_elements(self) -> int:
         """How many elements a rank sends at most, or receives."""
         sent, received = Counter[int](), Counter[int]()
         for (owner, receiver), count in self.messages.items():
@@ -129,10 +129,10 @@ class Edges:
     @property
     def are_thin(self) -> bool:
         """Whether relayouts are no better: little moves, or half of what blocks want at most."""
-        total = sum(stop - start for each in self.wanted for _, start, stop in each)
-        return 2 * self.moved <= total or self.most * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
+        total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
+        return 2 * self.moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
-    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
+    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
@@ -140,7 +140,7 @@ class Edges:
         """Return what `taken` does; what stays may be expressions that wait, if that of *tensor* does."""
         return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
 
-    def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[Piece]:
+    def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[BlockPiece]:
         """Return what the block of *device* wants, in pieces along the axis. Collective if something moves.
 
         *name* is the operation, *device* that of this rank. An empty block has no pieces.
@@ -148,15 +148,15 @@ class Edges:
         return self._pieces([tensor._block for tensor in tensors], name, device)
 
     def _pieces(self, blocks: Sequence[Value], name: str, device: int) -> list[tuple[int, int, Value]]:
-        own = self._own.get(device) or self._of(device)
-        came, begins = NOTHING, iter(own.came)
+        plan = self._plans.get(device) or self._plan_for(device)
+        came, begins = NOTHING, iter(plan.came)
         if self.messages:
             mesh, call = self.layout.mesh, (name, self)
-            found = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(own, blocks),))
-            assert found is not None
-            came = found
+            received = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(plan, blocks),))
+            assert received is not None
+            came = received
         dtype, pieces = self.specs[0].dtype, list[tuple[int, int, Value]]()
-        for start, stop, which, at in own.pieces:
+        for start, stop, which, at in plan.pieces:
             if at is None:
                 begin, shape = next(begins)
                 pieces.append((start, stop, np.ndarray(shape, dtype, came, begin)))
@@ -164,13 +164,13 @@ class Edges:
                 pieces.append((start, stop, _part(blocks[which], at)))
         return pieces
 
-    def _sent(self, own: _Own, blocks: Sequence[Value]) -> Bytes:
-        some = [array_of(_part(blocks[which], at)) for which, at in own.sends]
-        if len(some) < 2:
-            return as_bytes(contiguous(some[0])) if some else NOTHING
-        return np.concatenate([as_bytes(contiguous(each)) for each in some])  # of elements it would give native ones
+    def _sent(self, plan: _EdgePlan, blocks: Sequence[Value]) -> Bytes:
+        parts = [array_of(_part(blocks[which], at)) for which, at in plan.sends]
+        if len(parts) < 2:
+            return as_bytes(contiguous(parts[0])) if parts else NOTHING
+        return np.concatenate([as_bytes(contiguous(part)) for part in parts])  # of elements it would give native ones
 
-    def _found(self, number: int) -> Iterator[tuple[int, int, int, int]]:
+    def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
         """Return the stretches that a block wants, cut where other blocks begin, and the numbers of their owners."""
         for which, start, stop in self.wanted[number]:
             starts = self._starts[which]
@@ -180,13 +180,13 @@ class Edges:
                 yield which, start, end, owner
                 start = end
 
-    def _of(self, device: int) -> _Own:
+    def _plan_for(self, device: int) -> _EdgePlan:
         """Return what the edges of a *device* are."""
         axis, number, spec = self.axis, self.layout.block_numbers(device)[self.axis], self.specs[0]
         before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
         row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
-        def within(which: int, start: int, stop: int) -> Index:
+        def within(which: int, start: int, stop: int) -> Slices:
             starts = self._starts[which]
             first = 0 if starts is None else starts[number]
             return (*before, slice(start - first, stop - first))
@@ -194,8 +194,8 @@ class Edges:
         senders = sorted(owner for owner, receiver in self.messages if receiver == number)
         lengths = [self.messages[owner, number] for owner in senders]
         filled = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
-        pieces, came, at = list[tuple[int, int, int, Index | None]](), list[tuple[int, Shape]](), 0
-        for which, start, stop, owner in self._found(number):
+        pieces, came, at = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
+        for which, start, stop, owner in self._intervals(number):
             end = at + stop - start
             if owner == number:
                 pieces.append((at, end, which, within(which, start, stop)))
@@ -208,19 +208,19 @@ class Edges:
         sends = [
             (which, within(which, start, stop))
             for receiver in receivers
-            for which, start, stop, owner in self._found(receiver)
+            for which, start, stop, owner in self._intervals(receiver)
             if owner == number
         ]
-        own = self._own[device] = _Own(tuple(sends), tuple(pieces), tuple(came))
-        return own
+        plan = self._plans[device] = _EdgePlan(tuple(sends), tuple(pieces), tuple(came))
+        return plan
 
     def ends(self, device: int) -> list[int]:
         """Return where the pieces of a *device* begin and end."""
-        own = self._own.get(device) or self._of(device)
-        return [end for piece in own.pieces for end in piece[:2]]
+        plan = self._plans.get(device) or self._plan_for(device)
+        return [end for piece in plan.pieces for end in piece[:2]]
 
 
-def _part(block: Value, at: Index) -> Value:
+def _part(block: Value, at: Slices) -> Value:
     """Return what an index along the last of its axes takes of a block, or of an expression."""
     if isinstance(block, np.ndarray):
         return block[at]
@@ -249,7 +249,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
 
 
 @lru_cache(maxsize=1024)
-def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> Edges | None:
+def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> Edges | None:
     """Return what moves if blocks of *layout* want stretches of tensors; None if these are not as `Edges` says."""
     return Edges(specs, layout, axis, wanted) if _come_together(specs, layout, axis) else None
 
@@ -259,12 +259,12 @@ def _come_together(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bo
     names, first = tuple(layout.axes[axis]), specs[0]
     others = [a for a in range(layout.ndim) if a != axis]
     for spec in specs:
-        its, cut = spec.layout, spec.layout.cut(axis, spec.shape[axis])
-        if its.mesh is not layout.mesh or spec.dtype != first.dtype:
+        cut = spec.layout.cut(axis, spec.shape[axis])
+        if spec.layout.mesh is not layout.mesh or spec.dtype != first.dtype:
             return False
-        if cut.blocks > 1 and not (tuple(its.axes[axis]) == names and cut.is_consecutive):
+        if cut.blocks > 1 and not (tuple(spec.layout.axes[axis]) == names and cut.is_consecutive):
             return False
-        if any(its.axes[a] != layout.axes[a] or spec.shape[a] != first.shape[a] for a in others):
+        if any(spec.layout.axes[a] != layout.axes[a] or spec.shape[a] != first.shape[a] for a in others):
             return False
     return True
 
@@ -306,26 +306,26 @@ def _exchanged(messages: Sequence[_Message], itemsize: int, position: int) -> _M
     """Return the exchange of *messages*, which are in the order of their senders."""
 
     def source(of: int) -> Box:
-        its = [each for each in messages if each.sender == of]
-        return ((its[0].start, its[-1].stop) if its else (0, 0),)
+        sent = [message for message in messages if message.sender == of]
+        return ((sent[0].start, sent[-1].stop) if sent else (0, 0),)
 
     def target(of: int) -> Box:
-        return ((0, sum(each.stop - each.start for each in messages if each.receiver == of)),)
+        return ((0, sum(message.stop - message.start for message in messages if message.receiver == of)),)
 
-    def boxes(its: list[_Message], peers: list[int]) -> Boxes:
-        starts, stops = (np.array([[each[i]] for each in its], np.intp).reshape(-1, 1) for i in (2, 3))
-        return Boxes(np.array(peers, np.intp), np.arange(len(its), dtype=np.intp), starts, stops)
+    def boxes(chosen: list[_Message], peers: list[int]) -> Boxes:
+        starts, stops = (np.array([[message[i]] for message in chosen], np.intp).reshape(-1, 1) for i in (2, 3))
+        return Boxes(np.array(peers, np.intp), np.arange(len(chosen), dtype=np.intp), starts, stops)
 
     def sends(of: int) -> Boxes:
-        its = [each for each in messages if each.sender == of]
-        return boxes(its, [each.receiver for each in its])
+        sent = [message for message in messages if message.sender == of]
+        return boxes(sent, [message.receiver for message in sent])
 
     def receives(of: int) -> Boxes:
-        its = [each for each in messages if each.receiver == of]
-        return boxes(its, [each.sender for each in its])
+        received = [message for message in messages if message.receiver == of]
+        return boxes(received, [message.sender for message in received])
 
     return _Messages(
-        itemsize, position, source, target, sends, receives, at={each.start: each.at for each in messages}
+        itemsize, position, source, target, sends, receives, at={message.start: message.at for message in messages}
     )
 
 
@@ -340,23 +340,23 @@ def _text(name: str, edges: Edges) -> str:
     return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
 
 
-def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
+def _built(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Bytes]:
     """Return a function that sends the bytes of this rank, and returns those that come."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
     mesh, itemsize = layout.mesh, spec.dtype.itemsize
     names = sharding(mesh, layout.axes[axis])
-    group, position = group_along(here, mesh, names)
+    group, position = group_along(location, mesh, names)
     devices = [mesh.ranks.index(rank) for rank in group.members]
-    positions = {layout.block_numbers(device)[axis]: each for each, device in enumerate(devices)}
-    row = prod(without(spec.layout.block_shape(spec.shape, here.device), [axis]))
+    positions = {layout.block_numbers(device)[axis]: i for i, device in enumerate(devices)}
+    row = prod(without(spec.layout.block_shape(spec.shape, location.device), [axis]))
     messages, end, received = list[_Message](), 0, Counter[int]()
     for (owner, receiver), count in sorted(edges.messages.items()) if row * itemsize else ():
         start, end = end, end + count * row
         messages.append(_Message(positions[owner], positions[receiver], start, end, received[receiver]))
         received[receiver] += count * row
-    most = edges.most * itemsize
+    max_bytes = edges.max_elements * itemsize
     number = fingerprint(f"edges of {itemsize} bytes along {names}: {sorted(edges.messages.items())}")
-    terms = ExchangeSpec(number, most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
+    terms = ExchangeSpec(number, max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
     exchanged = _exchanged(messages, itemsize, position)
     operation, size = exchange(group, [exchanged], terms), exchanged.target_bytes(position)
 
@@ -366,11 +366,11 @@ def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
             came = new_bytes(size)
             operation.run([sent], [came])
         except BaseException as error:
-            leave_with(error, here.team)
+            leave_with(error, location.team)
             raise
         return came
 
-    return comparing_replicas(run, name, spec.shape, spec.layout, here)
+    return comparing_replicas(run, name, spec.shape, spec.layout, location)
 
 
 def _form(name: str, edges: Edges) -> Hashable:
@@ -390,7 +390,7 @@ _EXCHANGE = Collective[Bytes](_text, _built, form=_form)
 
 def in_pieces(
     function: Callable[..., object],
-    blocks: Sequence[Array | list[Piece] | object],
+    blocks: Sequence[Array | list[BlockPiece] | object],
     into: Array,
     axis: int,
     ends: list[int],
@@ -419,6 +419,6 @@ def _within(block: object, stretch: Interval, axis: int, ndim: int) -> object:
     return block[(slice(None),) * along + (slice(*stretch),)]
 
 
-def apart(pieces: list[Piece], target: Array) -> list[Piece]:
+def apart(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:
     """Return *pieces* that share no memory with *target*."""
     return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]

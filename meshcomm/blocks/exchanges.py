@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.session import Session
 from meshcomm.core._types import Array, Bytes, Names, Shape
-from meshcomm.core.arrays.compile import Held, prepare
+from meshcomm.core.arrays.compile import BoxOfDevice, prepare
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.plans.plan import Plan
@@ -24,7 +24,7 @@ from meshcomm.core.transport.shared_reads import SharedRead
 
 R = TypeVar("R")
 
-Begun: TypeAlias = tuple[Pending | None, Team | None]
+BegunExchange: TypeAlias = tuple[Pending | None, Team | None]
 """What a request waits for, and the ranks that do; None and None for what is complete."""
 
 
@@ -40,25 +40,25 @@ class Prepared(Generic[R]):
 
     def run(
         self,
-        here: Session,
+        call_session: Session,
         key: Hashable,
         subject: tuple[object, ...],
         arguments: tuple[object, ...],
         error: Exception | None = None,
     ) -> R:
-        """Run a call, and return what it returns. Collective over the ranks *here*.
+        """Run a call, and return what it returns. Collective over the ranks of *call_session*.
 
         Parameters
         ----------
-        here: the session
+        call_session: the session
         key: what tells this call from others, for this rank
         subject: what the call is about
         arguments: of the function that runs the call
         error: what this rank has found wrong, maybe alone. It takes part before it raises that
         """
-        run = self._calls.prepared(here.location.team, key, subject, here, error=error)
+        run = self._calls.prepared(call_session.location.team, key, subject, call_session, error=error)
         if error is not None:
-            here.join_and_raise(error, lambda: run(*arguments))
+            call_session.join_and_raise(error, lambda: run(*arguments))
         return run(*arguments)
 
 
@@ -67,7 +67,7 @@ class Exchange:
 
     Parameters
     ----------
-    here: the session that prepares it
+    call_session: the session that prepares it
     mesh, names: which ranks
     tensors: which boxes go from whom to whom
     call: what tells it from others, the same on all ranks
@@ -77,7 +77,7 @@ class Exchange:
 
     def __init__(
         self,
-        here: Session,
+        call_session: Session,
         mesh: Mesh,
         names: Names,
         tensors: Sequence[Exchanged],
@@ -86,7 +86,7 @@ class Exchange:
         most_bytes: int,
         one_memory: bool,
     ) -> None:
-        self._group, _ = group_along(here.location, mesh, names)
+        self._group, _ = group_along(call_session.location, mesh, names)
         self._tensors = tensors
         self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, one_memory=one_memory)
 
@@ -102,7 +102,7 @@ class Exchange:
 class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
-    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[Begun], R]) -> R:
+    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[BegunExchange], R]) -> R:
         """Begin to exchange, and return the *request* for it. Collective over the ranks.
 
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
@@ -118,17 +118,17 @@ Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given."""
 
 
-def move(here: Session, plan: Plan, order: Shape | None = None, held: Held | None = None) -> Move:
+def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box: BoxOfDevice | None = None) -> Move:
     """Return a function that makes the new block of this rank by *plan*. To call it is Collective.
 
     Parameters
     ----------
-    here: the session that prepares it
+    call_session: the session that prepares it
     plan: what moves
     order: which axis of the old block in memory each axis is, if they are in another order
-    held: for a device, the box of the block that it has, if that is larger than what the plan begins with
+    held_box: for a device, the box of the block that it has, if that is larger than what the plan begins with
     """
-    return prepare(plan, here.location, order, held)
+    return prepare(plan, call_session.location, order, held_box)
 
 
 class Lending:
@@ -136,14 +136,14 @@ class Lending:
 
     Parameters
     ----------
-    here: the session of these ranks
+    call_session: the session of these ranks
     mesh: theirs
     call: what tells it from others, the same on all ranks
     count: how many blocks each rank lends
     """
 
-    def __init__(self, here: Session, mesh: Mesh, call: str, count: int) -> None:
-        self._group = here.location.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
+    def __init__(self, call_session: Session, mesh: Mesh, call: str, count: int) -> None:
+        self._group = call_session.location.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
         self._call, self._count = call, count
         self._loan: SharedRead | None = None
         self._made_for: Rendezvous | None = None

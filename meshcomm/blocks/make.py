@@ -79,7 +79,7 @@ def mapping(
 ) -> Call:
     """Return the call that makes what `mapped` does: its *function* depends on the blocks only.
 
-    *guarded* says that NumPy's warnings in it need to be told that the line is that of the program, *writes* how it
+    *guarded* says that NumPy's warnings in it need the line of the program, *writes* how it
     waits: see `OnBlocks`.
     """
     spec = TensorSpec(
@@ -90,7 +90,7 @@ def mapping(
     return Call(OnBlocks(function, spec, guarded=guarded, writes=writes), (tensor, *others))
 
 
-def filled(
+def map_to_new(
     function: Callable[..., object],
     tensor: DTensor,
     *others: DTensor,
@@ -108,7 +108,7 @@ def filled(
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
-    >>> filled(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
+    >>> map_to_new(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
     [0.25, 0.25]
     """
     where, lengths = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
@@ -129,7 +129,7 @@ def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
     def join(new: Array, real: Array, imaginary: Array) -> None:
         new.real, new.imag = real, imaginary
 
-    return filled(join, *components, dtype=dtype)
+    return map_to_new(join, *components, dtype=dtype)
 
 
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
@@ -143,21 +143,21 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
     3
     """
     refresh([tensor, *others])
-    return None if not tensor._has_block else function(tensor._block, *(each._block for each in others))
+    return None if not tensor._has_block else function(tensor._block, *(other._block for other in others))
 
 
-def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
+def map_into(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
     """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
 
     Collective for a view whose elements had to move: they go home.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
-    >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
+    >>> map_into(lambda block: np.negative(block, out=block), t).local.tolist()
     [-1, -1]
     """
     refresh(others)
-    blocks = [each._block for each in others]
+    blocks = [other._block for other in others]
     about_to_write(tensor)
     if tensor._has_block:
         function(tensor._block, *blocks)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of, in_pieces
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.blocks.rules import (
     ADVICE,
     NUMBERS,
@@ -63,18 +63,18 @@ def deciding(
 
     Collective where it returns results, or an operand is a plain array. Arguments are those of `elementwise`.
     """
-    found = _alike(function, operands, out)
-    if found is not None:
-        return found
-    known = agree_on_plain(name, operands, mesh_of((*operands, *out)))
-    mapping = _decided(name, function, known, out)
+    call = _alike(function, operands, out)
+    if call is not None:
+        return call
+    agreed = agree_on_plain(name, operands, mesh_of((*operands, *out)))
+    mapping = _decided(name, function, agreed, out)
     if mapping.single and len(out) < 2 and not any(map(is_plain, operands)):
         return Call(Recipe(mapping.run_again), tuple(operands), out[0] if out else None)
-    results = mapping.run(known, out)
+    results = mapping.run(agreed, out)
     return results[0] if mapping.single else results
 
 
-class _Mapping(NamedTuple):
+class _ElementwiseRun(NamedTuple):
     """How calls of an elementwise function run: what its operands are relaid to, and what the results are.
 
     Parameters
@@ -107,7 +107,7 @@ class _Mapping(NamedTuple):
         if self.is_large and not out and may_wait() and self._can_wait(operands):
             return [self._waiting(operands)]
         # All are computed in the layout of the first one.
-        targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
+        targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
         blocks = [
             edges.taken(x, self.name, self.device)
             if edges is not None and isinstance(x, DTensor)
@@ -118,10 +118,10 @@ class _Mapping(NamedTuple):
         if self.device is not None:
             local = self._computed(blocks, [target._block for target in targets])
         if out:
-            store(self.name, out, targets)
+            copy_into(self.name, out, targets)
             return out
-        made = zip(local, self.dtypes, strict=True)
-        return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in made)
+        pairs = zip(local, self.dtypes, strict=True)
+        return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in pairs)
 
     def _can_wait(self, operands: Sequence[Operand]) -> bool:
         """Return whether the operands stay what they are until the result is computed."""
@@ -156,7 +156,7 @@ class _Mapping(NamedTuple):
         return result
 
     def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
-        edges = [each for each in self.edges if each is not None]
+        edges = [x for x in self.edges if x is not None]
         if edges:
             if targets:  # of which a piece may be written before another one is read
                 blocks = [apart(block, targets[0]) if isinstance(block, list) else block for block in blocks]
@@ -167,17 +167,17 @@ class _Mapping(NamedTuple):
         if targets:
             self.function(*blocks, out=tuple(targets))
             return [*targets]
-        return [np.asarray(each, order="C") for each in _several(self.function(*blocks))]
+        return [np.asarray(result, order="C") for result in _several(self.function(*blocks))]
 
 
 @lru_cache(maxsize=1024)
 def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], device: int) -> tuple[Shape, list[int]]:
     """Return the shape of a block, and where the pieces of operands begin and end in it, each end once."""
-    ends = {end for each in edges if each is not None for end in each.ends(device)}
+    ends = {end for x in edges if x is not None for end in x.ends(device)}
     return layout.block_shape(shape, device), sorted(ends)
 
 
-def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _Mapping:
+def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _ElementwiseRun:
     """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
     shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
@@ -185,21 +185,21 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
             raise ShapeError(f"{name}: out has shape {target.shape}, but the operands broadcast to {shape}")
     into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
-        made = function(*map(sample, operands), **into)
-    dtypes = tuple(as_dtype(np.asarray(each).dtype) for each in _several(made))
+        samples = function(*map(sample, operands), **into)
+    dtypes = tuple(as_dtype(np.asarray(x).dtype) for x in _several(samples))
     layout = out[0].layout if out else common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
     edges: list[Edges | None] = [None] * len(operands)
-    if isinstance(function, np.ufunc) and not isinstance(made, tuple):
+    if isinstance(function, np.ufunc) and not isinstance(samples, tuple):
         for i, x in enumerate(operands):
             if isinstance(x, DTensor) and x.shape == shape and x.mesh is layout.mesh and x.layout is not layout:
                 edges[i] = edges_of(x._spec, layout.axes)
-        if len({each.axis for each in edges if each is not None}) > 1:
+        if len({x.axis for x in edges if x is not None}) > 1:
             edges = [None] * len(operands)
-    single, device = not isinstance(made, tuple), layout.mesh.rank
+    single, device = not isinstance(samples, tuple), layout.mesh.rank
     waits = single and device is not None and isinstance(function, np.ufunc)
     kinds = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
     waits = waits and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), kinds)
-    return _Mapping(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
+    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 
 def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]) -> Call | Sequence[DTensor] | None:
@@ -229,15 +229,15 @@ def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor
     if out:
         function(*blocks, out=tuple([target._block for target in out]))
         return out
-    arrays = [np.asarray(each, order="C") for each in _several(function(*blocks))]
+    arrays = [np.asarray(block, order="C") for block in _several(function(*blocks))]
     return tuple(DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays)
 
 
-def _several(made: object) -> tuple[ArrayLike, ...]:
-    return made if isinstance(made, tuple) else (made,)
+def _several(results: object) -> tuple[ArrayLike, ...]:
+    return results if isinstance(results, tuple) else (results,)
 
 
-def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
+def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
     """Write *results* into the blocks of *out*. Collective if they are in other layouts.
 
     *name* is the operation, *casting* NumPy's rule for the conversion: its ``TypeError`` if that does not allow it.
@@ -246,10 +246,10 @@ def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting
         np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)  # or NumPy's error
         if result is not target:
             moved = relaid(result, target.layout.axes, name)
-            changed(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
+            map_into(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
 
 
-def written(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
+def with_out(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
     """Return *result*, or *out* with it in it, if there is an *out*. Collective if that is in another layout.
 
     *out* is a tensor, or a tuple with one. *name* is the operation, *casting* NumPy's rule for the conversion.
@@ -262,5 +262,5 @@ def written(name: str, out: object, result: DTensor, casting: Casting = "same_ki
     if target.shape != result.shape:
         raise ShapeError(f"{name}: out has shape {target.shape}, but the result has {result.shape}")
     check_writable(f"{name}: out=", target)
-    store(name, [target], [result], casting)
+    copy_into(name, [target], [result], casting)
     return target

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.views import marked, offset_of, outline
+from meshcomm.blocks.views import abstract_array, marked, offset_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
@@ -37,7 +37,7 @@ def moved_from(
     ----------
     tensor: what NumPy's view is a view of
     copied: the elements
-    of: the `outline` of NumPy's view
+    of: the `abstract_array` of NumPy's view
     fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
     send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
     """
@@ -46,7 +46,7 @@ def moved_from(
     base = tensor
     if fetch is None:
         base = _base_of(tensor)
-        where = _Where(begin - _begin(base), of.shape, of.strides, copied.layout)
+        where = _ViewRegion(begin - _begin(base), of.shape, of.strides, copied.layout)
         fetch, send = where.fetch, where.send
     first, end = np.lib.array_utils.byte_bounds(of)
     low, size = begin - (of.ctypes.data - first), end - first
@@ -69,7 +69,7 @@ def is_moved(tensor: DTensor) -> bool:
 
 
 def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
-    """Return whether *view*, whose elements had to move, is what *of* is the `outline` of, made of *tensor*."""
+    """Return whether *view*, whose elements had to move, is the view of *tensor* whose `abstract_array` is *of*."""
     source = view._storage.source
     if source is None or source.base._storage is not tensor._storage or view._view is None:
         return False
@@ -96,7 +96,7 @@ def _base_of(tensor: DTensor) -> DTensor:
     return base if base.dtype == tensor.dtype else tensor
 
 
-class _Where(NamedTuple):
+class _ViewRegion(NamedTuple):
     """Which elements of its base a view has.
 
     Parameters
@@ -120,11 +120,11 @@ class _Where(NamedTuple):
         """Write *values* to *base*. Collective over the mesh."""
         self._way(base).put(values)
 
-    def _way(self, base: DTensor) -> "_Slices | _Flat | _Listed":
-        return _Slices.of(base, self) or _Flat.of(base, self) or _Listed.of(base, self)
+    def _way(self, base: DTensor) -> "_SliceView | _FlatView | _ListedView":
+        return _SliceView.of(base, self) or _FlatView.of(base, self) or _ListedView.of(base, self)
 
 
-class _Slices(NamedTuple):
+class _SliceView(NamedTuple):
     """Elements that are a slice of the base, with its axes in another order."""
 
     base: DTensor
@@ -134,7 +134,7 @@ class _Slices(NamedTuple):
     shape: Shape
 
     @classmethod
-    def of(cls, base: DTensor, where: _Where) -> "_Slices | None":
+    def of(cls, base: DTensor, where: _ViewRegion) -> "_SliceView | None":
         steps = strides_of(base)
         starts = _digits(where.begin, base.shape, steps)
         if starts is None:
@@ -170,7 +170,7 @@ class _Slices(NamedTuple):
         self.base[self.items] = np.transpose(values.reshape(long), self.order)
 
 
-class _Flat(NamedTuple):
+class _FlatView(NamedTuple):
     """Elements that have one distance in the memory of a base in C order."""
 
     base: DTensor
@@ -178,9 +178,9 @@ class _Flat(NamedTuple):
     shape: Shape
 
     @classmethod
-    def of(cls, base: DTensor, where: _Where) -> "_Flat | None":
+    def of(cls, base: DTensor, where: _ViewRegion) -> "_FlatView | None":
         size, itemsize = prod(where.shape), base.dtype.itemsize
-        if where.begin % itemsize or not outline(base).flags.c_contiguous:
+        if where.begin % itemsize or not abstract_array(base).flags.c_contiguous:
             return None
         step = itemsize
         for n, stride in zip(reversed(where.shape), reversed(where.strides), strict=True):
@@ -209,20 +209,20 @@ class _Flat(NamedTuple):
             self.base.reshape(-1)[self.items] = values.reshape(-1)
 
 
-class _Listed(NamedTuple):
+class _ListedView(NamedTuple):
     """Elements of which each has its index in the base: diagonals, windows, slices of a reshaped array."""
 
     base: DTensor
     indices: tuple[DTensor, ...]
 
     @classmethod
-    def of(cls, base: DTensor, where: _Where) -> "_Listed":
+    def of(cls, base: DTensor, where: _ViewRegion) -> "_ListedView":
         steps = strides_of(base)
 
         def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
             def block(slices: tuple[slice, ...]) -> Array:
-                each = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
-                offsets: Array = np.asarray(reduce(np.add.outer, each, np.asarray(where.begin)), np.intp)
+                terms = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
+                offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(where.begin)), np.intp)
                 digits = _digits(offsets, base.shape, steps)
                 assert digits is not None
                 return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)

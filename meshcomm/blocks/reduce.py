@@ -83,10 +83,10 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
 
 def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
     """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
-    with collective(partial.text, tensor.mesh) as here:
-        assert here is not None
+    with collective(partial.text, tensor.mesh) as location:
+        assert location is not None
         block, text = tensor._block, _text(partial, tensor, layout, shape)
-        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))
+        share = agree_on(location.team, f"shares of {text}", lambda: partial.compute(block))
     return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
         share, tensor.layout, tensor.shape, tensor.dtype
     )
@@ -98,11 +98,11 @@ def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> st
 
 
 def _prepared(
-    partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, here: Location
+    partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, location: Location
 ) -> Callable[[Array, Callable[[Array], Array]], Array]:
     """Return a function that makes the reduced share of the result from the block of a device, and `compute`."""
-    mesh, n = layout.mesh, prod(layout.block_shape(shape, here.device))
-    group, position = group_along(here, mesh, partial.names)
+    mesh, n = layout.mesh, prod(layout.block_shape(shape, location.device))
+    group, position = group_along(location, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
     dtype = partial.dtype if partial.shares is None else partial.shares
@@ -134,7 +134,7 @@ def added_up(
     shape, dtype: of the shares
     op: how to reduce, as `Partial` has it
     """
-    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
+    names = sharding(tensor.mesh, [x for names in tensor.layout.axes for x in names])
     layout = Layout.replicated(tensor.mesh, len(shape))
     key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
     text = f"{name} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}: "
@@ -143,15 +143,16 @@ def added_up(
     return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)
 
 
-def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
+def group_along(location: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
     """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
-    devices = [here.device]
+    devices = [location.device]
     for name in mesh.dim_names:
         if name in names:
             stride, size = mesh.stride(name), mesh.dim_size(name)
-            devices = [each - each // stride % size * stride + i * stride for each in devices for i in range(size)]
-    group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
-    return group, devices.index(here.device)
+            first = [device - device // stride % size * stride for device in devices]
+            devices = [device + i * stride for device in first for i in range(size)]
+    group = location.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
+    return group, devices.index(location.device)
 
 
 class Reduction(NamedTuple):
@@ -264,7 +265,7 @@ def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -
     return compute
 
 
-def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
+def axis_argument(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
     """Return *axes* as NumPy's functions take them fastest: None if they are all."""
     return None if len(axes) == ndim else axes
 
@@ -276,6 +277,6 @@ def with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
     layout = Layout([() if a in axes else next(names) for a in range(ndim)], tensor.mesh)
     local = tensor._block
     if local is not None:
-        kept = iter(local.shape)
-        local = local.reshape([1 if a in axes else next(kept) for a in range(ndim)])
+        block_lengths = iter(local.shape)
+        local = local.reshape([1 if a in axes else next(block_lengths) for a in range(ndim)])
     return DTensor(local, layout, shape, tensor.dtype)

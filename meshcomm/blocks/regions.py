@@ -17,7 +17,7 @@ from meshcomm.core.transport.choose import exchange, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 
 
-def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
+def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     """Return the elements of *tensor* in the box that *find* returns. Collective if it is sharded.
 
     A function of `mapped` may call it: ranks outside of the mesh have no part. Ranks may read different boxes, which
@@ -34,14 +34,14 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
         return contiguous(cut_out(tensor._block, find()))
     text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "
     text += location_text(tensor.mesh)
-    with collective(call.partition("(")[0], tensor.mesh) as here:
-        assert here is not None
-        group, position = group_along(here, tensor.mesh, names)
-        box = agree_on(here.team, text, find)
-        targets = [tuple(map(tuple, each)) for each in group.communicator().allgather_json(box)]
+    with collective(call.partition("(")[0], tensor.mesh) as location:
+        assert location is not None
+        group, position = group_along(location, tensor.mesh, names)
+        box = agree_on(location.team, text, find)
+        targets = [tuple(map(tuple, intervals)) for intervals in group.communicator().allgather_json(box)]
         devices = [tensor.mesh.ranks.index(rank) for rank in group.members]
         sources = [tensor.layout.block_box(tensor.shape, device) for device in devices]
-        most = max(map(box_size, (*sources, *targets))) * tensor.dtype.itemsize
-        terms = ExchangeSpec(fingerprint(text), most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
+        max_bytes = max(map(box_size, (*sources, *targets))) * tensor.dtype.itemsize
+        terms = ExchangeSpec(fingerprint(text), max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
         whole = from_boxes(tensor.dtype.itemsize, position, sources, targets)
         return on_arrays(exchange(group, [whole], terms), box_shape(box))(contiguous(tensor._block))

@@ -44,7 +44,6 @@ from meshcomm.core.ranks.traffic import note_received
 
 R = TypeVar("R")
 
-Counts: TypeAlias = Indices
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
 """Writes rows to the block of this rank: takes an index for each of its first axes, and rows, if there are."""
 
@@ -59,7 +58,7 @@ class Owned(NamedTuple):
     row_numbers: Indices
 
 
-class Ranks(NamedTuple):
+class RowRanks(NamedTuple):
     """The ranks that exchange rows, and which one this is.
 
     Parameters
@@ -93,38 +92,40 @@ class Ranks(NamedTuple):
         """Return the message of each rank. Collective."""
         began, communicator = monotonic_ns(), self.communicator
         messages = communicator.allgather(message)
-        sizes = [len(each) for each in messages]
+        sizes = [len(text) for text in messages]
         sizes[self.position] = 0
         note_received(self.group.team, self.group.members, sizes, began)
         return messages
 
     def largest(self, *values: int) -> list[int]:
         """Return the largest of each value over the ranks. Collective."""
-        found: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
-        return found
+        maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
+        return maxima
 
-    def told(self, counts: Counts) -> Counts:
-        """Return what each rank tells this one, from what this one tells each. Collective."""
+    def exchanged_counts(self, counts: Indices) -> Indices:
+        """Return the number that each rank has for this one, from those that this one has for each. Collective."""
         size = _NUMBER.itemsize
         sides = [size] * self.size, [*range(0, size * self.size, size)]
-        sent, told = np.ascontiguousarray(counts, _NUMBER), np.empty(self.size, _NUMBER)
-        self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(told), *sides))
-        return told
+        sent, received = np.ascontiguousarray(counts, _NUMBER), np.empty(self.size, _NUMBER)
+        self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(received), *sides))
+        return received
 
-    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts, *, at: Counts | None = None) -> None:
-        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective.
+    def exchanged(
+        self, array: Array, counts: Indices, into: Array, coming: Indices, *, at: Indices | None = None
+    ) -> None:
+        """Send consecutive rows of *array*, *counts* to each rank, and receive *coming* rows of each. Collective.
 
         Those of a rank are written from *at* on, by default after those of the rank before it.
         """
-        starts, sides = (np.cumsum(counts) - counts, np.cumsum(told) - told if at is None else at), []
+        starts, sides = (np.cumsum(counts) - counts, np.cumsum(coming) - coming if at is None else at), []
         mine = [
             slice(int(start[self.position]), int(start[self.position] + n[self.position]))
-            for n, start in zip((counts, told), starts, strict=True)
+            for n, start in zip((counts, coming), starts, strict=True)
         ]
-        for each, n, start in zip((array, into), (counts, told), starts, strict=True):
-            row = each.dtype.itemsize * prod(each.shape[1:])
+        for rows, n, start in zip((array, into), (counts, coming), starts, strict=True):
+            row = rows.dtype.itemsize * prod(rows.shape[1:])
             others = np.where(np.arange(self.size) == self.position, 0, n)
-            sides.append((as_bytes(each), (others * row).tolist(), (start * row).tolist()))
+            sides.append((as_bytes(rows), (others * row).tolist(), (start * row).tolist()))
         began = monotonic_ns()
         pending = self.communicator.start_messages(*sides)
         opaque(into)[mine[1]] = opaque(array)[mine[0]]
@@ -133,22 +134,22 @@ class Ranks(NamedTuple):
 
 
 @contextmanager
-def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[Ranks]:
+def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[RowRanks]:
     """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
 
     *call* tells it from others on this mesh, the same on all ranks. Ranks outside of the mesh have no part. An error
     that ends the context on one rank only lets no further call be made.
     """
-    with collective(operation, mesh) as here:
-        assert here is not None
-        with exchanging(here.team):
-            yield Ranks(*group_along(here, mesh, names), f"{call} on {location_text(mesh)}")
+    with collective(operation, mesh) as location:
+        assert location is not None
+        with exchanging(location.team):
+            yield RowRanks(*group_along(location, mesh, names), f"{call} on {location_text(mesh)}")
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Write the *wanted* rows, one after the other, to *into*. Collective over the ranks.
 
     Parameters
@@ -179,19 +180,19 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
         _read(ranks, block, wanted, into, rows)
         return
     for chunk in _chunks(rows, len(wanted.row_numbers), _KEPT + row):
-        some = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
-        _ask(ranks, block, axes, some, into[chunk])
+        part = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
+        _ask(ranks, block, axes, part, into[chunk])
 
 
-def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, most: int) -> None:
-    """Read the rows from the shared blocks of their owners, at *most* so many on any rank. Collective."""
+def _read(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
+    """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
     others = [(position, False) for position in range(ranks.size) if position != ranks.position]
-    sizes = ranks.told(np.full(ranks.size, block.nbytes)).tolist()
+    sizes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
     number = fingerprint(ranks.call) ^ ranks.group.team.call_digest
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
-    for chunk in _chunks(most, len(wanted.row_numbers), 4):
+    for chunk in _chunks(max_count, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
         copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
         routes = Routes(ranks.size, ranks.position, others, others, _always(copies))
@@ -202,7 +203,7 @@ def _always(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], t
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def _ask(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
     order, counts = _by_owner(wanted.owners, ranks.size)
     row_numbers = wanted.row_numbers[order]
@@ -215,21 +216,22 @@ def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> N
         number = np.cumsum(new) - 1
         counts = np.diff(np.concatenate([[0], number + 1])[starts])
         row_numbers = row_numbers[new]
-    told = ranks.told(counts)
+    coming = ranks.exchanged_counts(counts)
     row = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
-    rounds = _rounds(ranks, int(told.sum()), row)
-    found = opaque(new_block((len(row_numbers), *block.shape[axes:]), block.dtype)) if repeats or rounds > 1 else None
-    for turn, mine, theirs in _rounds_of(counts, told, rounds):
+    rounds = _rounds(ranks, int(coming.sum()), row)
+    shape = len(row_numbers), *block.shape[axes:]
+    distinct = opaque(new_block(shape, block.dtype)) if repeats or rounds > 1 else None
+    for turn, mine, theirs in _rounds_of(counts, coming, rounds):
         asked = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
         answer = _rows_at(block, axes, asked)
         rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
         ranks.exchanged(answer, theirs, rows, mine)
-        if found is None:
+        if distinct is None:
             _put_in_order(into, order, rows)
         else:
-            found[slice(None) if turn is None else turn] = rows
-    if found is not None:
-        _put_in_order(into, order, found, number if repeats else None)
+            distinct[slice(None) if turn is None else turn] = rows
+    if distinct is not None:
+        _put_in_order(into, order, distinct, number if repeats else None)
 
 
 def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
@@ -259,7 +261,7 @@ def _put_in_order(into: Array, order: Indices, rows: Array, which: Indices | Non
 
 
 def deliver(
-    ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+    ranks: RowRanks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
 ) -> None:
     """Let the owners write rows of their blocks. Collective over the ranks.
 
@@ -279,30 +281,32 @@ def deliver(
         write(unravelled(to.row_numbers, shape), rows)
         return
     row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
-    (most,) = ranks.largest(len(to.row_numbers))
+    (max_count,) = ranks.largest(len(to.row_numbers))
     last: Indices | None = None
-    chunks = list(_chunks(most, len(to.row_numbers), _KEPT + row))
+    chunks = list(_chunks(max_count, len(to.row_numbers), _KEPT + row))
     for chunk in chunks:
         order, counts = _by_owner(to.owners[chunk], ranks.size)
-        told = ranks.told(counts)
-        rounds = _rounds(ranks, int(told.sum()), row)
+        coming = ranks.exchanged_counts(counts)
+        rounds = _rounds(ranks, int(coming.sum()), row)
         if len(chunks) * rounds > 1 and last is None and not sums:
             last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
-        for turn, mine, theirs in _rounds_of(counts, told, rounds):
-            some = order if turn is None else order[turn]
-            row_numbers = _sent_numbers(ranks, to.row_numbers[chunk][some], mine, theirs)
-            came = None
+        for turn, mine, theirs in _rounds_of(counts, coming, rounds):
+            selection = order if turn is None else order[turn]
+            row_numbers = _sent_numbers(ranks, to.row_numbers[chunk][selection], mine, theirs)
+            arrived = None
             if rows is not None:
-                came = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
-                ranks.exchanged(opaque(rows[chunk]).take(some, axis=0), mine, opaque(came), theirs)
+                arrived = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
+                ranks.exchanged(opaque(rows[chunk]).take(selection, axis=0), mine, opaque(arrived), theirs)
             if last is not None:
-                row_numbers, came = _still_last(row_numbers, came, theirs, last)
-            write(unravelled(row_numbers, shape), came)
+                row_numbers, arrived = _still_last(row_numbers, arrived, theirs, last)
+            write(unravelled(row_numbers, shape), arrived)
 
 
-def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: Indices) -> tuple[Indices, Array | None]:
-    """Return what no later rank has written in an earlier round; *last* is who wrote each row last."""
-    sources = np.repeat(np.arange(len(told)), told).astype(last.dtype)
+def _still_last(
+    row_numbers: Indices, rows: Array | None, coming: Indices, last: Indices
+) -> tuple[Indices, Array | None]:
+    """Return the rows that no later rank has written in an earlier round; *last* is the last writer of each row."""
+    sources = np.repeat(np.arange(len(coming)), coming).astype(last.dtype)
     stays = sources >= last[row_numbers]
     if not stays.all():
         row_numbers, sources = row_numbers[stays], sources[stays]
@@ -314,7 +318,7 @@ def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: In
 # -- migrated ---------------------------------------------------------------------------------------------------------
 
 
-def migrated(ranks: Ranks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Counts]:
+def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
     """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
 
     Parameters
@@ -323,26 +327,30 @@ def migrated(ranks: Ranks, arrays: list[Array], owners: Indices) -> tuple[list[A
     arrays: have as many rows
     owners: of the rows
     """
-    told = ranks.told(np.bincount(owners, minlength=ranks.size))
-    (most,) = ranks.largest(len(owners))
-    rows, at = int(told.sum()), np.cumsum(told) - told
-    made = ranks.together(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
+    received = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
+    (max_count,) = ranks.largest(len(owners))
+    rows, at = int(received.sum()), np.cumsum(received) - received
+    results = ranks.together(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
     row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
-    for chunk in _chunks(most, len(owners), _KEPT + row):
+    for chunk in _chunks(max_count, len(owners), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        coming = ranks.told(counts)
-        for array, into in zip(arrays, made, strict=True):
+        coming = ranks.exchanged_counts(counts)
+        for array, into in zip(arrays, results, strict=True):
             sent = np.ascontiguousarray(opaque(array[chunk])[order])
             ranks.exchanged(sent, counts, opaque(into), coming, at=at)
         at = at + coming
-    return made, told
+    return results, received
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------
 
 
 def ask(
-    ranks: Ranks, owners: NDArray[np.int32] | Indices, questions: Array, answer: Callable[[Array], Array], into: Array
+    ranks: RowRanks,
+    owners: NDArray[np.int32] | Indices,
+    questions: Array,
+    answer: Callable[[Array], Array],
+    into: Array,
 ) -> None:
     """Write to *into* what the owners answer to questions. Collective over the ranks.
 
@@ -354,44 +362,47 @@ def ask(
     answer: makes the answers of this rank to questions, in the dtype of *into*
     into: has one element for each question
     """
-    (most,) = ranks.largest(len(questions))
+    (max_count,) = ranks.largest(len(questions))
     row = questions.dtype.itemsize + into.dtype.itemsize
-    for chunk in _chunks(most, len(questions), _KEPT + row):
+    for chunk in _chunks(max_count, len(questions), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        told, few = ranks.told(counts), into[chunk]
-        for turn, mine, theirs in _rounds_of(counts, told, _rounds(ranks, int(told.sum()), row)):
-            some = order if turn is None else order[turn]
+        coming, answers = ranks.exchanged_counts(counts), into[chunk]
+        for turn, mine, theirs in _rounds_of(counts, coming, _rounds(ranks, int(coming.sum()), row)):
+            selection = order if turn is None else order[turn]
             asked = new_block((int(theirs.sum()),), questions.dtype)
-            ranks.exchanged(questions[chunk][some], mine, asked, theirs)
-            answers = new_block((len(some),), into.dtype)
-            ranks.exchanged(answer(asked), theirs, answers, mine)
-            few[some] = answers
+            ranks.exchanged(questions[chunk][selection], mine, asked, theirs)
+            replies = new_block((len(selection),), into.dtype)
+            ranks.exchanged(answer(asked), theirs, replies, mine)
+            answers[selection] = replies
 
 
 # -- rounds and messages ----------------------------------------------------------------------------------------------
 
 
-def _chunks(most: int, count: int, each: int) -> Iterator[slice]:
-    """Return stretches of *count* rows, as many on each rank; *most* is the largest count, *each* bytes of one."""
-    size = max(1, DEFAULT_SCRATCH // 2 // each)
-    for start in range(0, most, size):
+def _chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
+    """Return intervals of *count* rows, equally many on each rank.
+
+    *max_count* is the largest count of any rank, *row_bytes* the size of a row.
+    """
+    size = max(1, DEFAULT_SCRATCH // 2 // row_bytes)
+    for start in range(0, max_count, size):
         yield slice(min(start, count), min(start + size, count))
 
 
-def _rounds(ranks: Ranks, incoming: int, row: int) -> int:
+def _rounds(ranks: RowRanks, incoming: int, row: int) -> int:
     """Return in how many rounds the rows travel, the same on all ranks. Collective."""
     return max(1, *ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
 
 
-def _rounds_of(counts: Counts, told: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:
+def _rounds_of(counts: Indices, coming: Indices, rounds: int) -> Iterator[tuple[Indices | None, Indices, Indices]]:
     """Return for each round which rows, sorted by owners, travel, and how many go to and come from each rank."""
     if rounds == 1:
-        yield None, counts, told
+        yield None, counts, coming
         return
     starts = np.cumsum(counts) - counts
     for number in range(rounds):
         first, last = (counts * n // rounds for n in (number, number + 1))
-        mine, theirs = last - first, told * (number + 1) // rounds - told * number // rounds
+        mine, theirs = last - first, coming * (number + 1) // rounds - coming * number // rounds
         yield _ranges(starts + first, mine), mine, theirs
 
 
@@ -402,11 +413,11 @@ def _ranges(starts: Indices, lengths: Indices) -> Indices:
     [3, 4, 10, 11, 12]
     """
     before = np.cumsum(lengths) - lengths
-    found: Indices = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
-    return found
+    numbers: Indices = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+    return numbers
 
 
-def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Counts]:
+def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Indices]:
     """Return the order that sorts rows by their owners, with those of one owner in their order, and how many each has.
 
     NumPy sorts short integers by counting.
@@ -415,7 +426,7 @@ def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices,
     return np.argsort(short, kind="stable"), np.bincount(owners, minlength=ranks).astype(np.intp)
 
 
-def _sent_numbers(ranks: Ranks, row_numbers: Indices, counts: Counts, told: Counts) -> Indices:
+def _sent_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, coming: Indices) -> Indices:
     """Return the numbers that come to this rank, from those that it sends, *counts* to each rank. Collective."""
     ends = np.cumsum(counts)
     begins = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here
@@ -432,22 +443,22 @@ def _sent_numbers(ranks: Ranks, row_numbers: Indices, counts: Counts, told: Coun
         run_ends = np.cumsum(runs)
         pieces = list[Indices]()
         for rank in np.flatnonzero(counts):
-            some = slice(run_ends[rank] - runs[rank], run_ends[rank])
+            span = slice(run_ends[rank] - runs[rank], run_ends[rank])
             whole = slice(ends[rank] - counts[rank], ends[rank])
-            pieces += [row_numbers[start[some]], lengths[some]] if as_runs[rank] else [row_numbers[whole]]
+            pieces += [row_numbers[start[span]], lengths[span]] if as_runs[rank] else [row_numbers[whole]]
         sent = np.concatenate(pieces).astype(_NUMBER)
     else:
         sent = np.ascontiguousarray(row_numbers, _NUMBER)
-    coming = ranks.told(words)
-    came = np.empty(int(coming.sum()), _NUMBER)
-    ranks.exchanged(sent, words, came, coming)
-    if (coming == told).all():
+    words_coming = ranks.exchanged_counts(words)
+    came = np.empty(int(words_coming.sum()), _NUMBER)
+    ranks.exchanged(sent, words, came, words_coming)
+    if (words_coming == coming).all():
         return came.astype(np.intp, copy=False)
-    found, end = [], np.cumsum(coming)
-    for rank in np.flatnonzero(told):
-        message = came[end[rank] - coming[rank] : end[rank]]
-        found.append(message if len(message) == told[rank] else _ranges(*message.reshape(2, -1)))
-    return np.concatenate(found).astype(np.intp, copy=False)
+    numbers, end = list[Indices](), np.cumsum(words_coming)
+    for rank in np.flatnonzero(coming):
+        message = came[end[rank] - words_coming[rank] : end[rank]]
+        numbers.append(message if len(message) == coming[rank] else _ranges(*message.reshape(2, -1)))
+    return np.concatenate(numbers).astype(np.intp, copy=False)
 
 
 def unravelled(row_numbers: Indices, shape: Shape) -> tuple[Indices, ...]:

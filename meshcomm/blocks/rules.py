@@ -108,13 +108,13 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
         ) from None
 
 
-def without(each: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
-    """Return what there is of *each* axis without that of *axes*.
+def without(values: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
+    """Return *values*, one for each axis, without those of *axes*.
 
     >>> without((2, 3, 4), (0, 2))
     (3,)
     """
-    return tuple(its for axis, its in enumerate(each) if axis not in axes)
+    return tuple(value for axis, value in enumerate(values) if axis not in axes)
 
 
 # -- dtypes -----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def result_dtype(
 ) -> DType:
     """Return the dtype of what *function* makes of arrays of *ndim* axes; *dtype* is its argument of this name."""
     options = {} if dtype is None else {"dtype": dtype}
-    return np.asarray(function(*(np.ones((1,) * ndim, each) for each in dtypes), **options)).dtype
+    return np.asarray(function(*(np.ones((1,) * ndim, kind) for kind in dtypes), **options)).dtype
 
 
 # -- layouts ----------------------------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
                 more = tensor.nbytes - sizes[axis]
                 if more > 0 or (more == 0 and _is_more_even(names, axes[axis], shape[axis], mesh)):
                     axes[axis], sizes[axis] = names, tensor.nbytes
-    found = tuple(axes)
+    common = tuple(axes)
     for tensor in tensors:
-        if tensor.layout.axes == found and tensor.mesh is mesh:
+        if tensor.layout.axes == common and tensor.mesh is mesh:
             return tensor.layout
-    return Layout(found, mesh)
+    return Layout(common, mesh)
 
 
 def _is_more_even(names: Names, others: Names, length: int, mesh: Mesh) -> bool:

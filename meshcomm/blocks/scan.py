@@ -1,7 +1,7 @@
 """A function of all elements up to each one: devices scan their blocks, and then what the blocks add up to.
 
 One small exchange gives each device what all blocks before its own come to. So the order of summation is that within
-a block, and then that of the blocks. An axis that is dealt round (`Cyclic`) is relaid to consecutive blocks over the
+a block, and then that of the blocks. A `Cyclic` axis is relaid to consecutive blocks over the
 same mesh dimensions, and the result back.
 """
 
@@ -66,8 +66,8 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
     name, kind = scan.name, tensor.dtype
     key = (name, layout, shape, kind, scan.axis, scan.dtype)
-    made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor._block,))
-    return DTensor(made, layout, shape, scan.dtype)
+    block = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor._block,))
+    return DTensor(block, layout, shape, scan.dtype)
 
 
 def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
@@ -75,14 +75,14 @@ def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
     return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
 
 
-def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, here: Location) -> Callable[[Array], Array]:
+def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: Location) -> Callable[[Array], Array]:
     """Return a function that makes the block of the result from that of the tensor."""
     mesh, axis = layout.mesh, scan.axis
-    group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
+    group, position = group_along(location, mesh, sharding(mesh, layout.axes[axis]))
     devices = [mesh.ranks.index(rank) for rank in group.members]
     filled = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
     order = sorted(filled, key=lambda i: layout.block_numbers(devices[i])[axis])
-    mine = layout.block_shape(shape, here.device)
+    mine = layout.block_shape(shape, location.device)
     n = prod(length for a, length in enumerate(mine) if a != axis)
     before = ExclusiveScan(group, position, scan.ufunc, n, scan.wide.itemsize, order=order).run
     is_first = position not in order[1:]  # or has no elements

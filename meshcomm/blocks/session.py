@@ -1,4 +1,4 @@
-"""Several steps of one call that its ranks make together: what they compare, tell each other, and look up."""
+"""Several steps of one call that its ranks make together: what they compare, gather, and look up."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,7 +9,7 @@ import numpy as np
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Ranks
-from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.create import broadcast_from_root
 from meshcomm.core.arrays.dtensor import member
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.machine import Machine
@@ -47,8 +47,8 @@ def session(
     ...     print(world.run(program))
     [0, 1, None]
     """
-    here = location_in(mesh) if target is None else location_between(mesh, target)
-    return _OUTSIDE if here is None else Envelope(operation, here.team, None, Session(here, mesh))
+    location = location_in(mesh) if target is None else location_between(mesh, target)
+    return _OUTSIDE if location is None else Envelope(operation, location.team, None, Session(location, mesh))
 
 
 def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
@@ -57,13 +57,13 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
     >>> import meshcomm as mc
     >>> def program():
     ...     mesh = mc.create_mesh([("x", 2)])
-    ...     return in_session("an example", mesh, lambda here: here.told(here.device * 10))
+    ...     return in_session("an example", mesh, lambda here: here.gathered(here.device * 10))
     >>> with mc.simulate(3) as world:
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]
     """
-    with session(operation, mesh, target) as here:
-        return None if here is None else steps(here)
+    with session(operation, mesh, target) as call_session:
+        return None if call_session is None else steps(call_session)
 
 
 class Session:
@@ -74,8 +74,8 @@ class Session:
 
     __slots__ = ("_mesh", "_team", "location")
 
-    def __init__(self, here: Location, mesh: Mesh) -> None:
-        self._team, self._mesh, self.location = here.team, mesh, here
+    def __init__(self, location: Location, mesh: Mesh) -> None:
+        self._team, self._mesh, self.location = location.team, mesh, location
         """Where this rank is, for other verbs."""
 
     @property
@@ -149,24 +149,24 @@ class Session:
 
     def looked_up(self, call: str, look: Callable[[], object]) -> Value:
         """Return what *look* returns on device 0, as JSON holds it. The ranks compare *call* before."""
-        return told_by_root(0, look, call, self._mesh, self.location)
+        return broadcast_from_root(0, look, call, self._mesh, self.location)
 
-    def told(self, own: object) -> list[Value]:
-        """Return what each rank tells, as JSON holds it, by positions."""
+    def gathered(self, value: object) -> list[Value]:
+        """Return the *value* of each rank, as JSON holds it, by positions."""
         with exchanging(self._team):
-            return self.communicator.allgather_json(own)
+            return self.communicator.allgather_json(value)
 
     def largest(self, *values: int) -> list[int]:
         """Return the largest of each value over the ranks."""
         with exchanging(self._team):
-            found: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
-        return found
+            maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
+        return maxima
 
-    def told_to_first(self, own: object) -> list[Value]:
-        """Return on device 0 what each device tells, as JSON holds it; elsewhere nothing."""
+    def gathered_by_first(self, value: object) -> list[Value]:
+        """Return on device 0 the *value* of each device, as JSON holds it; elsewhere nothing."""
         first = member(self.location, self._mesh, 0)
         with exchanging(self._team):
-            every = self.communicator.gather_json(first, own)
+            every = self.communicator.gather_json(first, value)
         return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:

@@ -15,9 +15,9 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
-from meshcomm.core.arrays.create import from_local, told_by_root
+from meshcomm.core.arrays.create import broadcast_from_root, from_local
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
-from meshcomm.core.arrays.short import told_counts
+from meshcomm.core.arrays.short import gathered_counts
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -37,8 +37,8 @@ def gathered(name: str, x: DTensor | ArrayLike) -> Array:
         refuse_masked(tensor)
         return np.asarray(tensor)
     with collective(name, tensor.mesh):
-        found = tensor.to_numpy()
-    return np.zeros(tensor.shape, tensor.dtype) if found is None else found  # on a rank outside of the mesh
+        array = tensor.to_numpy()
+    return np.zeros(tensor.shape, tensor.dtype) if array is None else array  # on a rank outside of the mesh
 
 
 def together(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
@@ -51,8 +51,8 @@ def together(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: C
     call: what they compare; it may be a function of what *make* returns
     make: runs on each rank
     """
-    with collective(operation, mesh) as here:
-        return make() if here is None else agree_on(here.team, call, make)
+    with collective(operation, mesh) as location:
+        return make() if location is None else agree_on(location.team, call, make)
 
 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:
@@ -60,12 +60,12 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
 
     *operation* is what messages and the watchdog call it. Collective over the mesh.
     """
-    with collective(operation, mesh) as here:
-        if here is not None:
+    with collective(operation, mesh) as location:
+        if location is not None:
             if agreement.checks_every_call():
-                agree(here.team, call)
+                agree(location.team, call)
             else:
-                here.team.note(fingerprint(call))
+                location.team.note(fingerprint(call))
 
 
 def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object], root: int = 0) -> Value:
@@ -81,9 +81,9 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     look: returns what JSON can hold; runs on *root* only
     root: the device that looks; ``MeshError`` if it is none of the mesh
     """
-    with collective(operation, mesh) as here:
+    with collective(operation, mesh) as location:
         check_root(root, mesh)
-        return None if here is None else told_by_root(root, look, call, mesh, here)
+        return None if location is None else broadcast_from_root(root, look, call, mesh, location)
 
 
 def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
@@ -128,13 +128,13 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
     count: of the rows of this rank
     """
     mesh = layout.mesh
-    with collective(name, mesh) as here:
-        assert here is not None
+    with collective(name, mesh) as location:
+        assert location is not None
         if layout.num_shards(0) == 1:
             return 0, count
-        counts = told_counts(here.team, call, count)
+        counts = gathered_counts(location.team, call, count)
         of_blocks = {
-            layout.block_numbers(device)[0]: counts[here.team.ranks.index(rank)]
+            layout.block_numbers(device)[0]: counts[location.team.ranks.index(rank)]
             for device, rank in enumerate(mesh.ranks)
         }
         return 0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))
@@ -158,11 +158,11 @@ def is_short(tensor: DTensor) -> bool:
     return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 
 
-def everywhere(tensor: DTensor, name: str) -> DTensor:
+def to_all(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
-    with collective(name, tensor.mesh) as here:
-        whole = None if here is None else short.whole_of(name, tensor._spec, tensor._block, here.team)
+    with collective(name, tensor.mesh) as location:
+        whole = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.team)
     return DTensor(whole, target, tensor.shape, tensor.dtype)
 
 
@@ -179,16 +179,16 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     return shares_of_all(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
 
 
-def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, most: int) -> Callable[[int], bytes]:
-    """Return a function that returns the bytes *data* of a device, filled up to *most*. Collective over the mesh.
+def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_bytes: int) -> Callable[[int], bytes]:
+    """Return a function that returns the bytes *data* of a device, filled up to *max_bytes*. Collective over the mesh.
 
     Other arguments are those of `one_of_all`.
     """
-    size = short.HEADER + most
-    with collective(name, spec.mesh) as here:
-        assert here is not None
-        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
-        positions = here.team.ranks
+    size = short.HEADER + max_bytes
+    with collective(name, spec.mesh) as location:
+        assert location is not None
+        came = short.exchanged(location.team, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
+        positions = location.team.ranks
 
     def of_device(device: int) -> bytes:
         begin = positions.index(spec.mesh.ranks[device]) * size

@@ -40,13 +40,13 @@ def in_stretches(
     if along is None or steps[along] < max(steps) or block.shape[along] < 4:
         return function(block)
     at = leading + along - (0 if keepdims else len([a for a in axes if a < along]))
-    made: Array | None = None
+    result: Array | None = None
     stop = 0
     # Two rows at least: of one, NumPy adds up in another order.
     for stretch in np.array_split(block, min(count, block.shape[along] // 2), along):
-        found = np.asarray(function(stretch))
+        part = np.asarray(function(stretch))
         start, stop = stop, stop + stretch.shape[along]
-        if made is None:
-            made = np.empty((*found.shape[:at], block.shape[along], *found.shape[at + 1 :]), found.dtype)
-        made[(*(slice(None),) * at, slice(start, stop))] = found
-    return made
+        if result is None:
+            result = np.empty((*part.shape[:at], block.shape[along], *part.shape[at + 1 :]), part.dtype)
+        result[(*(slice(None),) * at, slice(start, stop))] = part
+    return result

@@ -1,12 +1,12 @@
 """Views: tensors that share memory with another one where NumPy's arrays do. Nothing moves, and nothing is compared.
 
-NumPy itself says what a view is. The `outline` of a tensor is an array that has the shape, the dtype and the strides
-of NumPy's global array, and no memory. What a function makes of the outline has those of NumPy's result: also whether
+NumPy itself says what a view is. The `abstract_array` of a tensor is an array that has the shape, the dtype and the
+strides of NumPy's global array, and no memory. What a function makes of it has those of NumPy's result: also whether
 it may be written to. So all ranks find alike what the blocks do not tell, since an axis of which a rank has one
 element, or none, fits every shape.
 
-**An outline must never be read, printed or copied:** its elements are not there. So only functions that always return
-views take one, and an index begins with an ellipsis, or it would take an element.
+**An abstract array must never be read, printed or copied:** its elements are not there. So only functions that always
+return views take one, and an index begins with an ellipsis, or it would take an element.
 """
 
 from collections.abc import Callable
@@ -25,46 +25,46 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.slicing import AxisSlice, Items
 
 
-def outline(tensor: DTensor) -> Array:
+def abstract_array(tensor: DTensor) -> Array:
     """Return NumPy's global array of *tensor*, without memory: its shape, dtype, strides, and if they are writeable.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.zeros((2, 3), "f8", mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2))
-    >>> outline(t).strides, outline(t.T).strides, outline(t[:, ::2]).shape
+    >>> abstract_array(t).strides, abstract_array(t.T).strides, abstract_array(t[:, ::2]).shape
     ((24, 8), (8, 24), (2, 2))
     """
     view = tensor._view
-    return _outline(tensor.shape, tensor.dtype) if view is None else _outline(tensor.shape, tensor.dtype, *view[1:3])
+    return _abstract(tensor.shape, tensor.dtype) if view is None else _abstract(tensor.shape, tensor.dtype, *view[1:3])
 
 
 @lru_cache(maxsize=1024)
-def _outline(shape: Shape, dtype: DType, strides: Shape | None = None, writeable: bool = True) -> Array:
+def _abstract(shape: Shape, dtype: DType, strides: Shape | None = None, writeable: bool = True) -> Array:
     """Return an array that has no memory; in C order if *strides* is None."""
     if strides is None:
         strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
     return as_strided(np.empty(1, dtype), shape, strides, writeable=writeable)
 
 
-def reshaped_outline(tensor: DTensor, shape: Shape) -> Array | None:
-    """Return the `outline` of *tensor* in another *shape* with as many elements; None if NumPy would have to copy."""
+def reshaped_abstract_array(tensor: DTensor, shape: Shape) -> Array | None:
+    """Return the `abstract_array` of *tensor* in another *shape* of equal size; None if NumPy would have to copy."""
     try:
-        return outline(tensor).reshape(shape, copy=False)
+        return abstract_array(tensor).reshape(shape, copy=False)
     except ValueError:
         return None
 
 
-def sliced_outline(tensor: DTensor, items: Items) -> Array:
-    """Return the `outline` of the slice that *items* take."""
-    return outline(tensor)[(..., *(each.slice if isinstance(each, AxisSlice) else each for each in items))]
+def sliced_abstract_array(tensor: DTensor, items: Items) -> Array:
+    """Return the `abstract_array` of the slice that *items* take."""
+    return abstract_array(tensor)[(..., *(item.slice if isinstance(item, AxisSlice) else item for item in items))]
 
 
-def outline_alike(tensor: DTensor) -> Array:
-    """Return the outline of a new array that NumPy makes like *tensor*, as the imaginary part of real numbers.
+def abstract_array_like(tensor: DTensor) -> Array:
+    """Return the abstract array of a new array that NumPy makes like *tensor*, as the imaginary part of real numbers.
 
     It is in Fortran's order if that of *tensor* is, and must not be written to.
     """
-    flags, shape = outline(tensor).flags, tensor.shape
-    new = _outline(shape[::-1], tensor.dtype).T if flags.fnc else _outline(shape, tensor.dtype)
+    flags, shape = abstract_array(tensor).flags, tensor.shape
+    new = _abstract(shape[::-1], tensor.dtype).T if flags.fnc else _abstract(shape, tensor.dtype)
     return np.broadcast_to(new, shape)
 
 
@@ -75,7 +75,7 @@ def viewing(
 
     The parameters are those of `viewed`.
     """
-    of = take(outline(tensor)) if of is None else of
+    of = take(abstract_array(tensor)) if of is None else of
     if not of.flags.writeable:
         return viewed(take, tensor, layout, of)
     spec = TensorSpec(layout, of.shape, _dtype_of(of, tensor))
@@ -90,9 +90,9 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: 
     take: takes the block, and returns a view of it: the block of the result
     tensor: whose memory it is
     layout: of the result
-    of: the `outline` of the result, if *take* does not make it of that of *tensor*
+    of: the `abstract_array` of the result, if *take* does not make it of that of *tensor*
     """
-    of = take(outline(tensor)) if of is None else of
+    of = take(abstract_array(tensor)) if of is None else of
     return sharing(take, tensor, layout, of, offset_of(of, tensor))
 
 
@@ -111,9 +111,9 @@ def _dtype_of(of: Array, tensor: DTensor) -> DType:
 def offset_of(of: Array, tensor: DTensor) -> int:
     """Return how many bytes behind the first element of *tensor* that of a view is in NumPy's global array.
 
-    *of* is what was made of the `outline` of *tensor*.
+    *of* is what was made of the `abstract_array` of *tensor*.
     """
-    return int(of.ctypes.data - outline(tensor).ctypes.data) if of.size else 0
+    return int(of.ctypes.data - abstract_array(tensor).ctypes.data) if of.size else 0
 
 
 def marked(local: Array | None, writeable: bool) -> Array | None:
@@ -135,13 +135,13 @@ def axes_in_memory(tensor: DTensor) -> Shape | None:
 
 def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
     """Return a tensor whose blocks are parts of larger ones, which no tensor owns: those of a shape *around* it."""
-    return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
+    return DTensor(local, layout, shape, dtype, View(None, _abstract(around, dtype).strides))
 
 
-def with_strides(made: DTensor, of: Array) -> DTensor:
-    """Return *made*, which shares no memory, as NumPy's array of the outline *of*: with its strides and its flags."""
+def with_strides(tensor: DTensor, of: Array) -> DTensor:
+    """Return *tensor*, which shares no memory, with the strides and the flags of the abstract array *of*."""
     view = View[DTensor](None, of.strides, of.flags.writeable)
-    return DTensor(marked(made._block, of.flags.writeable), made.layout, made.shape, made.dtype, view)
+    return DTensor(marked(tensor._block, of.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view)
 
 
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:

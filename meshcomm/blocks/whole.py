@@ -36,11 +36,11 @@ def of_whole_blocks(
     local = whole._block
     if whole is tensor:
         return None if local is None else function(local), whole.layout
-    with collective(operation, tensor.mesh) as here:
-        if here is None or local is None:
+    with collective(operation, tensor.mesh) as location:
+        if location is None or local is None:
             return None, whole.layout
         call = f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}"
-        return agree_on(here.team, call, lambda: function(local)), whole.layout
+        return agree_on(location.team, call, lambda: function(local)), whole.layout
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
@@ -60,15 +60,15 @@ def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
     moving = sharding(layout.mesh, [name for axis in axes for name in layout.axes[axis]])
     if not moving:
         return layout.axes
-    found = [() if axis in axes else names for axis, names in enumerate(layout.axes)]
+    result = [() if axis in axes else names for axis, names in enumerate(layout.axes)]
     others = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
     free = [axis for axis in others if layout.num_shards(axis) == 1]
     if free:
-        found[max(free, key=lambda axis: shape[axis])] = moving
+        result[max(free, key=lambda axis: shape[axis])] = moving
     elif others:
         axis = max(others, key=lambda axis: shape[axis] / layout.num_shards(axis))
-        found[axis] = (*found[axis], *moving)
-    return tuple(found)
+        result[axis] = (*result[axis], *moving)
+    return tuple(result)
 
 
 def is_one_line(shape: Shape, axes: Sequence[int]) -> bool:
@@ -85,10 +85,10 @@ def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
 
     The first axis with more than one element is cut, over all mesh dimensions that shard the tensor.
     """
-    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
+    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     first = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
-    found = tensor.layout.axes[first]
-    if tuple(found) == names and tensor.layout.cut(first, tensor.shape[first]).is_consecutive:
+    current = tensor.layout.axes[first]
+    if tuple(current) == names and tensor.layout.cut(first, tensor.shape[first]).is_consecutive:
         return tensor  # it is cut there only
     axes: Axes = tuple(names if axis == first else () for axis in range(tensor.ndim))
     return relaid(tensor, axes, operation)

@@ -53,8 +53,8 @@ class Line(NamedTuple):
         if conditions is not None:
             conditions.note(text, category.__name__)
             return
-        its = self.names
-        module, registry = its.get("__name__", "<unknown>"), its.setdefault("__warningregistry__", {})
+        namespace = self.names
+        module, registry = namespace.get("__name__", "<unknown>"), namespace.setdefault("__warningregistry__", {})
         warnings.warn_explicit(text, category, self.file, self.number, module, registry)
 
 
@@ -82,10 +82,10 @@ def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         with warnings.catch_warnings(record=True) as issued:
             warnings.simplefilter("always")
-            made = function(*args, **kwargs)
-        for each in issued:
-            warn(str(each.message), each.category)
-        return made
+            result = function(*args, **kwargs)
+        for warning in issued:
+            warn(str(warning.message), warning.category)
+        return result
 
     return called
 
@@ -108,7 +108,7 @@ class NumericalWarnings:
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
-_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+_WARNINGS, _LOGGED = NumericalWarnings(), frozenset({"call", "log"})
 """What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
@@ -129,7 +129,7 @@ def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: d
     if before is not None and outside is before[1]:  # within a guarded call
         return function(*args, **kwargs)
     handling = np.geterr()
-    if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+    if "warn" not in handling.values() or not _LOGGED.isdisjoint(handling.values()):
         return function(*args, **kwargs)
     logged: dict[str, Any] = {name: "log" for name, how in handling.items() if how == "warn"}
     with np.errstate(call=_WARNINGS, **logged):
@@ -189,18 +189,18 @@ def in_short(error: BaseException) -> Iterator[None]:
     same holds for those that it was raised from; other errors keep all frames, as they may be mistakes of ours.
     Nothing is left out in Python's development mode (``python -X dev``).
     """
-    kept: dict[BaseException, TracebackType | None] = {}
+    tracebacks: dict[BaseException, TracebackType | None] = {}
     now: BaseException | None = error if not sys.flags.dev_mode else None
-    while now is not None and now not in kept:
-        kept[now] = now.__traceback__
+    while now is not None and now not in tracebacks:
+        tracebacks[now] = now.__traceback__
         if isinstance(now, MeshcommError | KeyboardInterrupt) or _is_raised_by_us(now):
             now.__traceback__ = _of_program(now.__traceback__)
         now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
     try:
         yield
     finally:
-        for each, traceback in kept.items():
-            each.__traceback__ = traceback
+        for link, traceback in tracebacks.items():
+            link.__traceback__ = traceback
 
 
 def _is_raised_by_us(error: BaseException) -> bool:
@@ -222,7 +222,7 @@ def _of_program(traceback: TracebackType | None) -> TracebackType | None:
         if not (ours and after_ours):
             entries.append(traceback)
         after_ours, traceback = ours, traceback.tb_next
-    made: TracebackType | None = None
+    result: TracebackType | None = None
     for entry in reversed(entries):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

@@ -57,7 +57,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
         raise
 
 
-def check_writable(path: Path) -> None:
+def check_can_create(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for the name *path*."""
     path = resolved(path.parent) / path.name
     new = aside(path)
@@ -134,23 +134,23 @@ def resolved(path: str | os.PathLike[str]) -> Path:
     >>> resolved("/proc/self/../version")
     PosixPath('/proc/version')
     """
-    here, links = "/", 0
+    folder, links = "/", 0
     parts = os.path.abspath(path).split("/")[:0:-1]
     while parts:
         part = parts.pop()
         if part in ("", "."):
             continue
-        there = os.path.dirname(here) if part == ".." else os.path.join(here, part)
+        there = os.path.dirname(folder) if part == ".." else os.path.join(folder, part)
         target = _target(there)
         if target is None:
-            here = there
+            folder = there
             continue
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-        here = "/" if target.startswith("/") else here
+        folder = "/" if target.startswith("/") else folder
         parts += target.split("/")[::-1]
-    return Path(here)
+    return Path(folder)
 
 
 def _target(path: str) -> str | None:

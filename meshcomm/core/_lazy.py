@@ -14,14 +14,14 @@ def homes(package: str) -> dict[str, str]:
     >>> homes("meshcomm")["zeros"], homes("meshcomm")["fft"]
     ('meshcomm.core.arrays.create', 'meshcomm')
     """
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
     def note(module: str, _globals: object, _locals: object, names: tuple[str, ...], _level: int) -> object:
-        found.update(dict.fromkeys(names, module))
+        modules.update(dict.fromkeys(names, module))
         return SimpleNamespace(**dict.fromkeys(names))
 
     public, path = f"{package}._public", sys.modules[package].__path__
     specs = (finder.find_spec(public, path) for finder in sys.meta_path)
     loader: Any = next(spec for spec in specs if spec).loader
     exec(loader.get_code(public), {"__builtins__": {"__import__": note}})
-    return dict(sorted(found.items()))
+    return dict(sorted(modules.items()))

@@ -77,8 +77,8 @@ def meant_by_caller() -> str:
     return ""
 
 
-def suggestion(name: object, known: Iterable[str]) -> str:
-    """Return which of the *known* names was meant by *name*, as the end of a message; "" if none is like it.
+def suggestion(name: object, choices: Iterable[str]) -> str:
+    """Return the name among *choices* that *name* was meant to be, as the end of a message; "" if none is like it.
 
     >>> suggestion("rwos", ["rows", "columns"]), suggestion("X", ["x"]), suggestion("depth", ["rows"])
     ("; did you mean 'rows'?", "; did you mean 'x'?", '')
@@ -87,15 +87,15 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
     if not isinstance(name, str):
         return ""
-    names = [each for each in known if each]
-    found = get_close_matches(name, names, 1, 0.6)
-    if not found:
-        in_small = {each.lower(): each for each in names}
-        found = [in_small[each] for each in get_close_matches(name.lower(), in_small, 1, 0.6)]
-    return f"; did you mean {found[0]!r}?" if found else ""
+    names = [choice for choice in choices if choice]
+    matches = get_close_matches(name, names, 1, 0.6)
+    if not matches:
+        in_small = {choice.lower(): choice for choice in names}
+        matches = [in_small[choice] for choice in get_close_matches(name.lower(), in_small, 1, 0.6)]
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str], obj: object) -> AttributeError:
+def missing(what: str, name: str, instead: dict[str, str], attributes: Iterable[str], obj: object) -> AttributeError:
     """Return the error for an attribute that is not there.
 
     Parameters
@@ -103,13 +103,13 @@ def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str],
     what: begins the message
     name: the attribute
     instead: for some names, what there is instead
-    known: the names of attributes that are there, one of which may have been meant
+    attributes: the names of the attributes that are there
     obj: what the attribute was looked up in
     """
     if name in instead:
         end = f": {instead[name]}"
     else:
-        end = "" if name.startswith("_") else suggestion(name, (each for each in known if not each.startswith("_")))
+        end = "" if name.startswith("_") else suggestion(name, (x for x in attributes if not x.startswith("_")))
     error = AttributeError(f"{what} has no attribute {name!r}{end}")
     error.name = name
     if not end:  # else Python, which looks at the names of `obj`, would print a second suggestion
@@ -131,7 +131,7 @@ def only_public(module: str, public: Sequence[str]) -> tuple[Callable[[str], obj
 
 def facade(module: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a *module*, which imports its public names."""
-    known = vars(sys.modules[module]).items()
+    names = vars(sys.modules[module]).items()
     ours = {"TYPE_CHECKING", "facade"}
-    public = sorted(n for n, value in known if n[0] != "_" and n not in ours and not isinstance(value, ModuleType))
+    public = sorted(n for n, value in names if n[0] != "_" and n not in ours and not isinstance(value, ModuleType))
     return public, *only_public(module, public)

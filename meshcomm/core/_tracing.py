@@ -30,7 +30,7 @@ def untraced(x: T) -> T:
     return x
 
 
-def opened(x: T) -> T:
+def open_traced(x: T) -> T:
     """Return a list, tuple or dict that autograd follows as one of values that it follows; anything else as it is."""
     values: object = untraced(x)
     container: Value = x
@@ -66,10 +66,10 @@ def traceable(
 
         @wraps(function)
         def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = args[:operands]
-            if kwargs and len(given) < operands:
-                given = (*given, *[kwargs[name] for name in names if name in kwargs])
-            for value in given:
+            values = args[:operands]
+            if kwargs and len(values) < operands:
+                values = (*values, *[kwargs[name] for name in names if name in kwargs])
+            for value in values:
                 if not isinstance(value, np.ndarray) and is_traced(value):  # this is on the way of every call
                     return followed(*args, **kwargs)
             return function(*args, **kwargs)

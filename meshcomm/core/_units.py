@@ -35,13 +35,13 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * scale:.3g} {unit}"
 
 
-def some_of(things: Sequence[object], most: int) -> str:
+def some_of(things: Sequence[object], limit: int) -> str:
     """Return a list of *things* for people: at most so many, and how many more there are.
 
     >>> some_of(["a", "b", "c", "d"], 2)
     'a, b and 2 more'
     """
-    return ", ".join(map(str, things[:most])) + (f" and {len(things) - most} more" if len(things) > most else "")
+    return ", ".join(map(str, things[:limit])) + (f" and {len(things) - limit} more" if len(things) > limit else "")
 
 
 def outline(title: str, steps: Iterable[object] = (), rows: Iterable[str] = ()) -> str:

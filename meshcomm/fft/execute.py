@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, mapped, on_blocks
+from meshcomm.blocks.make import map_into, mapped, on_blocks
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
@@ -83,7 +83,7 @@ def _on_block(
         return transform_block(backend, step.transform, block, into=into, owned=owned, workers=workers)
 
     if out is not None:
-        return changed(lambda into, block: run(block, into), out, tensor)
+        return map_into(lambda into, block: run(block, into), out, tensor)
     return mapped(run, tensor, layout=step.layout, shape=step.shape_after, dtype=step.dtype_after)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.session import session
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
-from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
+from meshcomm.core._tracing import Value, is_traced, open_traced, traceable, untraced
 from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
@@ -131,7 +131,7 @@ class FFTPlan:
         return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, grids, halved)
 
     def _run(self, way: str, tensor: object, out: object) -> Value:
-        tensors = _listed(f"plan.{way}", opened(tensor))
+        tensors = _listed(f"plan.{way}", open_traced(tensor))
         outs = None if out is None else _listed(f"plan.{way}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{way}: out names a tensor twice")

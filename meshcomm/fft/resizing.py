@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, filled, mapped
+from meshcomm.blocks.make import map_into, map_to_new, mapped
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
@@ -342,7 +342,7 @@ class _Resizer:
                 axes[axis] = list(_within(runs, source[axis][:2], target[axis][0]))
             _copy_runs(block, axes, new, scale)
 
-        return filled(copy, tensor, layout=layout, shape=shape)
+        return map_to_new(copy, tensor, layout=layout, shape=shape)
 
     def _weigh(self, tensor: DTensor, grids: Grids) -> None:
         """Multiply the elements in the middle of the coarser grid by the weight."""
@@ -356,7 +356,7 @@ class _Resizer:
                 if start <= index < stop:
                     block[span(block.ndim, grids.axis, index - start, index - start + 1)] *= weight
 
-        changed(weigh, tensor)
+        map_into(weigh, tensor)
 
 
 def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, filled, mapped
+from meshcomm.blocks.make import map_into, map_to_new, mapped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import from_callback
@@ -143,7 +143,7 @@ def _as_cyclic(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
         swapped = np.swapaxes(block, axis, axis + 1)
         np.copyto(new.reshape(swapped.shape), swapped)
 
-    return filled(swap, spectrum, layout=whole, shape=shape)
+    return map_to_new(swap, spectrum, layout=whole, shape=shape)
 
 
 def _swapped(axes: Axes, axis: int) -> Axes:
@@ -161,7 +161,7 @@ def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> N
             row = block[(slice(None),) * axis + (first,)]
             row *= powers.of(first * second % n).reshape(-1, *between)
 
-    changed(multiply, matrix)
+    map_into(multiply, matrix)
 
 
 class _Powers:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import changed, indices_along
+from meshcomm.blocks.make import indices_along, map_into
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType, Shape
@@ -169,7 +169,7 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
         signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
         block[...] = signed * (1.0 / (n * d))
 
-    return changed(fill, result)
+    return map_into(fill, result)
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
-from meshcomm.blocks.exchanges import Begun, Repeated
+from meshcomm.blocks.exchanges import BegunExchange, Repeated
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import within
 from meshcomm.core._arguments import integer
@@ -262,7 +262,7 @@ class Halo:
         assert self._request is not None
         return self._request
 
-    def _requested(self, begun: Begun) -> None:
+    def _requested(self, begun: BegunExchange) -> None:
         self._request = UpdateRequest(self, *begun)
 
     def wait(self) -> None:
@@ -330,7 +330,7 @@ class UpdateRequest(Request):
     begun_by = "start_update of a halo"
     operation = "halo update"
 
-    def __init__(self, halo: Halo, *begun: *Begun) -> None:
+    def __init__(self, halo: Halo, *begun: *BegunExchange) -> None:
         self._halo = halo
         self.in_flight = True
         """Whether the update may be incomplete. It is True also without an exchange: so a program that forgets to wait

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import from_local
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.local_errors import refusable
@@ -25,7 +25,7 @@ from meshcomm.numpy.gradients import differentiable
 
 
 @refusable
-def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
+def halo(tensor: TensorLike, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
     """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
 
     The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a
@@ -119,7 +119,7 @@ def ghosted(tensor: DTensor, pattern: HaloPattern) -> Array | None:
 def gathered(block: Array, pattern: HaloPattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
     ghosts = Halo(_linear(pattern, block.dtype), pattern.layout.mesh.rank)
-    changed(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
+    map_into(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import changed, make, on_blocks
+from meshcomm.blocks.make import make, map_into, on_blocks
 from meshcomm.blocks.session import session
 from meshcomm.blocks.small import of_lengths, together
 from meshcomm.core._arguments import as_dtype, counted, quote
@@ -159,7 +159,7 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTe
         full_grad[ghosts.inner_slices] = grad_block
         ghosts.local[...] = vjp(full_grad)
 
-    changed(propagate, ghosts.tensor(), grad)
+    map_into(propagate, ghosts.tensor(), grad)
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 

@@ -14,7 +14,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.many import say_unused
-from meshcomm.core.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
+from meshcomm.core.arrays.trees import KeyTypeError, TreePath, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_repr
@@ -403,7 +403,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             )
         description = _TreeDescription(None, [], [])
 
-        def leaf(path: Path, array: object) -> Json:
+        def leaf(path: TreePath, array: object) -> Json:
             if array is None:
                 return ["value", None]
             description.ndims.append((name_of(path), as_array(array).ndim))

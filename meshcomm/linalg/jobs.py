@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import changed, make, mapped
+from meshcomm.blocks.make import make, map_into, mapped
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -278,7 +278,7 @@ class ScalapackJob:
     def all_gathered(self, value: object) -> list[Any]:
         """Return the *value* of each rank; JSON can hold it. Collective over the team."""
         with self.rank_session.later("scalapack"):
-            return self.rank_session.told(value)
+            return self.rank_session.gathered(value)
 
 
 class _Workspace(NamedTuple):
@@ -315,7 +315,7 @@ def raise_if(wrong: bool, message: str) -> None:
 def conjugate(tensor: DTensor) -> None:
     """Conjugate the block of this rank in place."""
     if tensor.dtype.kind == "c":
-        changed(lambda block: np.conjugate(block, out=block), tensor)
+        map_into(lambda block: np.conjugate(block, out=block), tensor)
 
 
 def _work(layout: Layout, block: int, along: int | None) -> Planned:

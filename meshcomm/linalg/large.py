@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, make
+from meshcomm.blocks.make import make, map_into
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
@@ -222,5 +222,5 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
         tiny = np.finfo(a.dtype).eps * max(m, n) * extremes[:, 1].max()
         raise_if(bool(extremes[:, 0].min() <= tiny), "the matrix has not full rank")
     else:
-        changed(lambda block: block.fill(0), solution)
+        map_into(lambda block: block.fill(0), solution)
     return job.resized(solution, (sides, n)).T

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -95,4 +95,4 @@ def clear_triangle(factor: DTensor, lower: bool) -> None:
         for row, end in zip(block, ends.tolist(), strict=True):
             row[slice(end, None) if lower else slice(end)] = 0
 
-    changed(clear, factor)
+    map_into(clear, factor)

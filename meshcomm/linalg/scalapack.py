@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, mapped
+from meshcomm.blocks.make import map_into, mapped
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import only_public
@@ -189,7 +189,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             memory = np.empty(1) if data is None else contiguous(data)
             matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return changed(_copied, out, target_blocks)
+    return map_into(_copied, out, target_blocks)
 
 
 def _copied(block: Array, source: Array) -> None:

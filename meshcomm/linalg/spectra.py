@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
@@ -151,7 +151,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
         arguments = rows, m, length, *job.matrix(q), reflections
         job.call_in_workspace(routine, a.dtype, "w", *arguments)
     else:
-        changed(lambda block: np.putmask(block, np.equal.outer(job.indices(q, 0), job.indices(q, 1)), 1), q)
+        map_into(lambda block: np.putmask(block, np.equal.outer(job.indices(q, 0), job.indices(q, 1)), 1), q)
     return QR(q, r)
 
 

@@ -58,10 +58,10 @@ def per_axis(value: Value, count: int, what: str) -> list[Value]:
     return values
 
 
-def spread(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list[T]:
+def spread_over_axes(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list[T]:
     """Return one value for each of *ndim* axes: *values* for *axes*, and *rest* for the other axes.
 
-    >>> spread([3, 5], (2, 0), 3, 1)
+    >>> spread_over_axes([3, 5], (2, 0), 3, 1)
     [5, 1, 3]
     """
     by_axis = [rest] * ndim

@@ -24,7 +24,7 @@ from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
@@ -185,7 +185,7 @@ def _run(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> Non
 @family("scipy.ndimage")
 def _binary(
     name: str,
-    input: Held,
+    input: TensorLike,
     structure: Value = None,
     iterations: int = 1,
     mask: Value = None,
@@ -229,7 +229,7 @@ binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collec
 @family("scipy.ndimage")
 def _twice(
     name: str,
-    input: Held,
+    input: TensorLike,
     structure: Value = None,
     iterations: int = 1,
     output: Output = None,
@@ -256,7 +256,7 @@ binary_closing = _twice("binary_closing", "Return the erosion of the dilation. C
 
 @refusable
 def binary_hit_or_miss(
-    input: Held,
+    input: TensorLike,
     structure1: Value = None,
     structure2: Value = None,
     output: Output = None,
@@ -291,7 +291,7 @@ def binary_hit_or_miss(
 
 @refusable
 def binary_propagation(
-    input: Held,
+    input: TensorLike,
     structure: Value = None,
     mask: Value = None,
     output: Output = None,
@@ -320,7 +320,7 @@ def binary_propagation(
 
 @refusable
 def binary_fill_holes(
-    input: Held, structure: Value = None, output: Output = None, origin: Value = 0, *, axes: Value = None
+    input: TensorLike, structure: Value = None, output: Output = None, origin: Value = 0, *, axes: Value = None
 ) -> DTensor:
     """Return the tensor without holes: zeros from which no way leads to an edge. Collective over the mesh.
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, filled
+from meshcomm.blocks.make import map_into, map_to_new
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
@@ -88,7 +88,7 @@ def dtype_asked(output: Output) -> Value:
     return output.dtype if isinstance(output, DTensor) else output
 
 
-def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
+def output_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
     """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
     one = (1,) * tensor.ndim
     target = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
@@ -99,7 +99,7 @@ def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a copy of *tensor* with this dtype."""
     with np.errstate(all="ignore"):
-        return filled(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
+        return map_to_new(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
 
 
 def stored(result: DTensor, output: Output) -> DTensor:
@@ -110,4 +110,4 @@ def stored(result: DTensor, output: Output) -> DTensor:
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
     moved = result if result.layout == output.layout else relayout(result, output.layout)
-    return changed(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)
+    return map_into(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)

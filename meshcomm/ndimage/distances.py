@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, filled, indices_along, mapped
+from meshcomm.blocks.make import indices_along, map_into, map_to_new, mapped
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
@@ -74,7 +74,7 @@ def _scales(sampling: Value, ndim: int) -> list[float] | None:
 
 @refusable
 def distance_transform_edt(
-    input: Held,
+    input: TensorLike,
     sampling: Value = None,
     return_distances: bool = True,
     return_indices: bool = False,
@@ -148,7 +148,7 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
             part = slice(start, start + limit)
             _lines(flat[:, part], [indices[part] for indices in lines], scales)
 
-    return filled(along_lines, whole)
+    return map_to_new(along_lines, whole)
 
 
 def _lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
@@ -222,7 +222,7 @@ def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) ->
 
 @refusable
 def distance_transform_cdt(
-    input: Held,
+    input: TensorLike,
     metric: Value = "chessboard",
     return_distances: bool = True,
     return_indices: bool = False,
@@ -262,7 +262,7 @@ def distance_transform_cdt(
         step = partial(_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
         steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
     steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
-    changed(lambda block: np.putmask(block, block >= beyond, -1), steps)
+    map_into(lambda block: np.putmask(block, block >= beyond, -1), steps)
     return _results(steps, None, into, wanted)
 
 
@@ -311,7 +311,7 @@ _SAME = {"cityblock": "taxicab", "manhattan": "taxicab"}
 
 @refusable
 def distance_transform_bf(
-    input: Held,
+    input: TensorLike,
     metric: str = "euclidean",
     sampling: Value = None,
     return_distances: bool = True,

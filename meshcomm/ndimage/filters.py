@@ -11,12 +11,12 @@ import numpy as np
 
 from meshcomm.core._arguments import counted, normalised_axes
 from meshcomm.core._tracing import Value
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.ndimage.axes import FilterEdges, per_axis, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, result_dtype, stored
+from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
+from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -30,18 +30,18 @@ UNPROBED = ("generic_filter",)
 """Filters without a trial run on one element for SciPy's errors and the dtype of the result."""
 
 
-def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: Value) -> DTensor:
+def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, run = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     is_probed = name not in UNPROBED
-    dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
+    dtype = output_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
     lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
     if len(lengths) != len(along):
         raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
     widths = widths_along(name, along, tensor.ndim, lengths, origins)
     if not isinstance(mode, str):
-        mode = spread(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
+        mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
     is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
@@ -63,7 +63,7 @@ def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
 @family("scipy.ndimage")
 def _weighted(
     name: str,
-    input: Held,
+    input: TensorLike,
     weights: Value,
     output: Output = None,
     mode: Value = "reflect",
@@ -102,7 +102,7 @@ correlate = _weighted("correlate", "Return the correlation with *weights*. Colle
 @family("scipy.ndimage")
 def _ordered(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: Value = None,
     footprint: Value = None,
     output: Output = None,
@@ -131,7 +131,7 @@ maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. 
 
 @refusable
 def rank_filter(
-    input: Held,
+    input: TensorLike,
     rank: Value,
     size: Value = None,
     footprint: Value = None,
@@ -157,7 +157,7 @@ def rank_filter(
 
 @refusable
 def percentile_filter(
-    input: Held,
+    input: TensorLike,
     percentile: Value,
     size: Value = None,
     footprint: Value = None,
@@ -184,7 +184,7 @@ def percentile_filter(
 @family("scipy.ndimage")
 def _grey(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: Value = None,
     footprint: Value = None,
     structure: Value = None,
@@ -212,7 +212,7 @@ grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collectiv
 
 @refusable
 def generic_filter(
-    input: Held,
+    input: TensorLike,
     function: Value,
     size: Value = None,
     footprint: Value = None,

@@ -9,17 +9,17 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.regions import read
+from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
-from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
 from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.families import family
 
 @refusable
 def generic_filter1d(
-    input: Held,
+    input: TensorLike,
     function: Callable[..., object],
     filter_size: int,
     axis: int = -1,
@@ -82,7 +82,7 @@ def generic_filter1d(
 @family("scipy.ndimage")
 def _of_derivatives(
     name: str,
-    input: Held,
+    input: TensorLike,
     derivative2: Callable[..., DTensor],
     output: Output = None,
     mode: Value = "reflect",
@@ -126,7 +126,7 @@ generic_laplace = _of_derivatives("generic_laplace")
 
 @refusable
 def generic_gradient_magnitude(
-    input: Held,
+    input: TensorLike,
     derivative: Callable[..., DTensor],
     output: Output = None,
     mode: Value = "reflect",
@@ -157,7 +157,7 @@ _PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "w
 
 @refusable
 def vectorized_filter(
-    input: Held,
+    input: TensorLike,
     function: Callable[..., Array],
     *,
     size: Value = None,
@@ -198,7 +198,7 @@ def vectorized_filter(
     ends = {"mode": mode, "cval": cval, "origin": origin}
     sizes = size if footprint is None else np.shape(shape["footprint"])
     sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(along), "size")
-    lengths = spread([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
+    lengths = spread_over_axes([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)
@@ -210,7 +210,7 @@ def vectorized_filter(
 
     if mode == "valid":
         return stored(_valid(tensor, lengths, valid, dtype, call), output)
-    origins = spread(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
+    origins = spread_over_axes(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
     widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
     boundaries = FilterEdges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)
@@ -232,7 +232,7 @@ def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], d
         )
 
     def windows(block: Array) -> Array:
-        elements = read(tensor, find, call)
+        elements = read_box(tensor, find, call)
         return run(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
 
     return mapped(windows, tensor, layout=layout, shape=shape, dtype=dtype)

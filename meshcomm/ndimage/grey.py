@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.ndimage.calls import Output, dtype_asked, input_tensor, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
@@ -39,7 +39,7 @@ def _laplace(eroded: Array, dilated: Array, block: Array) -> None:
 @family("scipy.ndimage")
 def _composed(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: Value = None,
     footprint: Value = None,
     structure: Value = None,
@@ -71,14 +71,14 @@ def _composed(
         dilated = filtered(grey_dilation, tensor)
         eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
         of_both = _gradient if name == "morphological_gradient" else _laplace
-        return stored(changed(of_both, eroded, dilated, tensor), output)
+        return stored(map_into(of_both, eroded, dilated, tensor), output)
     if size is not None and footprint is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
     result = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
-        changed(partial(_tophat, opens=opens), result, tensor)
+        map_into(partial(_tophat, opens=opens), result, tensor)
     return stored(result, output)
 
 

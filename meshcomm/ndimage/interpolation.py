@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import complex_of, filled, mapped, on_blocks
-from meshcomm.blocks.regions import read
+from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
+from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
@@ -22,7 +22,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
@@ -59,7 +59,7 @@ def _along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> D
     refuse_cyclic(tensor)
     whole = whole_along(tensor, (axis,), "spline_filter1d")
     filter = scipy_ndimage().spline_filter1d
-    return filled(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
+    return map_to_new(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
 
 
 def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:
@@ -77,7 +77,7 @@ def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: 
 
 @refusable
 def spline_filter1d(
-    input: Held, order: int = 3, axis: int = -1, output: Output = np.float64, mode: str = "mirror"
+    input: TensorLike, order: int = 3, axis: int = -1, output: Output = np.float64, mode: str = "mirror"
 ) -> DTensor:
     """Return the coefficients of a spline along *axis*. Collective over the mesh if that is sharded.
 
@@ -108,7 +108,7 @@ def spline_filter1d(
 
 
 @refusable
-def spline_filter(input: Held, order: int = 3, output: Output = np.float64, mode: str = "mirror") -> DTensor:
+def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64, mode: str = "mirror") -> DTensor:
     """Return the coefficients of a spline along all axes. Collective over the mesh if one is sharded.
 
     Source: scipy.ndimage.spline_filter.
@@ -139,7 +139,7 @@ class _SplineCall:
     """
 
     def __init__(
-        self, name: str, input: Held, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: Value
+        self, name: str, input: TensorLike, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: Value
     ) -> None:
         self.tensor, self._name, self._output, self._rule = input_tensor(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
@@ -204,7 +204,7 @@ class _SplineCall:
             return tuple(spans[axis] if axis in spans else box[axis] for axis in range(tensor.ndim))
 
         def values(block: Array) -> Array:
-            array, box = read(tensor, find, self._text), layout.block_box(shape)
+            array, box = read_box(tensor, find, self._text), layout.block_box(shape)
             result = new_block(box_shape(box), dtype)
             if result.size:
                 where = box, axes, coordinates, padding
@@ -280,7 +280,7 @@ def _grid(box: Box) -> list[Array]:
 
 @refusable
 def shift(
-    input: Held,
+    input: TensorLike,
     shift: Value,
     output: Output = None,
     order: int = 3,
@@ -319,7 +319,7 @@ def shift(
 
 @refusable
 def zoom(
-    input: Held,
+    input: TensorLike,
     zoom: Value,
     output: Output = None,
     order: int = 3,
@@ -385,7 +385,7 @@ def _affine(matrix: Array, offset: Array) -> Coordinates:
 
 @refusable
 def affine_transform(
-    input: Held,
+    input: TensorLike,
     matrix: Value,
     offset: Value = 0.0,
     output_shape: Value = None,
@@ -444,7 +444,7 @@ def _output_shape(tensor: DTensor, output: Output, shape: Value) -> Shape:
 
 @refusable
 def rotate(
-    input: Held,
+    input: TensorLike,
     angle: float,
     axes: tuple[int, int] = (1, 0),
     reshape: bool = True,
@@ -502,7 +502,7 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
 
 @refusable
 def map_coordinates(
-    input: Held,
+    input: TensorLike,
     coordinates: Value,
     output: Output = None,
     order: int = 3,
@@ -557,7 +557,7 @@ def map_coordinates(
 
 @refusable
 def geometric_transform(
-    input: Held,
+    input: TensorLike,
     mapping: Value,
     output_shape: Value = None,
     output: Output = None,

@@ -18,11 +18,11 @@ import numpy as np
 
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
+from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
@@ -34,7 +34,7 @@ _NUMBER = np.dtype(np.int64)
 
 
 @refusable
-def label(input: Held, structure: Value = None, output: Output = None) -> Value:
+def label(input: TensorLike, structure: Value = None, output: Output = None) -> Value:
     """Return a tensor with a number for each object of elements that are not zero, and their count. Collective.
 
     If *output* is a tensor, it is filled, and only the number of objects is returned. A rank outside of the mesh gets
@@ -106,14 +106,14 @@ class _Objects:
     count: number of labels in the block of this rank
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     layout: Layout
     shape: Shape
     count: int
 
     def numbered(self, labels: Array, structure: Array) -> tuple[Array, int]:
         """Return the block with numbers of objects, from *labels* of the block, and their count. Collective."""
-        counts = self.ranks.told(np.full(self.ranks.size, self.count))
+        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, self.count))
         before = int(counts[: self.ranks.position].sum())
         block = np.where(labels > 0, labels + before, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
@@ -157,7 +157,7 @@ class _Objects:
         owners = keys * self.ranks.size // prod(self.shape)
         (arrived,), _ = migrated(self.ranks, [keys], owners)
         arrived = np.sort(arrived)
-        counts = self.ranks.told(np.full(self.ranks.size, len(arrived)))
+        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(arrived)))
         before = int(counts[: self.ranks.position].sum()) + 1
         numbers = np.empty(len(keys), _NUMBER)
         ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), numbers)
@@ -217,7 +217,7 @@ def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Ind
 
 
 @refusable
-def find_objects(input: Held, max_label: int = 0) -> Value:
+def find_objects(input: TensorLike, max_label: int = 0) -> Value:
     """Return the slices of the box around each label, in a list; None for missing labels. Collective.
 
     All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
@@ -261,7 +261,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
 
 
 @refusable
-def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
+def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
     """Return a dict from each number in a tensor to its indices along each axis, as tensors. Collective.
 
     Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.

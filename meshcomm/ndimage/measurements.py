@@ -20,7 +20,7 @@ from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.blocks.small import gathered, together
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.calls import input_tensor
 from meshcomm.numpy.elementwise.families import family
@@ -100,7 +100,9 @@ class _LabelGroups:
         return values.reshape(-1)[0] if self.index is None else values[self.which]
 
 
-def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Callable[[_LabelGroups], Value]) -> Value:
+def _of_groups(
+    name: str, input: TensorLike, labels: Value, index: Value, measure: Callable[[_LabelGroups], Value]
+) -> Value:
     """Return *measure* of the groups of elements with the labels *index*. Collective.
 
     None outside of the mesh.
@@ -176,7 +178,7 @@ _MEASURES: dict[str, Callable[[_LabelGroups], Array]] = {
 
 
 @family("scipy.ndimage")
-def _measured(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
+def _measured(name: str, input: TensorLike, labels: Value = None, index: Value = None) -> Value:
     """Return the sum of the elements with each label. Collective over the mesh.
 
     Parameters
@@ -209,7 +211,7 @@ standard_deviation = _measured(
 
 
 @refusable
-def center_of_mass(input: Held, labels: Value = None, index: Value = None) -> Value:
+def center_of_mass(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
     """Return the centre of mass of each label: a number for each axis. Collective over the mesh.
 
     Source: scipy.ndimage.center_of_mass.
@@ -294,7 +296,7 @@ def _located(groups: _LabelGroups, shape: Shape, indices: Array) -> Value:
 
 
 @family("scipy.ndimage", like="sum_labels")
-def _extreme(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
+def _extreme(name: str, input: TensorLike, labels: Value = None, index: Value = None) -> Value:
     def extreme(groups: _LabelGroups) -> Value:
         values, at = _extremes(groups, is_maximum=name.startswith("maximum"))
         return (
@@ -313,7 +315,7 @@ maximum_position = _extreme("maximum_position", "Return where the maximum of eac
 
 
 @refusable
-def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
+def extrema(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
     """Return minimum, maximum and where they are, for each label. Collective over the mesh.
 
     Source: scipy.ndimage.extrema.
@@ -377,7 +379,7 @@ def _made(rows: Array) -> Array:
 
 
 @refusable
-def median(input: Held, labels: Value = None, index: Value = None) -> Value:
+def median(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
     """Return the median of the elements with each label. Collective over the mesh.
 
     If *index* has several labels, the elements of each move to one rank. Source: scipy.ndimage.median.
@@ -407,7 +409,7 @@ def _middle(values: Array) -> object:
 
 @refusable
 def labeled_comprehension(
-    input: Held,
+    input: TensorLike,
     labels: Value,
     index: Value,
     func: Callable[..., object],
@@ -455,7 +457,9 @@ def labeled_comprehension(
 
 
 @refusable
-def histogram(input: Held, min: float, max: float, bins: int, labels: Value = None, index: Value = None) -> Value:
+def histogram(
+    input: TensorLike, min: float, max: float, bins: int, labels: Value = None, index: Value = None
+) -> Value:
     """Return the histogram of the elements with each label. Collective over the mesh.
 
     Source: scipy.ndimage.histogram.

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, result_dtype, stored
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
+from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -30,12 +30,20 @@ class _AxisFilter:
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
-        widths = spread([self._width], [self._axis], tensor.ndim, (0, 0))
+        widths = spread_over_axes([self._width], [self._axis], tensor.ndim, (0, 0))
         return windowed(tensor, widths, self._edges, self.run, dtype)
 
 
 def _one(
-    length: int, name: str, input: Held, axis: int, output: Output, mode: str, cval: Value, origin: int, **more: Value
+    length: int,
+    name: str,
+    input: TensorLike,
+    axis: int,
+    output: Output,
+    mode: str,
+    cval: Value,
+    origin: int,
+    **more: Value,
 ) -> DTensor:
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
@@ -46,7 +54,7 @@ def _one(
 @family("scipy.ndimage")
 def _weighted(
     name: str,
-    input: Held,
+    input: TensorLike,
     weights: Value,
     axis: int = -1,
     output: Output = None,
@@ -76,7 +84,7 @@ correlate1d = _weighted("correlate1d", "Return the correlation with *weights* al
 @family("scipy.ndimage")
 def _sized(
     name: str,
-    input: Held,
+    input: TensorLike,
     size: int,
     axis: int = -1,
     output: Output = None,
@@ -121,7 +129,7 @@ def _gaussian(axis: int, sigma: Value, edges: FilterEdges, **arguments: Value) -
 
 @refusable
 def gaussian_filter1d(
-    input: Held,
+    input: TensorLike,
     sigma: float,
     axis: int = -1,
     order: int = 0,
@@ -149,7 +157,7 @@ def gaussian_filter1d(
 
 @refusable
 def gaussian_filter(
-    input: Held,
+    input: TensorLike,
     sigma: Value,
     order: Value = 0,
     output: Output = None,
@@ -193,7 +201,7 @@ def gaussian_filter(
 
 @refusable
 def uniform_filter(
-    input: Held,
+    input: TensorLike,
     size: Value = 3,
     output: Output = None,
     mode: Value = "reflect",
@@ -224,7 +232,7 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -
     if not steps:
         asked = dtype_asked(output)
         return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
-    dtype = result_dtype(tensor, steps[0].run, output)
+    dtype = output_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)
     return stored(tensor, output)
@@ -236,7 +244,7 @@ ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
 
 @family("scipy.ndimage", like="convolve1d")
 def _derivative(
-    name: str, input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
+    name: str, input: TensorLike, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
 ) -> DTensor:
     tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
@@ -265,17 +273,17 @@ def summed(
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
         part = derivative(axis, FilterEdges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
         if squares:
-            changed(lambda block: np.multiply(block, block, out=block), part)
-        total = part if total is None else changed(lambda block, more: np.add(block, more, out=block), total, part)
+            map_into(lambda block: np.multiply(block, block, out=block), part)
+        total = part if total is None else map_into(lambda block, more: np.add(block, more, out=block), total, part)
     assert total is not None
     if squares:
-        changed(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
+        map_into(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
     return stored(total, output)
 
 
 @refusable
 def laplace(
-    input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
+    input: TensorLike, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
 ) -> DTensor:
     """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
 
@@ -301,7 +309,7 @@ def laplace(
 def _of_gaussian(
     name: str,
     /,
-    input: Held,
+    input: TensorLike,
     sigma: Value,
     output: Output = None,
     mode: Value = "reflect",
@@ -321,7 +329,7 @@ def _of_gaussian(
     tensor, squares = input_tensor(name, input), name == "gaussian_gradient_magnitude"
     sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
-        sigmas = spread(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
+        sigmas = spread_over_axes(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
     def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]

@@ -8,17 +8,17 @@ from functools import reduce
 
 import numpy as np
 
-from meshcomm.blocks.make import filled, indices_along
+from meshcomm.blocks.make import indices_along, map_to_new
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.calls import Output, input_tensor, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(name: str, input: Held, argument: Value, n: int, axis: int, output: Output) -> DTensor:
+def _multiplied(name: str, input: TensorLike, argument: Value, n: int, axis: int, output: Output) -> DTensor:
     """Return a spectrum times the product of factors along the axes, or times the factors of an ellipsoid."""
     tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
@@ -35,7 +35,7 @@ def _multiplied(name: str, input: Held, argument: Value, n: int, axis: int, outp
         with np.errstate(all="ignore"):
             new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
-    return stored(filled(multiply, tensor, dtype=dtype), output)
+    return stored(map_to_new(multiply, tensor, dtype=dtype), output)
 
 
 def _angles(ones: Array, size: float, n: int) -> Array:
@@ -63,7 +63,9 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
 
 
 @family("scipy.ndimage")
-def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+def _fourier(
+    name: str, input: TensorLike, sigma: Value, n: int = -1, axis: int = -1, output: Output = None
+) -> DTensor:
     """Return a spectrum times that of a Gaussian.
 
     Parameters
@@ -86,7 +88,9 @@ def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, 
 
 
 @family("scipy.ndimage")
-def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+def _fourier_sized(
+    name: str, input: TensorLike, size: Value, n: int = -1, axis: int = -1, output: Output = None
+) -> DTensor:
     """Return a spectrum times that of a box.
 
     Parameters
@@ -101,7 +105,7 @@ def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int =
 
 
 @family("scipy.ndimage")
-def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+def _moved(name: str, input: TensorLike, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
     """Return the spectrum of shifted elements.
 
     Parameters

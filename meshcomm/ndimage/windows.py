@@ -13,7 +13,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.halos.boundaries import holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import FilterEdges, spread
+from meshcomm.ndimage.axes import FilterEdges, spread_over_axes
 from meshcomm.ndimage.calls import ScipyCall
 
 Widths: TypeAlias = list[Width]
@@ -38,7 +38,7 @@ def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
 def widths_along(name: str, axes: Sequence[int], ndim: int, lengths: Sequence[int], origins: Sequence[int]) -> Widths:
     """Return the elements before and after in a window of *lengths* of the filter *name*, along *ndim* axes."""
     sizes = zip(map(int, lengths), origins, strict=True)
-    return spread([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
+    return spread_over_axes([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
 
 
 def ghosts_of(tensor: DTensor, widths: Sequence[Width]) -> Widths:

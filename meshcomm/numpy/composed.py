@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
-from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import as_shape, normalised_axes, quote
@@ -186,13 +186,13 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
             raise ShapeError(f"a tensor of shape {tensor.shape} has {tensor.ndim} axes: pass the axis to go along")
         accumulated = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
-            return written(name, out, accumulated, "unsafe")
+            return with_out(name, out, accumulated, "unsafe")
         (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
         one = np.full_like(accumulated[(slice(None),) * along + (slice(0, 1),)], first)
         if not accumulated.shape[along]:
             shape = tuple(1 if a == along else n for a, n in enumerate(accumulated.shape))
             one = zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + first  # type: ignore[assignment]
-        return written(name, out, concatenate([one.astype(accumulated.dtype), accumulated], along), "unsafe")
+        return with_out(name, out, concatenate([one.astype(accumulated.dtype), accumulated], along), "unsafe")
 
     return cumulative
 

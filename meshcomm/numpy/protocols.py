@@ -16,7 +16,7 @@ from importlib import import_module
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
 from meshcomm.blocks.views import check_writable
 from meshcomm.core import _hooks
@@ -196,7 +196,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return _into_arrays(name, ufunc, method, operands, kwargs | {"out": out})
     if out and any(target is None for target in out):  # some of several results
         several: Value = _ufunc(ufunc, method, inputs, kwargs)
-        return tuple(written(name, target, result) for target, result in zip(out, several, strict=True))
+        return tuple(with_out(name, target, result) for target, result in zip(out, several, strict=True))
     if method != "__call__":
         return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
     for target in out:

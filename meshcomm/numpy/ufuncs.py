@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.map import deciding, elementwise, written
-from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
+from meshcomm.blocks.map import deciding, elementwise, with_out
+from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.blocks.small import gathered
@@ -82,16 +82,16 @@ def reduce(
         neutral = np.asarray(initial if ufunc.identity is None else ufunc.identity)
         wide = tensor if tensor.dtype.kind == kind.kind or kind.kind == "b" else tensor.astype(kind)
         tensor = chosen(mask, wide, neutral.astype(wide.dtype))
-    over = axis_of(axes, tensor.ndim)
+    over = axis_argument(axes, tensor.ndim)
 
     # Universal functions take the type of a date, but no dtype with its unit.
     def made(block: Array) -> Array:
-        found: Array = ufunc.reduce(block, axis=over, dtype=kind.type)
-        return found
+        result: Array = ufunc.reduce(block, axis=over, dtype=kind.type)
+        return result
 
     def merged(rows: Array) -> Array:
-        found: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
-        return np.asarray(found)
+        result: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
+        return np.asarray(result)
 
     how = Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind, ufunc=ufunc)
     result = reduced(how, tensor, keepdims)
@@ -113,8 +113,8 @@ def _kind_of_reduced(
     """Return the dtype of a reduction; NumPy's error if there is none, on all ranks."""
     small = np.ones([min(n, 1) for n in tensor.shape], tensor.dtype)
     chosen_ones = {} if mask is None else {"where": np.ones((1,) * np.ndim(mask), mask.dtype)}
-    found: Array = ufunc.reduce(small, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones)
-    return np.asarray(found).dtype
+    sample: Array = ufunc.reduce(small, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)
+    return np.asarray(sample).dtype
 
 
 def _reduced_whole(
@@ -126,7 +126,7 @@ def _reduced_whole(
     chosen_ones = {} if mask is None else {"where": aligned_blocks(name, [mask], whole.shape, whole.layout)[0]}
 
     def made(block: Array) -> Array:
-        return ufunc.reduce(block, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
+        return ufunc.reduce(block, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
 
     return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 
@@ -146,8 +146,8 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
 
     if ufunc in ASSOCIATIVE:
         return accumulated(Scan(name, of_block, ufunc, along, small.dtype), tensor)
-    made = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))
-    return make(*made, tensor.shape, small.dtype)
+    whole = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))
+    return make(*whole, tensor.shape, small.dtype)
 
 
 def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
@@ -202,12 +202,12 @@ def of_elements(
         return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **options), operands, out)
 
     def masked(*blocks: Value, **into: Value) -> object:
-        *given, mask = blocks
+        *inputs, mask = blocks
         if not into:
-            few = ufunc(*(each if np.ndim(each) == 0 else np.empty(0, each.dtype) for each in given), **options)
+            few = ufunc(*(x if np.ndim(x) == 0 else np.empty(0, x.dtype) for x in inputs), **options)
             shape = np.broadcast_shapes(*map(np.shape, blocks))
-            into = {"out": tuple(np.zeros(shape, each.dtype) for each in (few if isinstance(few, tuple) else (few,)))}
-        return ufunc(*given, where=mask, **into, **options)
+            into = {"out": tuple(np.zeros(shape, x.dtype) for x in (few if isinstance(few, tuple) else (few,)))}
+        return ufunc(*inputs, where=mask, **into, **options)
 
     return elementwise(name, masked, [*operands, where], out)
 
@@ -220,7 +220,7 @@ def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dic
     if method == "outer":
         return outer(ufunc, *inputs, **options)
     out = options.pop("out", None)
-    return written(f"numpy.{ufunc.__name__}.{method}", out, _METHODS[method](ufunc, *inputs, **options), "unsafe")
+    return with_out(f"numpy.{ufunc.__name__}.{method}", out, _METHODS[method](ufunc, *inputs, **options), "unsafe")
 
 
 # -- NumPy's reductions, of chosen elements ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed, on_blocks
+from meshcomm.blocks.make import map_into, on_blocks
 from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
 from meshcomm.blocks.small import together
 from meshcomm.blocks.views import check_writable
@@ -157,7 +157,7 @@ class GeneratorBase:
         stream = self._next()
         sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
         tiles = Tiles(shape, sides, stream)
-        return changed(lambda block: tiles.fill(block, result.layout.block_box(shape), draw), result)
+        return map_into(lambda block: tiles.fill(block, result.layout.block_box(shape), draw), result)
 
     def _by_tensors(
         self, method: "_Method", shape: Shape, dtype: DType, layout: Where, out: DTensor | None
@@ -247,7 +247,7 @@ def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
     names = tuple(layout.axes[axis])
     if not names:
         return ()
-    starts = layout.cut(axis, n).undealt.all_starts()
+    starts = layout.cut(axis, n).consecutive.all_starts()
     return Cuts(names, [*(min(n, (start + side // 2) // side * side) for start in starts[:-1]), n])
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, replicated
 from meshcomm.blocks.make import cut, mapped
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_shape, quote
 from meshcomm.core._types import Array, Names, Shape
@@ -158,7 +158,7 @@ class Generator(Distributions):
             )
         if out is None and layout is not None and layout != result.layout:
             return relayout(result, layout)
-        return written("permuted", out, result)
+        return with_out("permuted", out, result)
 
     def choice(
         self,

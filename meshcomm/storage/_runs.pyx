@@ -24,7 +24,7 @@ def read_runs(int file, const int64_t[::1] offsets, const int64_t[::1] lengths, 
     ``OSError`` if the system cannot read.
     """
     cdef Py_ssize_t done = 0, end = 0, run
-    cdef ssize_t found
+    cdef ssize_t got
     cdef int failed = 0
     if lengths.shape[0] != offsets.shape[0] or not _add_up(lengths, into.shape[0]):
         raise ValueError(f"{offsets.shape[0]} runs do not fill {into.shape[0]} bytes")
@@ -32,16 +32,16 @@ def read_runs(int file, const int64_t[::1] offsets, const int64_t[::1] lengths, 
         for run in range(offsets.shape[0]):
             end += lengths[run]
             while done < end:
-                found = pread(file, &into[done], end - done, offsets[run] + lengths[run] - (end - done))
-                if found < 0:
+                got = pread(file, &into[done], end - done, offsets[run] + lengths[run] - (end - done))
+                if got < 0:
                     failed = errno
                     if failed != EINTR:
                         break
                     failed = 0  # Python sees the signal after the call
-                elif found == 0:
+                elif got == 0:
                     break
                 else:
-                    done += found
+                    done += got
             if done < end:
                 break
     if failed:

@@ -27,7 +27,7 @@ LARGEST_CALL = 2**30
 """Bytes of one read. Linux takes at most 0x7ffff000; more is done in several calls."""
 
 READ_AHEAD = 2**17
-"""Bytes. By default Linux reads so many ahead, maybe no more when it is told to; so it is told several times. A
+"""Bytes. By default Linux reads so many ahead, maybe no more when it is asked to; so it is asked several times. A
 compromise: on one disk it made no difference."""
 
 WRITTEN_AT_ONCE = 2**22

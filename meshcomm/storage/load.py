@@ -31,7 +31,7 @@ from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.verify import compare_checksums
 
 CHECKED_UP_TO = 2**26
-"""Bytes of a checkpoint. Up to this size `load` compares checksums unless it is told not to: it takes below 0.1 s."""
+"""Bytes of a checkpoint. Up to this size `load` compares checksums unless ``check=False``: it takes below 0.1 s."""
 
 
 def load(
@@ -267,5 +267,6 @@ def _with_whole_outs(requests: list[ArrayRequest], session: Session) -> list[Arr
     """Return *requests*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
     is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
-        replace(array, unsliced=all(flags)) for array, *flags in zip(requests, *session.told(is_unsliced), strict=True)
+        replace(array, unsliced=all(flags))
+        for array, *flags in zip(requests, *session.gathered(is_unsliced), strict=True)
     ]

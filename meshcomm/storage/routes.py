@@ -257,7 +257,7 @@ def _borders(turn: Round) -> tuple[int, ...]:
     else:
         borders = [0]
         for k, size in enumerate(turn.sizes(axis)):
-            first = 0 if route.is_cyclic(axis) else cut.undealt.start(k) + turn._local(axis, k)[0]
+            first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + turn._local(axis, k)[0]
             borders += [borders[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
     blocks, merged = len(borders) - 1, route.merged
     return tuple(borders[min(-(-number // merged) * merged, blocks)] for number in range(blocks + 1))

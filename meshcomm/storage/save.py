@@ -381,7 +381,7 @@ class Saving(ABC):
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        every: list[list[EncodedChunk]] = session.told(chunks)
+        every: list[list[EncodedChunk]] = session.gathered(chunks)
         begin = sum(map(len, every[: session.position]))
 
         def placed() -> list[ChunkLocation]:
@@ -453,7 +453,7 @@ class TreeSaving(Saving):
                 placed = partial(self.placed, session, array.name)
                 write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = session.told_to_first([node[1][0] for node in self._per_rank])
+            every = session.gathered_by_first([node[1][0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
                 node[1] = [values[number] for values in every]
 

@@ -11,7 +11,7 @@ from meshcomm.core._foreign import is_foreign, values_of
 from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Array, Json
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.trees import DEEPEST, Branch, Path, below, branch, node_of
+from meshcomm.core.arrays.trees import DEEPEST, Branch, TreePath, below, branch, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 
@@ -84,10 +84,10 @@ def flattened(
     """
     leaves: Leaves = {}
 
-    def name_at(path: Path) -> str:
+    def name_at(path: TreePath) -> str:
         return separator.join(str(key).strip("/") if separator == "/" else str(key) for key in path)
 
-    def checked_branch(tree: object, path: Path) -> Branch | None:
+    def checked_branch(tree: object, path: TreePath) -> Branch | None:
         if len(path) > DEEPEST:
             raise CheckpointError(f"the tree has more than {DEEPEST} levels at {quote(name_at(path))}")
         result = branch(tree, path)
@@ -100,7 +100,7 @@ def flattened(
             _check_text(str(key), "a key", name)
         return "dict" if all(isinstance(key, str) for key, _ in entries) else "items", entries
 
-    def leaf(path: Path, value: object) -> Json:
+    def leaf(path: TreePath, value: object) -> Json:
         item, name = unwrapped(untraced(value)), name_at(path)
         if is_foreign(item) and not isinstance(item, DTensor):
             item = of_foreign(item)

@@ -13,7 +13,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import from_component
-from meshcomm.core.arrays.dtensor import DTensor, Held, Tensor, fetch_layout, is_dtensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, fetch_layout, is_dtensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mistakes import no_layout
@@ -55,7 +55,7 @@ def _component(tensors: object, layout: Layout) -> ArrayLike:
     return component
 
 
-def unpack(tensor: Held) -> list[Array]:
+def unpack(tensor: TensorLike) -> list[Array]:
     """Return the list of the components of this process: the block of its rank, or None if that is outside the mesh.
 
     The block is not copied. ``LayoutError`` unless *tensor* is a DTensor. Source: tf.experimental.dtensor.unpack.

@@ -416,7 +416,7 @@ def _gathered_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str]
         call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, mesh.size)
         with session.exchanging():
             shape = session.together(call, make)
-            return session.told(this_host()), shape
+            return session.gathered(this_host()), shape
 
     hosts_and_shape = in_session("Topology.from_comm", mesh, steps)
     assert hosts_and_shape is not None

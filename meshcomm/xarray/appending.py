@@ -285,7 +285,7 @@ def _check_kept(
             new = new.to_numpy()
         elif isinstance(values, DTensor):
             is_same = isinstance(new, DTensor) and new.layout == values.layout
-            new = new._block if is_same else relayout(as_tensor(new, mesh), values.layout)._block
+            new = new._block if is_same else relayout(as_replicated_tensor(new, mesh), values.layout)._block
             values = values._block
         if not _is_text(dataset.variables[name]) and values is not None and new is not None:
             pairs[name] = values, new
@@ -374,7 +374,7 @@ def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, opti
     wide = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
     if not wide:
         wide = {name: array for name, array in steps.items() if name != dim}
-    tensors = {name: as_tensor(array, mesh) for name, array in wide.items()}
+    tensors = {name: as_replicated_tensor(array, mesh) for name, array in wide.items()}
     numbers = {name: np.asarray(array) for name, array in steps.items() if name not in wide}
     dims = {
         name: names[1:] if name in steps else names for name, names in file_data.dims.items() if name not in numbers
@@ -391,6 +391,6 @@ def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, opti
     series.extend({**tensors, **numbers}, fixed)
 
 
-def as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:
+def as_replicated_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:
     """Return an array that is the same on all ranks as a tensor. Collective over *mesh*."""
     return array if isinstance(array, DTensor) else distribute(array, Layout.replicated(mesh, array.ndim))

@@ -11,7 +11,7 @@ from meshcomm.core._types import Shape
 from meshcomm.errors import DTypeError
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.regions import Box, save_boxes
-from meshcomm.xarray.appending import FileVariable, as_tensor, encoded_as, meshes_in, variables_there
+from meshcomm.xarray.appending import FileVariable, as_replicated_tensor, encoded_as, meshes_in, variables_there
 
 Region: TypeAlias = Mapping[str, slice]
 """Where a dataset goes, along each dimension of the region; along others it has all elements."""
@@ -46,7 +46,7 @@ def save_region(
             raise DTypeError(f"{path} has texts of any length in {quote(name)}: no region of these can be written")
         if array.dtype.newbyteorder("=") != kind.newbyteorder("="):
             raise DTypeError(f"{quote(name)} is {kind} in {path}, and {array.dtype} here: convert it")
-        boxes[name] = Box(as_tensor(array, mesh), start + (0,) * (len(shape) - len(start)), shape)
+        boxes[name] = Box(as_replicated_tensor(array, mesh), start + (0,) * (len(shape) - len(start)), shape)
     save_boxes(path, boxes, mesh, limit)
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: B023 - functions made in loops are called in the same turn
-"""What autograd is told: gradients through every operation against autograd on the whole arrays."""
+"""What autograd sees: gradients through every operation against autograd on the whole arrays."""
 
 import sys
 from itertools import islice, product

@@ -31,7 +31,7 @@ GOLDEN = json.loads((DATA / "all_to_all.json").read_text())
 CASES, CROSS = GOLDEN["cases"], GOLDEN["cross_check_with_dtensor"]
 
 
-def everywhere(function, xs, *args):
+def on_all_ranks(function, xs, *args):
     """Call a collective on simulated ranks, each with its own x."""
     return simulated(len(xs), lambda rank: function(xs[rank], *args))
 
@@ -54,7 +54,7 @@ def arguments_of(case):
 
 def test_the_example_of_the_seed():
     seed = GOLDEN["seed_example"]
-    results = everywhere(mc.all_to_all, [np.array(x) for x in seed["inputs"]], *arguments_of(seed))
+    results = on_all_ranks(mc.all_to_all, [np.array(x) for x in seed["inputs"]], *arguments_of(seed))
     assert [result.tolist() for result in results] == seed["outputs"]
 
 
@@ -62,12 +62,12 @@ def test_the_example_of_the_seed():
 def test_recorded_cases(case):
     xs = [numbered(case["shape"], "i4") + 1000 * rank for rank in range(case["n_replicas"])]
     before = [x.copy() for x in xs]
-    results = everywhere(mc.all_to_all, xs, *arguments_of(case))
+    results = on_all_ranks(mc.all_to_all, xs, *arguments_of(case))
     check(results, [np.array(out, "i4").reshape(case["output_shape_from_tf_shape_fn"]) for out in case["outputs"]], xs)
     check(reference.all_to_all(xs, *arguments_of(case)), results, [])
     assert all(same_bits(x, old) for x, old in zip(xs, before, strict=True))
     swapped = case["gradient"]
-    back = everywhere(
+    back = on_all_ranks(
         mc.all_to_all,
         results,
         case["group_assignment"],
@@ -132,16 +132,16 @@ def test_all_to_all(problem, data):
     concat, split = an_axis(data, xs), an_axis(data, xs)
     xs = [repeated(x, split, count) for x in xs]
     raw = raws(xs)
-    results = everywhere(mc.all_to_all, of_any_memory(data, xs), rows, concat, split, count)
+    results = on_all_ranks(mc.all_to_all, of_any_memory(data, xs), rows, concat, split, count)
     check_all(results, reference.all_to_all(raw, rows, concat, split, count), xs)
-    check_all(everywhere(mc.all_to_all, results, rows, split, concat, count), raw, xs)
+    check_all(on_all_ranks(mc.all_to_all, results, rows, split, concat, count), raw, xs)
 
 
 @given(problems(min_rank=1), st.data())
 def test_all_gather(problem, data):
     rows, xs = problem
     axis = an_axis(data, xs)
-    results = everywhere(mc.all_gather, of_any_memory(data, xs), rows, axis)
+    results = on_all_ranks(mc.all_gather, of_any_memory(data, xs), rows, axis)
     check_all(results, reference.all_gather(raws(xs), rows, axis), xs)
 
 
@@ -149,7 +149,7 @@ def test_all_gather(problem, data):
 def test_broadcast(problem, data):
     rows, xs = problem
     root = data.draw(st.integers(0, len(rows[0]) - 1))
-    results = everywhere(mc.broadcast, of_any_memory(data, xs), rows, root)
+    results = on_all_ranks(mc.broadcast, of_any_memory(data, xs), rows, root)
     check_all(results, reference.broadcast(raws(xs), rows, root), xs)
 
 
@@ -159,7 +159,7 @@ def test_collective_permute(problem, data):
     ranks = range(len(xs))
     pairs = list(zip(data.draw(st.permutations(ranks)), data.draw(st.permutations(ranks)), strict=True))
     pairs = pairs[: data.draw(st.integers(0, len(pairs)))]
-    results = everywhere(mc.collective_permute, of_any_memory(data, xs), pairs)
+    results = on_all_ranks(mc.collective_permute, of_any_memory(data, xs), pairs)
     check_all(results, reference.collective_permute(raws(xs), pairs), xs)
 
 
@@ -225,7 +225,7 @@ OPS = st.sampled_from(["sum", "prod", "min", "max"])
 @given(problems(random_numbers, NUMBERS), OPS, st.data())
 def test_all_reduce(problem, op, data):
     rows, xs = problem
-    results = everywhere(mc.all_reduce, of_any_memory(data, xs), rows, op)
+    results = on_all_ranks(mc.all_reduce, of_any_memory(data, xs), rows, op)
     check_reduced(results, reference.all_reduce(xs, rows, op), xs)
     for row in rows:
         assert all(same_bits(results[rank], results[row[0]]) for rank in row)
@@ -236,7 +236,7 @@ def test_reduce_scatter(problem, op, data):
     rows, xs = problem
     axis = an_axis(data, xs)
     xs = [repeated(x, axis, len(rows[0])) for x in xs]
-    results = everywhere(mc.reduce_scatter, of_any_memory(data, xs), rows, axis, op)
+    results = on_all_ranks(mc.reduce_scatter, of_any_memory(data, xs), rows, axis, op)
     check_reduced(results, reference.reduce_scatter(xs, rows, axis, op), xs)
 
 
@@ -257,15 +257,15 @@ def test_sums_are_in_the_order_of_the_group(size, dtype):
     for length in (1, size - 1, size, size + 1, 40):
         parts = [x[:length] for x in xs]
         wanted = reference.reduced([parts[rank] for rank in row], "sum")
-        assert all(same_bits(result, wanted) for result in everywhere(mc.all_reduce, parts, [row]))
+        assert all(same_bits(result, wanted) for result in on_all_ranks(mc.all_reduce, parts, [row]))
 
 
 def test_bools_and_small_integers_stay_what_they_are():
     xs = [np.array([True, False, True]), np.array([True, False, False])]
     for op, wanted in [("sum", [1, 0, 1]), ("max", [1, 0, 1]), ("prod", [1, 0, 0]), ("min", [1, 0, 0])]:
-        results = everywhere(mc.all_reduce, xs, None, op)
+        results = on_all_ranks(mc.all_reduce, xs, None, op)
         assert all(result.dtype == bool and result.tolist() == wanted for result in results)
-    results = everywhere(mc.all_reduce, [np.array([200], "u1"), np.array([100], "u1")], None)
+    results = on_all_ranks(mc.all_reduce, [np.array([200], "u1"), np.array([100], "u1")], None)
     assert all(result.dtype == np.dtype("u1") and result.tolist() == [44] for result in results)
 
 
@@ -279,7 +279,7 @@ def test_every_dtype_moves_bit_for_bit(dtype):
         ("broadcast", (rows, 1)),
         ("collective_permute", (pairs,)),
     ]:
-        results = everywhere(getattr(mc, name), xs, *arguments)
+        results = on_all_ranks(getattr(mc, name), xs, *arguments)
         check_all(results, getattr(reference, name)(raws(xs), *arguments), xs)
 
 

@@ -62,7 +62,7 @@ CASES = {
 def test_after_an_interrupt_the_mesh_is_unusable(interrupt, case):
     """What the others have sent would come to the next call of this rank."""
     call, method, after = CASES[case]
-    told = []
+    informed = []
 
     def program(rank):
         tensor = mc.distribute(numbered((8,)), mc.Layout(["x"], mc.create_mesh([("x", 3)])))
@@ -75,8 +75,8 @@ def test_after_an_interrupt_the_mesh_is_unusable(interrupt, case):
             call(tensor)
         with pytest.raises(mc.MeshError, match=r"ended with an error \(Interrupted\)"):
             call(tensor)
-        told.append(rank)
+        informed.append(rank)
 
     with suppress(mc.MeshcommError):  # of the others, which wait for this rank
         simulated(3, program)
-    assert told == [HERE]
+    assert informed == [HERE]

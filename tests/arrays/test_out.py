@@ -373,7 +373,7 @@ def test_executing_again_plans_and_agrees_on_nothing(counted):
     assert simulated(4, program) == [{}] * 4
 
 
-def test_an_error_of_one_rank_when_a_comparison_is_due_is_told_as_such():
+def test_an_error_of_one_rank_when_a_comparison_is_due_is_reported_as_such():
     """The others raise what that rank has found, with its name, not that calls differ."""
 
     def program(rank, rows, columns):

@@ -4,7 +4,7 @@ Of a hundred thousand cases, `make test` runs some hundred, `make test-all` some
 ``CASES=--exhaustive`` all of them.
 
 Case 4711 is ``any_case(4711)`` on every machine: `check_case` of it alone repeats what failed here. Odd cases have
-layouts of all kinds: names, chosen boundaries, blocks dealt round.
+layouts of all kinds: names, chosen boundaries, cyclic blocks.
 """
 
 import traceback

@@ -303,7 +303,7 @@ def test_slices_of_the_own_rank():
     mesh = mc.create_mesh([("x", 2)])
     array = np.arange(12).reshape(3, 4)
     t = mc.distribute(array, mc.Layout(["x", U], mesh))
-    dealt = mc.Layout([mc.Cyclic("x", 1), U], mesh)
+    cyclic = mc.Layout([mc.Cyclic("x", 1), U], mesh)
     if mesh.rank is None:
         for ask in (lambda: t.slices, lambda: t.layout.block_slices((3, 4)), lambda: t.layout.block_shape((3, 4))):
             with pytest.raises(mc.MeshError, match="outside of the mesh x=2 over ranks 0 to 1"):
@@ -312,6 +312,6 @@ def test_slices_of_the_own_rank():
     assert t.slices == t.layout.block_slices((3, 4)) == t.layout.block_slices((3, 4), mesh.rank)
     assert np.array_equal(array[t.slices], t.local)
     assert t.layout.block_shape((3, 4)) == t.local.shape
-    assert list(dealt.blocks((3, 4))) == list(dealt.blocks((3, 4), mesh.rank))
+    assert list(cyclic.blocks((3, 4))) == list(cyclic.blocks((3, 4), mesh.rank))
     with pytest.raises(mc.LayoutError, match="blocks"):
-        _ = mc.relayout(t, dealt).slices
+        _ = mc.relayout(t, cyclic).slices

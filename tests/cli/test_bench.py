@@ -184,12 +184,12 @@ def test_the_table(bench):
 def test_json(bench):
     code, out, _ = bench("halo", "fft", "--max", "4K", "--rounds", "1", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["ranks"] == RANKS
-    assert told["versions"]["numpy"] == np.__version__
-    assert told["transport"]["mpi"] == "an MPI"
-    assert [each["name"] for each in told["benches"]] == ["halo", "fft"]
-    for each in told["benches"]:
+    results = json.loads(out)
+    assert results["ranks"] == RANKS
+    assert results["versions"]["numpy"] == np.__version__
+    assert results["transport"]["mpi"] == "an MPI"
+    assert [each["name"] for each in results["benches"]] == ["halo", "fft"]
+    for each in results["benches"]:
         assert len(each["rows"]) == 2
         for row in each["rows"]:
             assert row["wrong"] == 0

@@ -73,7 +73,7 @@ def test_what_can_be_measured_depends_on_the_nodes(nodes, measured, monkeypatch)
     found, probes = calibrated(nodes, monkeypatch)
     assert {kind for kind in ("within", "between") if getattr(found, kind) is not None} == measured
     assert found.memory.constants == {"gamma": pytest.approx(MACHINE.gamma)}
-    # What a wait and what a message cost need not be told apart, but together they are right.
+    # What a wait and what a message cost need not be distinguished, but together they are right.
     machine = replace(mc.Machine(), **found.constants)
     for probe in probes:
         assert machine.seconds(probe.load) == pytest.approx(MACHINE.seconds(probe.load), rel=1e-6), probe.load

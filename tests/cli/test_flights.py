@@ -169,14 +169,14 @@ def test_a_folder_without_flights_is_refused(tmp_path):
         read(tmp_path)
 
 
-def test_calls_that_are_alike_are_told_to_be_so(tmp_path):
+def test_calls_that_are_alike_are_reported_to_be_so(tmp_path):
     for rank in range(2):
         write(tmp_path, rank)
     text = summary(read(tmp_path))
     assert "remember are the same, and so are arguments as far as they are known" in text
 
 
-def test_a_damaged_file_is_told_beside_the_others(tmp_path, capsys):
+def test_a_damaged_file_is_reported_beside_the_others(tmp_path, capsys):
     write(tmp_path, 0)
     (tmp_path / "rank-1.json").write_text('{"rank": 1, "si')
     assert flights(tmp_path) == 0

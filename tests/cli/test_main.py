@@ -32,9 +32,9 @@ def test_misspelt_options(written, meant, capsys):
     with pytest.raises(SystemExit) as caught:
         main(written)
     assert caught.value.code == 2
-    told = capsys.readouterr().err
-    assert told.endswith(f"; did you mean '{meant}'?\n")
-    assert f"usage: python -m meshcomm {written[0]}" in told or written[0].startswith("--"), told
+    message = capsys.readouterr().err
+    assert message.endswith(f"; did you mean '{meant}'?\n")
+    assert f"usage: python -m meshcomm {written[0]}" in message or written[0].startswith("--"), message
 
 
 def test_words_after_a_command_that_takes_none(capsys):
@@ -56,8 +56,8 @@ def test_only_the_first_rank_reads_traces_and_flights(command, monkeypatch, caps
 def test_words_like_no_command(capsys):
     with pytest.raises(SystemExit):
         main(["xyzzy"])
-    assert "invalid choice: 'xyzzy'" in (told := capsys.readouterr().err)
-    assert "did you mean" not in told
+    assert "invalid choice: 'xyzzy'" in (message := capsys.readouterr().err)
+    assert "did you mean" not in message
 
 
 def test_alone_it_prints_its_help(capsys):

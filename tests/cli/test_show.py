@@ -71,7 +71,7 @@ def test_svg_files(command, tmp_path, capsys):
         ("plan --shape 4,4 --mesh x=2 --from x,unsharded --to unsharded,x --scratch 1", "the minimum is"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(arguments, says, capsys):
+def test_wrong_arguments_are_reported_in_one_line(arguments, says, capsys):
     assert main(arguments.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""

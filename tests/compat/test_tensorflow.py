@@ -27,7 +27,7 @@ def on(size, program, *args):
         return world.run(program, *args)
 
 
-def raises_everywhere(size, error, match, program):
+def raises_on_all_ranks(size, error, match, program):
     """Check that *program* raises on every rank, and that the mesh can be used afterwards, or a new one."""
 
     def tried():
@@ -89,7 +89,7 @@ def test_pack_errors(case):
         mesh = mc.create_mesh([("x", 2)])
         tensorflow.pack(components(mesh.rank), mc.Layout(["x"], mesh))
 
-    raises_everywhere(2, error, match, program)
+    raises_on_all_ranks(2, error, match, program)
 
 
 def test_components_outside_of_the_mesh():
@@ -320,4 +320,4 @@ def test_barriers_with_a_timeout_are_compared_now_and_then():
         for number in range(COMPARE_EVERY):
             barrier(mesh, f"{mesh.rank} at {number}", timeout_in_ms=600_000)
 
-    raises_everywhere(2, CollectiveMismatch, "they made different calls before it", program)
+    raises_on_all_ranks(2, CollectiveMismatch, "they made different calls before it", program)

@@ -146,7 +146,7 @@ def test_the_oldest_call_is_left_out_as_it_may_have_noted_more():
     assert sorted(its) == [*range(calls - _tuning.REMEMBERED_DIGESTS + 2, calls + 1)]
 
 
-def test_only_the_calls_that_are_asked_for_are_told():
+def test_only_the_calls_that_are_asked_for_are_reported():
     def program(rows, columns):
         team = location_in(rows.mesh).team
         for _ in range(3):
@@ -218,7 +218,7 @@ def teams(monkeypatch):
     return make
 
 
-def test_calls_are_told_apart_by_the_meshes_that_they_are_on(teams):
+def test_calls_are_distinguished_by_the_meshes_that_they_are_on(teams):
     """A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator."""
     for name in ("0-1 #1", "0-1 #2", "", "0-1 #1"):
         teams(name)
@@ -247,10 +247,10 @@ def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
     assert "test_flights_are_written_once" in flight["stack"]
 
 
-def test_without_flight_files_stacks_are_told(monkeypatch):
+def test_without_flight_files_stacks_are_reported(monkeypatch):
     monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
     monkeypatch.setattr(flights, "_first_time", list)
-    assert "in test_without_flight_files_stacks_are_told" in flights.write("because")
+    assert "in test_without_flight_files_stacks_are_reported" in flights.write("because")
 
 
 def test_the_recorder_keeps_64_calls():

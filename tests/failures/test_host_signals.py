@@ -96,7 +96,7 @@ def test_a_process_with_as_many_files_as_it_may_have_shows_nothing(monkeypatch):
     monkeypatch.setattr("socket.socket", refused)
     host_signals.show_words(0)  # within an agreement, which it must not leave
     host_signals.let_tell([1], time.monotonic() + 60.0)
-    host_signals.note_told()
+    host_signals.note_reported()
 
 
 def test_another_user_shows_nothing_to_us(error, monkeypatch):
@@ -126,9 +126,9 @@ def raised(error, cause=None):
 
 def test_what_one_rank_saw_is_the_same_error_on_the_others():
     seen = raised(host_signals.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True))
-    told = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    shared = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
     assert host_signals.shared_text(seen) == ("ValueError: wrong", True)
-    assert host_signals.shared_text(raised(told, KeyError("of its own"))) == ("ValueError: wrong", False)
+    assert host_signals.shared_text(raised(shared, KeyError("of its own"))) == ("ValueError: wrong", False)
 
 
 def test_what_the_program_raises_in_place_of_a_shared_error():
@@ -136,11 +136,11 @@ def test_what_the_program_raises_in_place_of_a_shared_error():
         return host_signals.shared_text(raised(ValueError(text), raised(shared)))
 
     seen = host_signals.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True)
-    told = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
-    assert replaced(seen, "mine")[0] == replaced(told, "mine")[0] != replaced(told, "other")[0]
+    shared = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    assert replaced(seen, "mine")[0] == replaced(shared, "mine")[0] != replaced(shared, "other")[0]
 
 
-def test_other_errors_are_told_apart_by_their_tracebacks():
+def test_other_errors_are_distinguished_by_their_tracebacks():
     one, other = (raised(ValueError("wrong")) for _ in range(2))
     assert host_signals.shared_text(one) == host_signals.shared_text(other)
     assert host_signals.shared_text(ValueError("wrong")) != host_signals.shared_text(one)
@@ -151,13 +151,13 @@ def test_other_errors_are_told_apart_by_their_tracebacks():
 
 @pytest.fixture
 def waiting():
-    """A function that lets another thread wait, at most a minute, until ranks 0 to 2 have told their errors."""
+    """A function that lets another thread wait, at most a minute, until ranks 0 to 2 have reported their errors."""
     with ThreadPoolExecutor() as threads:
         yield lambda: threads.submit(host_signals.let_tell, range(3), time.monotonic() + 60.0)
-        host_signals.note_told()
+        host_signals.note_reported()
 
 
-def test_a_rank_waits_until_another_one_has_told_its_error(waiting):
+def test_a_rank_waits_until_another_one_has_reported_its_error(waiting):
     host_signals.show_words(1)
     waits = waiting()
     assert not waits.done()
@@ -165,12 +165,12 @@ def test_a_rank_waits_until_another_one_has_told_its_error(waiting):
         waits.result(0.05)
     host_signals.show_words(1)  # again, as it prints
     assert not waits.done()
-    host_signals.note_told()
+    host_signals.note_reported()
     waits.result(30.0)
 
 
 def test_no_rank_waits_for_those_that_have_nothing_to_tell(waiting):
-    host_signals.note_told()
+    host_signals.note_reported()
     host_signals.show_words(7)
     waiting().result(30.0)
 
@@ -178,7 +178,7 @@ def test_no_rank_waits_for_those_that_have_nothing_to_tell(waiting):
 def test_no_rank_waits_for_ever():
     host_signals.show_words(1)
     host_signals.let_tell(range(3), time.monotonic() + 0.05)
-    host_signals.note_told()
+    host_signals.note_reported()
 
 
 def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
@@ -191,7 +191,7 @@ def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
     made, looked = [], host_signals._is_shown
     monkeypatch.setattr(host_signals, "_is_shown", other_prints)
     host_signals.show_words(1)
-    told = error("alike", 0, 1, 2)
-    assert (made[1].ours, told.ours) == (True, False), "at once, though rank 1 has not printed yet"
-    host_signals.note_told()
+    shared = error("alike", 0, 1, 2)
+    assert (made[1].ours, shared.ours) == (True, False), "at once, though rank 1 has not printed yet"
+    host_signals.note_reported()
     assert error("nobody", 0, 1, 2).ours, "nobody has an error to tell"

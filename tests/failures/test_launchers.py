@@ -73,8 +73,8 @@ def test_who_launched_it(given, found):
 
 
 def test_every_launcher_is_in_the_table_of_environments():
-    told = {found[0] for _, found in ENVIRONMENTS if found}
-    assert {launcher.name for launcher in launchers.LAUNCHERS} - told == {"mpirun_rsh of MVAPICH"}
+    results = {found[0] for _, found in ENVIRONMENTS if found}
+    assert {launcher.name for launcher in launchers.LAUNCHERS} - results == {"mpirun_rsh of MVAPICH"}
 
 
 @pytest.mark.parametrize(("given", "found"), [(STEP, None), (HYDRA, (1, 4)), ({**STEP, "PMIX_RANK": "1"}, (1, 4))])
@@ -97,7 +97,7 @@ def test_copies_that_are_alone(environment, given, library, texts):
     with pytest.raises(MeshError) as error:
         launchers.refuse_alone(1, lambda: library)
     assert all(text in str(error.value) for text in texts), error.value
-    assert launchers.is_told_by_another(error.value), "rank 1 leaves it to rank 0"
+    assert launchers.is_reported_by_another(error.value), "rank 1 leaves it to rank 0"
     assert launchers.alone(4, lambda: library) == "", "ranks of one world are not alone"
 
 
@@ -188,10 +188,10 @@ def test_jobs_in_containers_have_names_of_their_own(tmp_path):
     """Launchers with the same number, in two namespaces of processes: the shell is process 1 in both."""
     program = f"{sys.executable} -c 'from meshcomm.core.failures.launchers import job_name; print(job_name())'"
     container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", f"{program}; {program}"]
-    told = [subprocess.run(container, capture_output=True, text=True, check=False) for _ in range(2)]
-    if any(each.returncode for each in told):
+    results = [subprocess.run(container, capture_output=True, text=True, check=False) for _ in range(2)]
+    if any(each.returncode for each in results):
         pytest.skip("no namespaces of processes can be made here")
-    (one, same), (other, _) = (each.stdout.split() for each in told)
+    (one, same), (other, _) = (each.stdout.split() for each in results)
     assert one == same != other
     assert re.fullmatch("[0-9a-f]{32}", one)
 

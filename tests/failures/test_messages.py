@@ -1,4 +1,4 @@
-"""Ranks outside of a mesh: what they are told when a program takes the None that they have there for something."""
+"""Ranks outside of a mesh: the error of a program that takes the None that they have there for something."""
 
 import numpy as np
 import pytest

@@ -264,7 +264,7 @@ def test_a_rank_that_has_left_still_tells_its_digests(team):
     assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (7, 3, 3, True)
     ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
-    assert not ranks[0]._channel.queue, "of other teams it has told all when it left"
+    assert not ranks[0]._channel.queue, "of other teams it has answered all when it left"
 
 
 def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, clock):
@@ -326,7 +326,7 @@ def test_a_rank_that_does_not_answer_is_named(team, clock):
     assert "(on host host1)" in ranks[2].report.text
 
 
-def test_all_are_told_that_one_expires(team):
+def test_all_are_reported_that_one_expires(team):
     ranks = team(3)
     ranks[1].expire("it has waited")
     serve(ranks)

@@ -83,7 +83,7 @@ def test_a_rank_with_an_error_asks_at_once_who_is_missing(pipe, monkeypatch, err
 @pytest.mark.parametrize("haste", [False, True])
 @pytest.mark.parametrize("pause", [0.01, 0.1, 0.3, 3.0])
 def test_to_test_a_request_with_pauses_is_to_wait(pipe, monkeypatch, pause, haste):
-    """The time goes on between tests, and what the rank does is told in the moments after each test."""
+    """The time goes on between tests, and what the rank does is noted in the moments after each test."""
     timeout = 60.0
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
     monkeypatch.setattr(watch, "tested", ("tests of a relayout", None, 1, 0.0))

@@ -85,7 +85,7 @@ def test_the_only_axis_stays_sharded(kind, n, ranks):
 @pytest.mark.parametrize(("kind", "variant"), sampled(product(["dct", "idct", "dst", "idst"], [1, 2, 3, 4])))
 @on_mesh(3)
 def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant, mesh):
-    """All norms, real and complex numbers, lengths for four steps and for a convolution, blocks dealt round."""
+    """All norms, real and complex numbers, lengths for four steps and for a convolution, cyclic blocks."""
     for n, dtype, spec in [(35 + variant, "f8", "x"), (37, "c8", "x"), (24, "f4", mc.Cyclic("x", 2))]:
         a = numbers(n, dtype)
         t = mc.distribute(a, mc.Layout([spec], mesh))
@@ -130,13 +130,13 @@ def test_lengths_of_real_results(mesh):
                     refused(t)
 
 
-def test_four_steps_leave_blocks_dealt_round():
+def test_four_steps_leave_cyclic_blocks():
     assert one_axis("fft", 2**16, "x", 4) == mc.Cyclic("x", 64)
 
 
 @pytest.mark.usefixtures("never_gathered")
 @on_mesh()
-def test_a_transform_and_back_of_a_dealt_axis_takes_two_exchanges_each(mesh):
+def test_a_transform_and_back_of_a_cyclic_axis_takes_two_exchanges_each(mesh):
     line = mc.Layout(["x"], mesh)
     plan = mc.fft.plan(4096, "c16", line, kind="fft")
     (step,), (back,) = plan.steps, plan.steps_back

@@ -104,7 +104,7 @@ def test_a_ghost_adds_to_its_owner_as_often_as_it_is_there():
         halo.reduce()
         return halo.inner.tolist()
 
-    assert on(2, program) == [[10, 10], [11]]  # 16 and 15 ones, dealt round to three elements
+    assert on(2, program) == [[10, 10], [11]]  # 16 and 15 ones, cyclic over three elements
 
 
 def test_rows_and_columns_of_replicas():

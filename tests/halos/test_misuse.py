@@ -1,4 +1,4 @@
-"""What a program may get wrong with halos, and is told."""
+"""What a program may get wrong with halos, and the errors."""
 
 import copy
 

@@ -75,8 +75,8 @@ def test_a_command_ends(launch, program, ranks, arguments, environment, code, te
     job = launch(ranks, *COMMAND, *(word.format(**fill) for word in arguments.split()), **given)
     assert job.code == code, job
     for text in texts:
-        told = text.format(**fill)
-        assert tells_once(job, told) if ranks and code == 2 else told in job.text, job
+        report = text.format(**fill)
+        assert tells_once(job, report) if ranks and code == 2 else report in job.text, job
     assert "Traceback" not in job.text, job
     assert code == 0 or "alpha" not in job.text, "nothing is measured in vain"
     assert {path for path in program.parent.rglob("*") if "__pycache__" not in path.parts} == before
@@ -218,7 +218,7 @@ def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
     problems = re.findall("^problem .*$", job.text, re.MULTILINE)
     assert all(line.startswith("problem  settings: ") for line in problems)
     assert len(problems) == len(WRONG), job
-    assert "meshcomm: " not in job.text, "nothing is told again"
+    assert "meshcomm: " not in job.text, "nothing is reported again"
 
 
 @pytest.mark.any_mpi
@@ -238,10 +238,10 @@ def test_bench_on_ranks(launch, tmp_path):
     sizes = ("--max", "4K", "--rounds", "2", "--folder", tmp_path)
     job = launch(2, *COMMAND, "bench", "relayout", "fft", "halo", "all_to_all", "disk", *sizes, "--json")
     assert job.code == 0, job
-    told = json.loads(job.text)
-    assert told["ranks"] == 2
-    assert [each["name"] for each in told["benches"]] == [
+    report = json.loads(job.text)
+    assert report["ranks"] == 2
+    assert [each["name"] for each in report["benches"]] == [
         *("relayout", "fft", "halo", "all_to_all", "disk: save", "disk: load")
     ]
-    assert all([row["wrong"] for row in each["rows"]] == [0, 0] for each in told["benches"])
+    assert all([row["wrong"] for row in each["rows"]] == [0, 0] for each in report["benches"])
     assert not list(tmp_path.iterdir()), "its folder is gone"

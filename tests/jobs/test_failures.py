@@ -150,15 +150,15 @@ def test_one_never_joins(job, seconds):
     assert "goes on waiting" in ended.text, "the warning comes first"
     says = rf"rank [02] of 3 ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
     assert re.search(says, ended.text), ended
-    told = re.split(says, ended.text)[-1].split("\n")
+    lines = re.split(says, ended.text)[-1].split("\n")
     assert re.fullmatch(
-        r"  rank 1 has not arrived: it has been outside meshcomm for \d+ s, after call 1 on these ranks,", told[1]
+        r"  rank 1 has not arrived: it has been outside meshcomm for \d+ s, after call 1 on these ranks,", lines[1]
     ), ended
-    assert re.fullmatch(rf"    now at {CASES}:\d+ in one_never_joins", told[2]), ended
+    assert re.fullmatch(rf"    now at {CASES}:\d+ in one_never_joins", lines[2]), ended
     assert re.fullmatch(
-        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", told[3]
+        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", lines[3]
     ), ended
-    assert re.match(r"(Current t|T)hread 0x", told[4]), "without flight files, the stacks come last"
+    assert re.match(r"(Current t|T)hread 0x", lines[4]), "without flight files, the stacks come last"
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
     assert "has not arrived" not in ended.text
 
 
-def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
+def test_an_error_that_the_others_do_not_hear_of_is_reported(job, seconds):
     ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
     # The rank that has the error asks at once, again after a second, and then it is certain that the calls differ.
     assert_ended(ended, "rank 1 of 2 has to raise DTypeError", within=2.0 + SOON)
@@ -182,7 +182,7 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case):
     says = "this rank makes a call that it has made before, but rank 1 makes one for the first time, on which"
     assert_ended(ended, says)
     assert ended.text.count(f"CollectiveMismatch: {says}") == 1, ended
-    if case == "one_is_wrong_in_a_known_call":  # the others do not hear of its error, but wait until it is told
+    if case == "one_is_wrong_in_a_known_call":  # the others do not hear of its error, but wait until it is reported
         says = rf"rank 1 of 3 has to raise DTypeError: .*\n  This rank is at .*failures\.py:\d+ in {case}"
         assert len(re.findall(says, ended.text)) == 1, ended
 

@@ -51,7 +51,7 @@ LEAVES = """
 DIFFERENT_TESTS = """
     from meshcomm.core.failures.launchers import launched
 
-    def test_everywhere(comm):
+    def test_on_all_ranks(comm):
         pass
 
     if launched()[0] == 1:
@@ -117,4 +117,4 @@ HANGS = """
 def test_a_test_that_hangs_ends_the_run(pytest_on):
     job = pytest_on(None, HANGS, f"--patience={1 / TEST_CPU}")
     assert job.code == -signal.SIGPROF, job
-    assert "in test_hangs" in job.text, "where it was is told"
+    assert "in test_hangs" in job.text, "where it was is reported"

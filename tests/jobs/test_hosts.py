@@ -74,11 +74,11 @@ def test_calibrate_measures_both(hosts):
 def test_info_finds_both_hosts_and_measures_the_network(hosts):
     done = hosts.run(CASES, (1, 2), ["info"])
     assert done.returncode == 0, done
-    told = json.loads(done.stdout)
-    assert [(host["name"], host["ranks"]) for host in told["hosts"]] == [("host0", 1), ("host1", 2)]
-    assert told["machine"]["nodes"] == [0, 1, 1]
-    assert len({its["host"] for its in told["ranks"]}) == 2
-    (network,) = (check for check in told["checks"] if check["about"] == "network")
+    report = json.loads(done.stdout)
+    assert [(host["name"], host["ranks"]) for host in report["hosts"]] == [("host0", 1), ("host1", 2)]
+    assert report["machine"]["nodes"] == [0, 1, 1]
+    assert len({its["host"] for its in report["ranks"]}) == 2
+    (network,) = (check for check in report["checks"] if check["about"] == "network")
     measured = re.match(
         r"between hosts (\S+) µs and (\S+) GB/s, within a host (\S+) µs and (\S+) GB/s", network["text"]
     )

@@ -97,7 +97,7 @@ def test_a_rank_that_waits_for_others_that_have_ended_after_as_many_calls_learns
     assert is_loud(job), job
 
 
-RAISED, RETURNED, READY = {"told": "CollectiveMismatch: ..."}, {"told": "returned"}, {"told": "ready"}
+RAISED, RETURNED, READY = {"outcome": "CollectiveMismatch: ..."}, {"outcome": "returned"}, {"outcome": "ready"}
 ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.0, [], 1.0)
 
 
@@ -109,7 +109,7 @@ ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.
         ([RETURNED, RETURNED], None, "silent"),
         ([RETURNED, RETURNED, RAISED], None, ""),
         ([RETURNED, RETURNED, RETURNED], None, "silent"),
-        ([RAISED, {"told": "Exception: message truncated"}], None, "an error of MPI, as it is"),
+        ([RAISED, {"outcome": "Exception: message truncated"}], None, "an error of MPI, as it is"),
         ([RAISED, RAISED | {"wrong": ["sum"]}], None, "late"),
         ([RAISED, READY, READY | {"wrong": ["sum"]}], ENDED, "late"),
         ([RAISED, READY], ENDED._replace(code=0), "an end without words"),

@@ -41,13 +41,13 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     assert {e["args"]["bytes received"] for e in calls} == {21 * 43 * 8}, "21 of 64 columns, without its own 21 rows"
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_once_and_at_once(launch, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_reported_once_and_at_once(launch, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     done = launch(3, PROGRAM, "relayouts", MESHCOMM_TRACE=str(file))
     assert done.code == 0, done
-    told = f"meshcomm: MESHCOMM_TRACE={file}: no trace can be written there: it is a file, or in one\n"
-    assert done.text.count(told) == done.text.count("meshcomm:") == 1, done
+    report = f"meshcomm: MESHCOMM_TRACE={file}: no trace can be written there: it is a file, or in one\n"
+    assert done.text.count(report) == done.text.count("meshcomm:") == 1, done
 
 
 def test_a_rank_that_raises_while_others_wait_ends_the_job(launch, tmp_path):
@@ -79,6 +79,6 @@ def test_memory_that_ranks_share_counts_once(launch, tmp_path):
     assert done.code == 0, done
     grown = int(re.search(r"grown by (\d+)", done.text)[1])
     assert 3 * 2**26 < 1.05 * grown < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
-    told = json.loads((tmp_path / "t.json").read_text())["otherData"]["ranks"]
-    assert 3 * 2**26 < sum(its[SHARE] for its in told.values()) < sum(its[PEAK] for its in told.values())
-    assert sum(its[PEAK] for its in told.values()) > 4 * 2**26
+    report = json.loads((tmp_path / "t.json").read_text())["otherData"]["ranks"]
+    assert 3 * 2**26 < sum(its[SHARE] for its in report.values()) < sum(its[PEAK] for its in report.values())
+    assert sum(its[PEAK] for its in report.values()) > 4 * 2**26

@@ -1,4 +1,4 @@
-"""Blocks dealt round, and what a device holds of an axis: against arrays of indices."""
+"""Cyclic blocks, and what a device holds of an axis: against arrays of indices."""
 
 from itertools import product
 from random import Random

@@ -54,7 +54,7 @@ def test_different_dtypes_have_different_texts():
     assert not same(np.dtype([("a", "u1"), ("b", ">f8")]), ALIGNED)
 
 
-def test_metadata_are_not_told():
+def test_metadata_are_not_reported():
     assert dtype_of_text(dtype_text(np.dtype("i4", metadata={"unit": "m"}))).metadata is None
 
 
@@ -62,7 +62,7 @@ class OwnElements(np.void):
     """Elements of a class of the user."""
 
 
-UNTOLD = {
+UNKEPT = {
     "object": np.dtype(object),
     "object in a field": np.dtype([("a", object)]),
     "text of any length": np.dtypes.StringDType(),
@@ -73,7 +73,7 @@ UNTOLD = {
 }
 
 
-@pytest.mark.parametrize("dtype", UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize("dtype", UNKEPT.values(), ids=UNKEPT)
 def test_a_dtype_without_a_text_is_an_error(dtype):
     with pytest.raises(DTypeError, match="has no text that other ranks could read"):
         dtype_text(dtype)
@@ -88,7 +88,7 @@ def test_a_very_deep_dtype_is_an_error_at_most():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "encoded",
     [
         *("", "i4", "<i1", "=i4", "<i4,<f8", "(2,)<i4", "int32", "<M8[s", "|V99999999999", "object"),
         *(None, 3, [], {}, ["<i4"], {"ml_dtypes": "finfo"}, {"ml_dtypes": "__file__"}, {"ml_dtypes": 3}),
@@ -100,9 +100,9 @@ def test_a_very_deep_dtype_is_an_error_at_most():
     ],
     ids=str,
 )
-def test_another_text_is_an_error(told):
+def test_another_text_is_an_error(encoded):
     with pytest.raises(DTypeError, match="does not describe a dtype of this process"):
-        dtype_of_text(json.dumps(told))
+        dtype_of_text(json.dumps(encoded))
 
 
 def test_objects_cannot_be_made():
@@ -130,11 +130,11 @@ def from_root(array, size=3):
 
 @pytest.mark.parametrize("dtype", WITH_FIELDS, ids=str)
 def test_root_tells_the_dtype(dtype):
-    assert all(same(told, dtype) for told in from_root(np.zeros(5, dtype)))
+    assert all(same(encoded, dtype) for encoded in from_root(np.zeros(5, dtype)))
 
 
 def test_all_ranks_raise_if_root_cannot_tell_the_dtype():
-    errors = from_root(np.zeros(5, UNTOLD["number with fields"]))
+    errors = from_root(np.zeros(5, UNKEPT["number with fields"]))
     assert [type(error) for error in errors] == [DTypeError] * 3
     assert "has no text that other ranks could read" in str(errors[0])
 

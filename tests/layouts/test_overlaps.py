@@ -165,11 +165,11 @@ def test_a_longer_axis_has_no_more_rows():
 def test_a_cyclic_cut_in_its_simplest_form_has_the_same_blocks():
     for length, blocks, block in itertools.product(range(20), range(1, 5), range(1, 8)):
         for offset in range(blocks):
-            simple, dealt = cyclic_cut(length, blocks, block, offset), CyclicCut(length, blocks, block, offset)
+            simple, cyclic = cyclic_cut(length, blocks, block, offset), CyclicCut(length, blocks, block, offset)
             for number in range(blocks):
-                expected = indices_by_definition(dealt, number).tolist()
+                expected = indices_by_definition(cyclic, number).tolist()
                 assert simple.indices(number).tolist() == expected, (length, blocks, block, offset)
-                assert dealt.indices(number).tolist() == expected
+                assert cyclic.indices(number).tolist() == expected
 
 
 def test_cuts_that_share_too_many_runs_are_refused():

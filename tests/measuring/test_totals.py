@@ -47,10 +47,10 @@ def test_a_merged_trace_has_the_sums(tmp_path):
         calls = [span("call", 0, 10 + rank, rank), span("wait", 1, 2 + rank, rank)]
         write_rank(tmp_path, rank, calls, memory={PEAK: 2**20 * (rank + 2), SHARE: 2**19 * (rank + 1)})
     _, _, *table = program.merge(tmp_path, tmp_path / "out.json").splitlines()
-    told = json.loads((tmp_path / "out.json").read_text())["otherData"]["ranks"]
-    assert [told[str(rank)]["seconds in calls"] for rank in range(3)] == [0.010, 0.011, 0.012]
-    assert [told[str(rank)]["seconds waiting"] for rank in range(3)] == [0.001, 0.002, 0.003]
-    assert told["2"][PEAK] == 4 * 2**20
+    totals = json.loads((tmp_path / "out.json").read_text())["otherData"]["ranks"]
+    assert [totals[str(rank)]["seconds in calls"] for rank in range(3)] == [0.010, 0.011, 0.012]
+    assert [totals[str(rank)]["seconds waiting"] for rank in range(3)] == [0.001, 0.002, 0.003]
+    assert totals["2"][PEAK] == 4 * 2**20
     assert table == [
         "seconds    in calls   waiting   copying  moving over MPI  peak MiB  share MiB",
         "rank 0     0.010000  0.001000  0.000000         0.000000       2.0        0.5",
@@ -78,9 +78,9 @@ def test_a_trace_has_the_sums_and_the_memory(tmp_path):
 
     simulated(2, on_rank)
     document = json.loads((tmp_path / "t.json").read_text())
-    told = document["otherData"]["ranks"]
-    assert set(told) == {"0", "1"}
-    for rank, its in told.items():
+    totals = document["otherData"]["ranks"]
+    assert set(totals) == {"0", "1"}
+    for rank, its in totals.items():
         calls = [e for e in document["traceEvents"] if e.get("cat") == "call" and e["pid"] == int(rank)]
         assert its["seconds in calls"] == pytest.approx(sum(e["dur"] for e in calls) / 1e6)
         assert process_memory().keys() <= its.keys()

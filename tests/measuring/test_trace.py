@@ -11,7 +11,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
-from meshcomm.core._files import check_writable, replacing
+from meshcomm.core._files import check_can_create, replacing
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import hosts, simulate
 from meshcomm.core.ranks.recording import Span
@@ -154,7 +154,7 @@ def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     assert (tmp_path / "t.json.rank-1.json").exists()
 
 
-def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
+def test_a_trace_without_a_with_statement_is_reported_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trace, "_not_entered", {})
 
     def program(rank):
@@ -173,7 +173,7 @@ def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, m
 def test_errors_name_the_file_that_the_user_gave(tmp_path):
     path = tmp_path / "t.json"
     with pytest.raises(FileNotFoundError) as caught:
-        check_writable(tmp_path / "nowhere" / "t.json")
+        check_can_create(tmp_path / "nowhere" / "t.json")
     assert str(caught.value).endswith(f"'{tmp_path}/nowhere/t.json'")
     with pytest.raises(OSError, match="No space left") as caught, replacing(path):
         raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, which knows no name

@@ -178,7 +178,7 @@ def test_a_mismatch_is_seen_while_another_rank_is_missing():
     mismatch(results[:2], "rank number 1", "rank number 0")
 
 
-def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
+def test_who_waits_for_a_rank_that_left_with_an_error_is_reported():
     interrupted = [0]
 
     def interrupt():

@@ -84,7 +84,7 @@ def test_one_failing_rank_shrinks_with_the_others(comm, last):
     assert len(set(comm.allgather(tuple(examples)))) == 1
 
 
-def test_ranks_at_different_places_are_told(comm, last):
+def test_ranks_at_different_places_are_reported(comm, last):
     def apart():
         if last:
             agreed(lambda: None)()

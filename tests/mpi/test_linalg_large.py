@@ -331,9 +331,9 @@ def test_a_mesh_of_some_ranks():
     results = [solve(left, right, block=4), lstsq(left, right, block=4), inv(left), *slogdet(left), *lu(left)]
     results += [*eigh(left, block=4), eigvalsh(left), *eigh(left, subset_by_index=(0, 3)), *svd(left), *qr(left)]
     results += [lu_solve(lu(left), right), solve_triangular(left, right), cho_solve(left, right)]
-    told = WORLD.allgather([(t.shape, str(t.dtype), t.layout.sharding_specs, (t.local is None)) for t in results])
-    for rank, each in enumerate(told):
-        assert [what[:3] for what in each] == [what[:3] for what in told[0]]
+    summaries = WORLD.allgather([(t.shape, str(t.dtype), t.layout.sharding_specs, (t.local is None)) for t in results])
+    for rank, each in enumerate(summaries):
+        assert [what[:3] for what in each] == [what[:3] for what in summaries[0]]
         assert all(what[3] == (rank not in some.ranks) for what in each)
     if some.rank is not None:
         check_solution(a, results[0].to_numpy(), b)

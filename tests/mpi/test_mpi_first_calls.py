@@ -1,4 +1,4 @@
-"""Ranks whose first calls on a mesh differ: all of them are told, whatever the calls are."""
+"""Ranks whose first calls on a mesh differ: all of them raise, whatever the calls are."""
 
 import itertools
 

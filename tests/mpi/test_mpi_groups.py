@@ -181,9 +181,9 @@ def test_user_communicators_that_come_and_go(comm):
 
 
 @pytest.mark.parametrize("root", range(SIZE))
-def test_one_rank_is_told_by_all(comm, root):
+def test_one_rank_gathers_from_all(comm, root):
     mesh = mc.create_mesh([("x", SIZE)], comm=comm)
-    told = location_in(mesh).team.everyone.communicator().gather_json
+    gather = location_in(mesh).team.everyone.communicator().gather_json
     expected = [["of", rank] * 1000 * rank for rank in range(SIZE)]
-    assert told(root, ["of", RANK] * 1000 * RANK) == (expected if root == RANK else [])
-    assert told(root, "") == ([""] * SIZE if root == RANK else [])
+    assert gather(root, ["of", RANK] * 1000 * RANK) == (expected if root == RANK else [])
+    assert gather(root, "") == ([""] * SIZE if root == RANK else [])

@@ -1,4 +1,4 @@
-"""Layouts of all kinds on real ranks, which share memory or do not: names, chosen boundaries, blocks dealt round."""
+"""Layouts of all kinds on real ranks, which share memory or do not: names, chosen boundaries, cyclic blocks."""
 
 import numpy as np
 import pytest

@@ -115,7 +115,7 @@ def test_groups_that_come_and_go(opens):
     if SIZE == 1:
         return
     rng = np.random.default_rng(2)
-    everywhere = opens()
+    on_all = opens()
     for number in range(40):
         color = int(rng.permutation(SIZE)[RANK] % 2)
         opened = opens(color)
@@ -123,7 +123,7 @@ def test_groups_that_come_and_go(opens):
             exchanged(opened, np.full((opened.size,) * 2, 100), number)
             exchanged(opened, np.full((opened.size,) * 2, 5), number)
             opened.close()
-        exchanged(everywhere, everyone(3), number)
+        exchanged(on_all, everyone(3), number)
 
 
 def test_two_groups_at_a_time(opens):
@@ -146,7 +146,7 @@ def test_ranks_outside_of_an_exchange(opens):
 
 
 def test_no_free_space(opens, monkeypatch):
-    """A rank whose pool is full uses ordinary memory for its new block; what cannot be exchanged is told."""
+    """A rank whose pool is full uses ordinary memory for its new block; what cannot be exchanged is an error."""
     opened = opens()
     if opened is None:
         return

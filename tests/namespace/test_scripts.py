@@ -187,7 +187,7 @@ def test_pickles_are_those_of_numpy():
     assert pickle.loads(pickle.dumps([x]))[0].tolist() == [0, 1, 2]
 
 
-def test_memory_is_told_as_numpys():
+def test_memory_is_reported_as_numpys():
     for view in (lambda x: x, lambda x: x.T, lambda x: x[::2, 1:], lambda x: x[:, :, None], lambda x: x.T.copy()):
         expected = view(np.zeros((30, 400)))
 

@@ -46,7 +46,7 @@ def test_a_slice_is_a_view_both_ways():
 
 
 def test_slices_keep_elements_where_they_are():
-    """Also in the words of layouts: boundaries, blocks dealt round from a block on, and rows on one device."""
+    """Also in the words of layouts: boundaries, cyclic blocks from a block on, and rows on one device."""
     mesh = mc.Mesh(range(6), {"x": 3, "y": 2})
 
     def specs(layout, shape, index):
@@ -59,11 +59,11 @@ def test_slices_keep_elements_where_they_are():
     assert specs(rows, (10, 4), np.s_[:, 2, None]) == ["x", U]
     both = Layout(["x", "y"], mesh)
     assert specs(both, (6, 4), np.s_[3]) == [Cuts(("x", "y"), (0, 0, 0, 2, 4, 4, 4))]
-    dealt = Layout([Cyclic("x", 2), U], mesh)
-    assert specs(dealt, (20, 4), np.s_[4:17]) == [Cyclic("x", 2, offset=2), U]
-    assert specs(dealt, (20, 4), np.s_[9:10]) == [Cuts("x", (0, 0, 1, 1)), U]
+    cyclic = Layout([Cyclic("x", 2), U], mesh)
+    assert specs(cyclic, (20, 4), np.s_[4:17]) == [Cyclic("x", 2, offset=2), U]
+    assert specs(cyclic, (20, 4), np.s_[9:10]) == [Cuts("x", (0, 0, 1, 1)), U]
     assert specs(rows, (20, 4), np.s_[5:4:-1]) == ["x", U]
-    for layout, index in [(rows, np.s_[5:3:-1]), (dealt, np.s_[1:9]), (dealt, np.s_[::2]), (both, np.s_[1, 2])]:
+    for layout, index in [(rows, np.s_[5:3:-1]), (cyclic, np.s_[1:9]), (cyclic, np.s_[::2]), (both, np.s_[1, 2])]:
         assert kept_slice(layout, (20, 4), parsed_index(index, (20, 4)), 0) is None
 
 

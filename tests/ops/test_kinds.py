@@ -1,4 +1,4 @@
-"""Arithmetic on layouts of all kinds against NumPy: names, chosen boundaries, blocks dealt round."""
+"""Arithmetic on layouts of all kinds against NumPy: names, chosen boundaries, cyclic blocks."""
 
 import numpy as np
 import pytest

@@ -25,13 +25,13 @@ def test_rows_come_in_the_order_of_source_and_place(seed, limit, monkeypatch):
 def test_scratch_stays_within_the_limit(monkeypatch):
     """Blocks of a round are counted; the result is not scratch."""
     most = []
-    exchanged = rows.Ranks.exchanged
+    exchanged = rows.RowRanks.exchanged
 
     def counted(self, array, *others, **at):
         most.append(array.nbytes)
         return exchanged(self, array, *others, **at)
 
-    monkeypatch.setattr(rows.Ranks, "exchanged", counted)
+    monkeypatch.setattr(rows.RowRanks, "exchanged", counted)
     monkeypatch.setattr(rows, "DEFAULT_SCRATCH", 2**14)
     with mc.simulate(3) as world:
         mesh = mc.create_mesh([("x", 3)])

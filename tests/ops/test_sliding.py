@@ -24,7 +24,7 @@ REDUCTIONS = {
 
 
 def layouts(mesh, ndim):
-    """All layouts that cut one axis or none, and blocks dealt round."""
+    """All layouts that cut one axis or none, and cyclic blocks."""
     yield from (mc.Layout(["x" if a == cut else U for a in range(ndim)], mesh) for cut in range(-1, ndim))
     yield mc.Layout([mc.Cyclic("x", 2), *[U] * (ndim - 1)], mesh)
 

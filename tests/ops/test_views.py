@@ -11,7 +11,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout
-from meshcomm.blocks.views import outline, reshaped_outline
+from meshcomm.blocks.views import abstract_array, reshaped_abstract_array
 from meshcomm.core.arrays.views import memory_order
 from meshcomm.numpy.indexing.indexing import getitem
 from support import view_cases
@@ -211,7 +211,7 @@ def test_a_row_is_fetched_only_if_it_was_written():
 
 
 @on_ranks(2)
-def test_outlines_are_numpys_views():
+def test_abstract_arrays_are_numpys_views():
     """Shape, strides and flags, after each of some views; and reshapes copy where NumPy's do."""
     random, mesh = Random(4), mc.create_mesh([("x", 2)])
     for _ in range(300):
@@ -223,11 +223,11 @@ def test_outlines_are_numpys_views():
         index = (..., *(slice(None, None, step) for step in steps), *[None] * random.randint(0, 1))
         for view in (lambda a: a.transpose(order), lambda a: a[index], np.real, np.imag, lambda a: np.flip(a, ())):  # noqa: B023
             t, x = view(t), view(x)
-            found, long = outline(t), [axis for axis, n in enumerate(x.shape) if n > 1]
+            found, long = abstract_array(t), [axis for axis, n in enumerate(x.shape) if n > 1]
             assert (found.shape, found.dtype, found.flags.writeable) == (x.shape, x.dtype, x.flags.writeable)
             assert not x.size or [found.strides[axis] for axis in long] == [x.strides[axis] for axis in long]
             new = view_cases.random_shape_of(random, x.size)
-            assert (reshaped_outline(t, new) is not None) == np.shares_memory(x.reshape(new), x) or not x.size
+            assert (reshaped_abstract_array(t, new) is not None) == np.shares_memory(x.reshape(new), x) or not x.size
 
 
 def test_imaginary_parts_of_real_numbers_have_numpys_order():

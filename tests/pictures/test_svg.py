@@ -71,7 +71,7 @@ def test_boxes_are_in_proportion():
     assert np.allclose(np.array(heights) / heights[0], [1, 2, 2, 5], rtol=0.02)
 
 
-def test_a_layout_with_match_is_told_in_words():
+def test_a_layout_with_match_is_reported_in_words():
     assert "takes its sharding spec from the source" in mc.Layout([mc.MATCH, "x"], GRID)._repr_html_()
 
 

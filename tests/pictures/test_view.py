@@ -103,10 +103,10 @@ def test_devices_without_elements_are_listed():
             assert (int(found[1]), found[2]) == (len(empty), listed(np.array(empty)))
 
 
-def test_ranks_are_told_where_devices_have_other_numbers():
-    def told(ranks):
+def test_ranks_are_reported_where_devices_have_other_numbers():
+    def notes(ranks):
         return LayoutView(mc.Layout(["x"], mc.Mesh(ranks, {"x": len(ranks)})), (8,)).ranks_text()
 
-    assert told(range(4)) == []
-    assert told(range(6, 8)) == ["Device 0 is rank 6, and so on."]
-    assert told([4, 0, 9]) == ["The devices are the ranks 4, 0, 9."]
+    assert notes(range(4)) == []
+    assert notes(range(6, 8)) == ["Device 0 is rank 6, and so on."]
+    assert notes([4, 0, 9]) == ["The devices are the ranks 4, 0, 9."]

@@ -1,4 +1,4 @@
-"""Laws of plans between layouts of all kinds: names, chosen boundaries, blocks dealt round; pure."""
+"""Laws of plans between layouts of all kinds: names, chosen boundaries, cyclic blocks; pure."""
 
 from functools import cache
 

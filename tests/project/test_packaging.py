@@ -197,17 +197,17 @@ def building(monkeypatch):
     ("system", "says"), [("win32", "Windows is not supported"), ("darwin", "on darwin ranks share")]
 )
 def test_the_build_says_which_systems_are_supported(building, system, says, monkeypatch):
-    told = []
+    messages = []
     monkeypatch.setattr(building.sys, "platform", system)
     monkeypatch.setattr(building.subprocess, "run", lambda *args, **kwargs: argparse.Namespace(returncode=0))
-    monkeypatch.setattr(building.BuildExtensions, "warn", lambda self, text: told.append(text))
+    monkeypatch.setattr(building.BuildExtensions, "warn", lambda self, text: messages.append(text))
     command = building.BuildExtensions.__new__(building.BuildExtensions)
     command.extensions = []
     try:
         command.build_extensions()
     except building.SetupError as error:
-        told.append(str(error))
-    assert [says in text for text in told] == [True]
+        messages.append(str(error))
+    assert [says in text for text in messages] == [True]
 
 
 def test_an_editable_install_compiles_what_is_older_than_its_sources(building, monkeypatch, tmp_path):
@@ -241,7 +241,7 @@ def test_recipes_and_the_distribution_have_the_version_and_ask_for_what_the_pack
         assert file == RECIPES[0] or found.items() >= least.items(), file
 
 
-def test_nobody_is_told_to_install_meshcomm_from_an_index():
+def test_nobody_is_asked_to_install_meshcomm_from_an_index():
     """There is none that has it; the name of a library that is missing is right for a clone and for a release."""
     files = {*PACKAGE, *checked_in("docs"), *checked_in("mpi_examples"), *checked_in("benchmarks"), "README.md"}
     texts = {name: (ROOT / name).read_text("utf-8", errors="ignore") for name in files}

@@ -1,4 +1,4 @@
-"""What ranks agree on, what the watchdog is told, and how a process learns that it is one of several.
+"""What ranks agree on, what the watchdog hears, and how a process learns that it is one of several.
 
 How jobs end is tested in tests/jobs/test_failures.py.
 """
@@ -368,8 +368,8 @@ def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(mo
             with pytest.raises(errors.ShapeError, match="wrong"):
                 join_and_raise(wrong, team, lambda: seen.append(host_signals._is_shown("tells 1")))
         finally:
-            host_signals.note_told()
-    assert seen == [True], "the others would end the job before this rank has told its error"
+            host_signals.note_reported()
+    assert seen == [True], "the others would end the job before this rank has reported its error"
 
 
 def test_errors_of_two_threads_leave_none():
@@ -496,7 +496,7 @@ def test_a_rank_without_memory_for_what_it_compares_or_sends(monkeypatch, at_roo
         world.run(program)
 
 
-def test_a_rank_is_told_of_the_mesh_that_it_is_outside_of_not_of_the_root_of_to_numpy():
+def test_a_rank_is_reported_of_the_mesh_that_it_is_outside_of_not_of_the_root_of_to_numpy():
     def program():
         inner, mesh = mc.create_mesh([("inner", 2)]), mc.create_mesh([("x", 3)])
         tensor = mc.zeros(4, float, mc.Layout(["inner"], inner))
@@ -520,7 +520,7 @@ def test_what_cannot_travel_is_an_error_on_all_ranks(value):
             looked_up("look", mesh, "what is there", lambda: value)
         assert looked_up("look", mesh, "what is there", lambda: 3) == 3
         with pytest.raises(TypeError, match="not JSON serializable"):
-            in_session("tell", mesh, lambda here: here.told(value if here.device == mesh.size - 1 else 1))
+            in_session("tell", mesh, lambda here: here.gathered(value if here.device == mesh.size - 1 else 1))
 
     for ranks in (1, 2, 3):
         with mc.simulate(ranks) as world:

@@ -229,10 +229,10 @@ def test_a_mesh_may_be_smaller_than_its_world_but_not_larger():
 
 
 @pytest.mark.parametrize("root", range(3))
-def test_one_rank_is_told_by_all(root):
+def test_one_rank_gathers_from_all(root):
     def program(rank):
-        told = here().team(range(3)).everyone.communicator().gather_json
-        return told(root, ["of", rank] * rank), told(root, "")
+        gather = here().team(range(3)).everyone.communicator().gather_json
+        return gather(root, ["of", rank] * rank), gather(root, "")
 
     found = simulated(3, program)
     assert found.pop(root) == ([[], ["of", 1], ["of", 2, "of", 2]], [""] * 3)

@@ -42,7 +42,7 @@ def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
     on(4, program)
 
 
-def test_only_the_first_rank_is_told_the_checksums_of_all(tmp_path, monkeypatch):
+def test_only_the_first_rank_is_reported_the_checksums_of_all(tmp_path, monkeypatch):
     received, allgather = [], SimulatedCommunicator.allgather
 
     def counted(communicator, message):

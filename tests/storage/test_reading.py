@@ -493,9 +493,9 @@ def test_convert_says_what_is_left_out(tmp_path, capsys):
     assert "left out text: it holds texts of any length" in capsys.readouterr().out
     for suffix, metadata in (("", {"range": [0.0, "inf"]}), (".safetensors", {"range": '[0.0, "inf"]'}), (".npz", {})):
         assert main(["convert", str(tmp_path / "a.h5"), str(tmp_path / f"b{suffix}")]) == 0
-        told = capsys.readouterr().err
-        assert "does not hold 'text' and " in told
-        assert "the attributes of arrays" in told
+        message = capsys.readouterr().err
+        assert "does not hold 'text' and " in message
+        assert "the attributes of arrays" in message
         with mc.open(tmp_path / f"b{suffix}") as file:
             assert file.metadata == metadata
             same_array(file["a"][...], A)

@@ -95,7 +95,7 @@ def test_few_devices_of_a_node_touch_the_file(specs, ranks_per_node, limit):
     mesh, shape = Mesh(range(96), {"x": 8, "y": 12}), (97, 101)
     route = choose_route(Layout(specs, mesh), shape, 8, limit, Machine(nodes=ranks_per_node))
     assert openers(route, ranks_per_node) <= 16
-    check_route(route, 2**20 if route.even else limit)  # a round of blocks that are dealt has one from each device
+    check_route(route, 2**20 if route.even else limit)  # a round of cyclic blocks has one from each device
 
 
 def test_no_two_devices_write_one_page():

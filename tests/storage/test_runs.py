@@ -94,17 +94,17 @@ def test_short_reads_are_cheap_on_one_node_without_checksums():
     assert transfer.reading_costs(Machine(alpha_disk=1e-9), checks=False).alpha_disk == 1e-9
 
 
-def test_the_system_is_told_what_comes_next(tmp_path, monkeypatch):
+def test_the_system_hears_what_comes_next(tmp_path, monkeypatch):
     """Only if it has it not in memory; simulated here, as file systems differ."""
     np.save(tmp_path / "a.npy", np.zeros((64, 4096)))
-    told = []
+    expected = []
     monkeypatch.setattr(transfer, "READ_WINDOW", 2**18)
     monkeypatch.setattr(transfer.File, "is_in_memory", lambda file, offset: offset > 2**20)
-    monkeypatch.setattr(transfer.File, "expect", lambda file, offset, size: told.append((offset, size)))
+    monkeypatch.setattr(transfer.File, "expect", lambda file, offset, size: expected.append((offset, size)))
 
     on(4, lambda: mc.load(tmp_path / "a.npy", Layout([U, ("x", "y")], mesh_of_4())))
-    assert len(told) == 4 * 3  # of eight windows, those that begin in the first MiB, but for the first
-    assert all(size == 2**18 for _, size in told)
+    assert len(expected) == 4 * 3  # of eight windows, those that begin in the first MiB, but for the first
+    assert all(size == 2**18 for _, size in expected)
 
 
 def test_runs_with_whole_files_between_them(tmp_path, monkeypatch):

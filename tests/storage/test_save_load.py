@@ -444,10 +444,10 @@ def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp
 
 
 def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
-    told, tell = [], saving.gathered_pieces
+    counts, tell = [], saving.gathered_pieces
 
     def counted(own, *where):
-        told.append(len(own))
+        counts.append(len(own))
         return tell(own, *where)
 
     monkeypatch.setattr(saving, "gathered_pieces", counted)
@@ -458,7 +458,7 @@ def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
         same(mc.load(tmp_path / "c", check=True)["a"], np.arange(2**15))
 
     on(4, program)
-    assert told == [1] * 4
+    assert counts == [1] * 4
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), -0.0])

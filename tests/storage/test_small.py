@@ -28,7 +28,7 @@ def arrays(count):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def reported(monkeypatch):
     """The bytes of each batch that rank 0 reads."""
     sizes = []
     real = small.ReadBatch.read
@@ -39,7 +39,7 @@ def told(monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "check"), sampled(product([None, 1000, 1], [True, False])))  # limit: bytes
-def test_many_arrays_of_a_checkpoint(limit, check, tmp_path, told, monkeypatch):
+def test_many_arrays_of_a_checkpoint(limit, check, tmp_path, reported, monkeypatch):
     expected = arrays(150)
     big, number = np.arange(20_000.0), np.array(7, ">i8")
 
@@ -63,17 +63,17 @@ def test_many_arrays_of_a_checkpoint(limit, check, tmp_path, told, monkeypatch):
 
     calls = on(4, program)[0]
     total = sum(each.nbytes for each in expected.values()) + number.nbytes
-    assert sum(told) == total
-    assert max(told) <= max(limit or total, 12 * 17)
+    assert sum(reported) == total
+    assert max(reported) <= max(limit or total, 12 * 17)
     if limit is None:
-        assert len(told) == 1
+        assert len(reported) == 1
         # Small ones before and behind the large one, its shares; with checksums, what is behind each.
         assert calls <= 2 + 4 + check * 3
     if limit == 1:
-        assert sum(size > 0 for size in told) == sum(each.nbytes > 0 for each in expected.values()) + 1
+        assert sum(size > 0 for size in reported) == sum(each.nbytes > 0 for each in expected.values()) + 1
 
 
-def test_reads_of_files_with_others_between(tmp_path, told, monkeypatch):
+def test_reads_of_files_with_others_between(tmp_path, reported, monkeypatch):
     monkeypatch.setattr(transfer, "READ_OVER", 100)
     expected = arrays(40)
     with_big = {**expected, "b": np.arange(70_000, dtype="u1")}
@@ -90,7 +90,7 @@ def test_reads_of_files_with_others_between(tmp_path, told, monkeypatch):
     for found in on(4, program):
         for name, array in zip(names, found, strict=True):
             assert np.array_equal(array, expected[name][1:] if name == names[1] else expected[name])
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_an_error_in_a_batch(tmp_path, monkeypatch):

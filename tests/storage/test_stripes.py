@@ -58,7 +58,7 @@ def test_what_the_system_tells(block, striping, unit):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def stripes(monkeypatch):
     """Let the system tell these bytes of all files."""
     striping = bytearray(plain(64 * KIB))
     real = os.getxattr
@@ -95,7 +95,7 @@ def save_columns(path, whole, **options):
     on(4, program)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("stripes")
 def test_no_two_ranks_write_one_stripe(tmp_path, written):
     save_columns(tmp_path / "c", np.arange(1200 * 1024, dtype="f8").reshape(1200, 1024))
     of = {}
@@ -106,11 +106,11 @@ def test_no_two_ranks_write_one_stripe(tmp_path, written):
     assert not shared.keys() - {0}  # there is the short array
 
 
-def test_what_is_saved_is_there_whatever_the_stripes(tmp_path, told):
+def test_what_is_saved_is_there_whatever_the_stripes(tmp_path, stripes):
     whole = np.arange(700 * 1030, dtype="f4").reshape(700, 1030)
     for number, stripe in enumerate((0, 2**16, 2**18, 2**24, 2**31)):
         path = tmp_path / f"{number}"
-        told[:] = plain(stripe)
+        stripes[:] = plain(stripe)
         save_columns(path, whole, max_scratch_bytes=2 * MIB)
         loaded = on(4, lambda path=path: mc.load(path, check=True)["v"].to_numpy())
         np.testing.assert_array_equal(loaded[0], whole)

@@ -19,12 +19,12 @@ def indices_by_definition(cut, number):
 
 
 def random_cut(random, length, blocks):
-    """A cut of any kind: even, chosen, dealt round, or dealt round in its simplest form."""
+    """A cut of any kind: even, chosen, cyclic, or cyclic in its simplest form."""
     return cut_of(random, length, blocks, random_spec(random, ("x",), length, blocks))
 
 
 def cut_of(random, length, blocks, spec):
-    """The cut of an axis by a spec; what is dealt round often in its simplest form."""
+    """The cut of an axis by a spec; a cyclic one often in its simplest form."""
     if isinstance(spec, Cuts):
         return ChosenCut(spec.boundaries)
     if isinstance(spec, Cyclic):

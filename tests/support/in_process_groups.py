@@ -187,17 +187,17 @@ class ThreadCommunicator(Communicator):
 
     def allgatherv(self, send, receive):
         self.calls.append("allgatherv")
-        everywhere = [len(send)] * self.size, [0] * self.size
-        self._start("allgatherv", (send, *everywhere), receive, collective=True).wait()
+        sides = [len(send)] * self.size, [0] * self.size
+        self._start("allgatherv", (send, *sides), receive, collective=True).wait()
 
-    def _told(self, value):
+    def _gathered(self, value):
         for peer in range(self.size):
             self.wires.put(("value", self.rank, peer), value)
         return [self.wires.get(("value", peer, self.rank)) for peer in range(self.size)]
 
     def allreduce_max(self, values):
         self.calls.append("allreduce_max")
-        return np.max(self._told(values), axis=0)
+        return np.max(self._gathered(values), axis=0)
 
     def start_comparison(self, number):
         numbers = Numbers(self, "number", range(self.size), range(self.size))
@@ -212,15 +212,15 @@ class ThreadCommunicator(Communicator):
 
     def allgather(self, message):
         self.calls.append("allgather")
-        return self._told(message)
+        return self._gathered(message)
 
     def gather(self, message, root):
         self.calls.append("gather")
-        told = self._told(message)
-        return told if self.rank == root else []
+        gathered = self._gathered(message)
+        return gathered if self.rank == root else []
 
     def broadcast(self, data, root):
-        data[:] = self._told(data.copy())[root]
+        data[:] = self._gathered(data.copy())[root]
 
     def send(self, data, rank):
         zeros = [0] * self.size
@@ -231,7 +231,7 @@ class ThreadCommunicator(Communicator):
         self.take(("pair", rank, self.rank), into)
 
     def barrier(self, seconds):
-        self._told(None)
+        self._gathered(None)
         return []
 
     def split(self, color, key):

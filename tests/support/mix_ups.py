@@ -71,11 +71,11 @@ class MixUps:
         (self._folder / "steps").write_bytes(bytes(8 * self._ranks))
         settings = {"cpu": CPU, "MESHCOMM_TIMEOUT": str(TIMEOUT), **self._memory}
         job = forked.launch(self._launch, self._ranks, self._folder, first, end, **settings)
-        told = [_read(log) for log in logs]
+        logs_read = [_read(log) for log in logs]
         unusable = False
         for number in range(first, end):
-            notes = [its.get(number, {}) for its in told]
-            if not all("told" in note for note in notes):
+            notes = [its.get(number, {}) for its in logs_read]
+            if not all("outcome" in note for note in notes):
                 # Once this may be for what an earlier case has left, or for a busy machine.
                 if self._tried_again != number:
                     self._tried_again = number
@@ -83,7 +83,7 @@ class MixUps:
                 self._fault(number, "not ready", notes, job)
                 return number + 1
             unusable |= any(note.get("over") for note in notes)
-            if any(note["told"] == "ready" for note in notes):
+            if any(note["outcome"] == "ready" for note in notes):
                 self._judge(number, notes, job)
                 return number + 1
             self._judge(number, notes, None)
@@ -102,10 +102,10 @@ class MixUps:
             self.at_timeout.append(" ".join(self._cases[number]))
         elif job is not None:
             self.outcomes[f"ended the job with {_kind(job)}"] += 1
-        elif all(note["told"] == "returned" for note in notes):
+        elif all(note["outcome"] == "returned" for note in notes):
             self._fault(number, "silent", notes, job)
         else:
-            kinds = {note["told"].partition(":")[0] for note in notes}
+            kinds = {note["outcome"].partition(":")[0] for note in notes}
             if kinds - {"CollectiveMismatch", "returned"}:
                 self._fault(number, "an error of MPI, as it is", notes, job)
             else:

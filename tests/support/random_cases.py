@@ -62,7 +62,7 @@ def case_of_kinds(number, ranks=RANKS, sizes=tuple(SIZES)):
 
 
 def longer(random, length, rank):
-    """Another length, sometimes, along which blocks dealt round repeat."""
+    """Another length, sometimes, along which cyclic blocks repeat."""
     return random.randint(length, 70) if rank <= 2 and random.random() < 0.5 else length
 
 

@@ -73,7 +73,7 @@ WORLDS = {
     "three ranks, chosen boundaries": World((3,), _on_axis(0, _uneven), "same"),
     "four ranks, pencils": World((2, 2), _pencils),
     "two ranks, first axis": World((2,), _on_axis(0, "x"), "same"),
-    "three ranks, dealt round": World((3,), _on_axis(-1, Cyclic("x", 2))),
+    "three ranks, cyclic": World((3,), _on_axis(-1, Cyclic("x", 2))),
     "four ranks, first axes": World((2, 2), _rows, "same"),
     "four ranks, replicas": World((2, 2), _on_axis(-1, "y")),
 }

@@ -60,7 +60,7 @@ def found_at(path):
 
 
 def listed(folder):
-    """Return the names of all that is in the folder; those of data files are told by chance."""
+    """Return the names of all that is in the folder; those of data files are random."""
     names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     return sorted(re.sub(r"-[0-9a-f]{16}", "", name) for name in names)
 

@@ -51,9 +51,9 @@ def check_spans(found):
 def write_rank(folder, rank, found, *, size=3, host="a", clock=(0, 10**18), dropped=0, memory=None):
     """Write the trace of a rank with the spans *found* as ``MESHCOMM_TRACE`` makes it."""
     about = {"rank": rank, "size": size, "host": host, "dropped events": dropped, "clock": clock}
-    told = {"process_name": {"name": f"rank {rank} on {host}"}, "thread_name": {"name": "MainThread"}}
+    metadata = {"process_name": {"name": f"rank {rank} on {host}"}, "thread_name": {"name": "MainThread"}}
     if memory:
-        told["process_labels"] = memory
-    meta = [{"name": name, "ph": "M", "pid": rank, "tid": 0, "args": args} for name, args in told.items()]
+        metadata["process_labels"] = memory
+    meta = [{"name": name, "ph": "M", "pid": rank, "tid": 0, "args": args} for name, args in metadata.items()]
     document = {"traceEvents": [*meta, *found], "displayTimeUnit": "ns", "otherData": about}
     (folder / f"rank-{rank}.json").write_text(json.dumps(document))

@@ -113,7 +113,7 @@ class Hosts(NamedTuple):
         return tuple(int((link / "statistics/tx_bytes").read_text()) for link in self._links())
 
     def cut(self):
-        """Take the link between the hosts down: from now on nothing arrives, and nobody is told."""
+        """Take the link between the hosts down: from now on nothing arrives, and nobody hears of it."""
         _do(self, 0, "ip", "link", "set", "link0", "down")
 
     def connect(self):

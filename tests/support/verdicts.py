@@ -70,7 +70,7 @@ class Ranks:
         """Return the *value* of every rank, all of them at *where*.
 
         A rank with a *failure* ends the run if the others do not come. Ranks that wait for each other inside a test
-        are told if one of them has left it: its report waits for theirs.
+        learn if one of them has left it: its report waits for theirs.
         """
         __tracebackhide__ = True
         countdown = None if failure is None else Countdown(DEADLINE, self.end, where, failure)

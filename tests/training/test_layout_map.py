@@ -528,7 +528,7 @@ def test_what_is_distributed_shares_no_memory():
     assert tensor.local.tolist() == [0, 0, 0]
 
 
-def test_ranks_that_distribute_differently_are_told():
+def test_ranks_that_distribute_differently_are_reported():
     def program():
         m = world_map()
         m.distribute({"a": np.ones(2)}, root=m.get_default_mesh().rank)

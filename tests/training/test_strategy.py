@@ -217,9 +217,9 @@ def test_any_tensor_of_the_replica():
         t = mc.distribute(whole, mc.Layout(specs, mesh))
         split = strategy.experimental_split_to_logical_devices(t, [1, 6])
         assert np.array_equal(split.local, whole[:, split.mesh.rank : split.mesh.rank + 1])
-        everywhere = strategy.experimental_replicate_to_logical_devices(t)
-        assert everywhere.mesh is mesh
-        assert np.array_equal(everywhere.local, whole)
+        replicated = strategy.experimental_replicate_to_logical_devices(t)
+        assert replicated.mesh is mesh
+        assert np.array_equal(replicated.local, whole)
 
 
 @on_ranks(4)

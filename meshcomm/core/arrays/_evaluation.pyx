@@ -95,18 +95,18 @@ cdef int _evaluate(Expression top, target) except -1:
 
 cdef int _finish(Evaluation evaluation) except -1:
     """Run an evaluation, and note what it has computed."""
-    cdef Expression each, top = evaluation.top
+    cdef Expression expression, top = evaluation.top
     with np.errstate(all="log", call=evaluation):
         evaluation.run()
     if evaluation.reduce is None:
         top.block = evaluation.target
-    for each, block in evaluation.stored.values():
-        each.block = block
-    for each in evaluation.order:
-        if each.block is not None:
-            unlink(each)
-            release(each)
-            each.operands, each.memories = [], []
+    for expression, block in evaluation.stored.values():
+        expression.block = block
+    for expression in evaluation.order:
+        if expression.block is not None:
+            unlink(expression)
+            release(expression)
+            expression.operands, expression.memories = [], []
     for (_, text), origin in evaluation.notes.items():
         code, line, names, errors, filters = origin
         tell(Line(code.co_filename, line, names), errors, filters, text)
@@ -154,7 +154,7 @@ cdef class Evaluation:
 
     cdef int prepare(self) except -1:
         """Find what is computed, and what is stored."""
-        cdef Expression each
+        cdef Expression expression
         cdef Segment segment
         cdef Py_ssize_t i, count
         cdef dict numbers = {}, stored = {}
@@ -177,15 +177,15 @@ cdef class Evaluation:
         for i in range(count):
             # The list has one reference. All but it and those of these expressions are of tensors, or of later ones.
             if i == count - 1 or Py_REFCNT(PyList_GET_ITEM(self.order, i)) > 1 + <Py_ssize_t>uses[i]:
-                each = self.order[i]
+                expression = self.order[i]
                 if i < count - 1 or (self.target is None and self.reduce is None):
-                    stored[id(each)] = each, new_block(self.shape, each.dtype)
-                each = None
+                    stored[id(expression)] = expression, new_block(self.shape, expression.dtype)
+                expression = None
         self.widest = 1
         for start, stop in intervals(sorted(borders)):
             segment = Segment.__new__(Segment)
             segment.start, segment.stop, segment.axis, segment.widest = start, stop, self.axis, 1
-            segment.order, segment.inputs, segment.leaves, segment.numbers, segment.made = [], [], [], {}, {}
+            segment.order, segment.inputs, segment.leaves, segment.numbers, segment.buffers_of = [], [], [], {}, {}
             segment.add(self.top, 0)
             self.widest = max(self.widest, segment.widest)
             self.segments.append(segment)
@@ -233,7 +233,7 @@ cdef class Evaluation:
         return self._pieces(boxes, late)
 
     cdef int _pieces(self, list boxes, Py_ssize_t late) except -1:
-        cdef Py_ssize_t i, number = 0, most = 0
+        cdef Py_ssize_t i, number = 0, max_count = 0
         cdef Segment segment
         cdef bint is_top_stored = id(self.top) in self.stored
         cdef list pending = []
@@ -245,8 +245,8 @@ cdef class Evaluation:
         self.largest = -(-max([prod(sizes) for _, _, sizes in boxes]) * self.widest // _line) * _line
         for segment in self.segments:
             segment.share(self.stored)
-            most = max(most, segment.count)
-        self.memory = scratch("expressions", self.largest * (most + self.rotating))
+            max_count = max(max_count, segment.count)
+        self.memory = scratch("expressions", self.largest * (max_count + self.rotating))
         for i, box, sizes in boxes:
             segment = self.segments[i]
             if self.rotating:
@@ -298,42 +298,42 @@ cdef class Evaluation:
         cdef Py_ssize_t i, j, k, count = len(segment.order), number
         cdef list arrays = [], results = [], entries
         cdef tuple at = box
-        cdef Expression each
+        cdef Expression expression
         if segment.start and self.axis >= 0:
-            its = box[self.axis]
-            its = slice(its.start - segment.start, its.stop - segment.start)
-            at = (*box[:self.axis], its, *box[self.axis + 1:])
-        buffers = segment.made.get(sizes)
+            interval = box[self.axis]
+            interval = slice(interval.start - segment.start, interval.stop - segment.start)
+            at = (*box[:self.axis], interval, *box[self.axis + 1:])
+        buffers = segment.buffers_of.get(sizes)
         if buffers is None:
-            buffers = segment.made[sizes] = {}
+            buffers = segment.buffers_of[sizes] = {}
         for i, x in enumerate(segment.leaves):
             if type(x) is ndarray:
                 x = self._turned(x[at], buffers, -1 - i) if self.is_turned else x[at]
             arrays.append(x)
         for i in range(count):
-            each = segment.order[i]
+            expression = segment.order[i]
             if i == count - 1:
                 result = out
             elif segment.buffers[i] < 0:
-                result = self.stored[id(each)][1][box]
+                result = self.stored[id(expression)][1][box]
             else:
                 result = buffers.get(i)
                 if result is None:
                     number = <Py_ssize_t>segment.buffers[i] + self.rotating
-                    result = buffers[i] = self._buffer(sizes, each.dtype, number)
+                    result = buffers[i] = self._buffer(sizes, expression.dtype, number)
             results.append(result)
             entries = segment.inputs[i]
-            self.origin = each.origin
+            self.origin = expression.origin
             if len(entries) == 2:
                 j, k = entries[0], entries[1]
-                each.function(
+                expression.function(
                     results[j] if j >= 0 else arrays[-1 - j], results[k] if k >= 0 else arrays[-1 - k], out=result
                 )
             elif len(entries) == 1:
                 j = entries[0]
-                each.function(results[j] if j >= 0 else arrays[-1 - j], out=result)
+                expression.function(results[j] if j >= 0 else arrays[-1 - j], out=result)
             else:
-                each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], out=result)
+                expression.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], out=result)
         return 0
 
     cdef object _turned(self, array, dict buffers, Py_ssize_t key):
@@ -377,7 +377,7 @@ cdef class Evaluation:
             borders = sorted(ends)
             runs.append([(slice(start, stop), stop - start) for start, stop in intervals(borders)])
         _nested(runs, 0, (), (), boxes)
-        starts = [(<Segment>each).start for each in self.segments]
+        starts = [(<Segment>x).start for x in self.segments]
         self.boxes = [
             (0 if self.axis < 0 else bisect_right(starts, box[self.axis].start) - 1, box, sizes)
             for box, sizes in boxes

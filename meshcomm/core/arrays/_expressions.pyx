@@ -15,7 +15,7 @@ An operation on large blocks need not be computed at once. Its result is a tenso
 #   tell: one that only the expressions of this evaluation have is not stored anywhere.
 # - All expressions that are computed together have one shape. Operands with other shapes are broadcast, or computed
 #   first.
-# - Floating-point errors are logged, and told in the end: each once for an operation, as a warning at the line of the
+# - Floating-point errors are logged, and reported in the end: each once for an operation, as a warning at the line of the
 #   program that made it. Where the program would see more of them than a warning, nothing waits.
 # - Waiting is a matter of one rank: nothing here communicates, and ranks need not agree on when anything is computed.
 
@@ -157,8 +157,8 @@ cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
         pieces = x
         parts = [
             (max(low, start) - start, min(high, stop) - start,
-             part_of(its, axis, max(low, start) - low, min(high, stop) - low))
-            for low, high, its in pieces.parts if low < stop and start < high
+             part_of(content, axis, max(low, start) - low, min(high, stop) - low))
+            for low, high, content in pieces.parts if low < stop and start < high
         ]
         return parts[0][2] if len(parts) == 1 else Pieces(axis, parts)
     if type(x) is ndarray:

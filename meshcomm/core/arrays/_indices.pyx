@@ -19,32 +19,32 @@ def sliced(index, tuple shape, tuple cuts):
     shape: of the array
     cuts: for each axis where its blocks begin, and where the last one ends; None if it is not cut, () if block-cyclic
     """
-    cdef tuple given = <tuple>index if type(index) is tuple else (index,)
+    cdef tuple items = <tuple>index if type(index) is tuple else (index,)
     cdef list key = [], starts = []
     cdef Py_ssize_t axis = 0, ndim = len(shape), taken = 0, n, i, number
     cdef bint is_open = False
     cdef object cut
-    for each in given:
-        if each is Ellipsis:
+    for item in items:
+        if item is Ellipsis:
             if is_open:
                 return None
             is_open = True
-        elif each is not None:
+        elif item is not None:
             taken += 1
     if taken > ndim:
         return None
-    for each in given:
-        if each is None:
+    for item in items:
+        if item is None:
             key.append(None)
-        elif each is Ellipsis:
+        elif item is Ellipsis:
             for _ in range(ndim - taken):
                 _stretch(_WHOLE, shape[axis], cuts[axis], key, starts)
                 axis += 1
-        elif type(each) is int:
+        elif type(item) is int:
             n, cut = shape[axis], cuts[axis]
-            if not -n <= each < n:
+            if not -n <= item < n:
                 return None
-            i = each
+            i = item
             i += n if i < 0 else 0
             if cut is None:
                 key.append(-1)
@@ -57,13 +57,13 @@ def sliced(index, tuple shape, tuple cuts):
                 key.append(number)
             starts.append(i)
             axis += 1
-        elif type(each) is slice:
-            for bound in (each.start, each.stop, each.step):
+        elif type(item) is slice:
+            for bound in (item.start, item.stop, item.step):
                 if bound is not None and type(bound) is not int:
                     return None
-            if each.step == 0:
+            if item.step == 0:
                 return None
-            _stretch(each, shape[axis], cuts[axis], key, starts)
+            _stretch(item, shape[axis], cuts[axis], key, starts)
             axis += 1
         else:
             return None
@@ -78,9 +78,9 @@ def sliced(index, tuple shape, tuple cuts):
 cdef slice _WHOLE = slice(None)
 
 
-cdef int _stretch(slice each, Py_ssize_t n, cut, list key, list starts) except -1:
+cdef int _stretch(slice item, Py_ssize_t n, cut, list key, list starts) except -1:
     cdef Py_ssize_t start, stop, step, count
-    start, stop, step = each.indices(n)
+    start, stop, step = item.indices(n)
     count = (stop - start + step - (1 if step > 0 else -1)) // step
     count = count if count > 0 else 0
     if cut is None:
@@ -111,23 +111,23 @@ cdef class At:
     def of(self, starts):
         """Return which elements of the block a slice takes that begins at *starts*; the first one if that is None."""
         cdef Py_ssize_t axis, start, stop, step, count
-        cdef list found
+        cdef list result
         if starts is None:
             return self.block
-        found = []
+        result = []
         for axis in range(len(self.begins)):
             if self.begins[axis] is None:
-                found.append(self.block[axis])
+                result.append(self.block[axis])
                 continue
             count, step = self.lengths[axis], self.steps[axis]
             if count == 0:
-                found.append(slice(0, 0))
+                result.append(slice(0, 0))
                 continue
             start = starts[axis] - self.begins[axis]
             stop = start + count * step
-            found.append(slice(start, None if stop < 0 else stop, step))
-        found.append(Ellipsis)
-        return tuple(found)
+            result.append(slice(start, None if stop < 0 else stop, step))
+        result.append(Ellipsis)
+        return tuple(result)
 
 
 cdef object _integers = frozenset([np.dtype(code).type for code in "bBhHiIlLqQ"])

@@ -7,7 +7,7 @@ cdef class Call:
 
     cpdef object run(self)
 
-cpdef object completed(made)
+cpdef object completed(result)
 
 cdef class Recipe:
     cdef readonly object run

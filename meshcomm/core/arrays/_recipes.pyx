@@ -51,9 +51,9 @@ cdef class Call:
         return self.recipe.make(self.operands, self.out)
 
 
-cpdef object completed(made):
-    """Return the result that *made* is, or that of the call that it is."""
-    return (<Call>made).run() if type(made) is Call else made
+cpdef object completed(result):
+    """Return *result*; of a call, the result of running it."""
+    return (<Call>result).run() if type(result) is Call else result
 
 
 cdef class Recipe:
@@ -113,7 +113,7 @@ cdef class OnBlocks(Recipe):
 
     cdef object make(self, tuple operands, out):
         cdef list blocks = []
-        cdef Stored each
+        cdef Stored stored
         cdef bint is_view = False
         cdef object shape = None, result
         if self.writes is not None:
@@ -125,13 +125,13 @@ cdef class OnBlocks(Recipe):
                     return result
         for x in operands:
             if type(x) is _KIND:
-                each = x
-                if not has_block(each):  # outside of the mesh
+                stored = x
+                if not has_block(stored):  # outside of the mesh
                     return tensor_of(None, self.spec, None) if out is None else out
-                blocks.append(lazy_block_of(each) if self.is_lazy else block_of(each))
-                is_view = is_view or each._view is not None
+                blocks.append(lazy_block_of(stored) if self.is_lazy else block_of(stored))
+                is_view = is_view or stored._view is not None
                 if shape is None or (<Stored>shape)._spec.shape != self.spec.shape:
-                    shape = each
+                    shape = stored
             else:
                 blocks.append(x)
         if out is not None:
@@ -140,19 +140,19 @@ cdef class OnBlocks(Recipe):
         if self.takes_out:
             local = block_of(<Stored>shape)
             if local.nbytes >= _pooled:
-                made = new_block(local.shape, self.spec.dtype)
-                self.run(*blocks, out=made)
-                return tensor_of(made, self.spec, None)
-            made = self.run(*blocks, order="C") if is_view else self.run(*blocks)
+                result = new_block(local.shape, self.spec.dtype)
+                self.run(*blocks, out=result)
+                return tensor_of(result, self.spec, None)
+            result = self.run(*blocks, order="C") if is_view else self.run(*blocks)
         elif self.guarded:
-            made = _guarded(self.run, tuple(blocks), {})
+            result = _guarded(self.run, tuple(blocks), {})
         else:
-            made = self.run(*blocks)
-        if type(made) is not ndarray or is_view:
-            made = asarray(made, order="C")
-        if made.dtype is not self.spec.dtype:
-            return _KIND(made, self.spec.layout, self.spec.shape, made.dtype)
-        return tensor_of(made, self.spec, None)
+            result = self.run(*blocks)
+        if type(result) is not ndarray or is_view:
+            result = asarray(result, order="C")
+        if result.dtype is not self.spec.dtype:
+            return _KIND(result, self.spec.layout, self.spec.shape, result.dtype)
+        return tensor_of(result, self.spec, None)
 
     cdef int measure(self, tuple operands) except -1:
         """Find the shape of the block, and whether it is large enough to wait."""
@@ -189,10 +189,10 @@ cpdef bint may_raise(function, dtype) except -1:
 cpdef bint is_large(tuple lengths, list dtypes) except -1:
     """Return whether an operation on blocks of this shape may wait; *dtypes* are those of operands and result."""
     cdef Py_ssize_t size = 0
-    for each in dtypes:
-        if each.kind not in "biufc":
+    for kind in dtypes:
+        if kind.kind not in "biufc":
             return False
-        size = max(size, <Py_ssize_t>each.itemsize)
+        size = max(size, <Py_ssize_t>kind.itemsize)
     for n in lengths:
         size *= <Py_ssize_t>n
     return size >= _waiting_from and len(lengths) > 0
@@ -308,26 +308,26 @@ cdef class Assignment(Recipe):
         self.run, self.lengths = run, lengths
 
     cdef object make(self, tuple operands, out):
-        cdef Stored tensor = operands[0], value
-        given = operands[1]
+        cdef Stored tensor = operands[0], other
+        value = operands[1]
         if not has_block(tensor):  # outside of the mesh
             return tensor
         target = block_of(tensor)[self.run.of(operands[2] if len(operands) > 2 else None)]
         if target.shape != self.lengths:
             target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
-        if type(given) is _KIND:
-            value = given
-            if value._expression is not None and value._is_dropped and Py_REFCNT(<PyObject *>value._expression) == 1:
-                evaluate_into(value._expression, target)
+        if type(value) is _KIND:
+            other = value
+            if other._expression is not None and other._is_dropped and Py_REFCNT(<PyObject *>other._expression) == 1:
+                evaluate_into(other._expression, target)
                 return tensor
-            given = block_of(value)
-            if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
-                target, given
+            value = block_of(other)
+            if (other is tensor or other._view is not None or tensor._view is not None) and may_share_memory(
+                target, value
             ):
-                if is_same_memory(target, given):  # as in t[index] += value
+                if is_same_memory(target, value):  # as in t[index] += value
                     return tensor
-                given = given.copy()
-        target[...] = given
+                value = value.copy()
+        target[...] = value
         return tensor
 
 
@@ -395,7 +395,7 @@ cdef class OfSlice(OfView):
 
 
 cdef Stored tensor_of(local, spec, view):
-    cdef Stored made = _KIND.__new__(_KIND)
-    made._array, made._spec, made._view = local, spec, view
-    made._storage = Storage.__new__(Storage) if view is None else (<Stored>view[0])._storage
-    return made
+    cdef Stored tensor = _KIND.__new__(_KIND)
+    tensor._array, tensor._spec, tensor._view = local, spec, view
+    tensor._storage = Storage.__new__(Storage) if view is None else (<Stored>view[0])._storage
+    return tensor

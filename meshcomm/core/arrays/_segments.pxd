@@ -3,7 +3,7 @@ from meshcomm.core.arrays._expressions cimport Expression, Pieces
 cdef class Segment:
     cdef Py_ssize_t start, stop, axis, count, widest
     cdef list order, inputs, leaves, buffers
-    cdef dict numbers, made
+    cdef dict numbers, buffers_of
 
     cdef int add(self, Expression expression, Py_ssize_t shift) except -1
     cdef Py_ssize_t entry(self, operand, Py_ssize_t shift) except? -2

@@ -60,7 +60,7 @@ cdef class Segment:
         """Choose the buffers of results that are not *stored*, nor the last: if not needed together, they share."""
         cdef Py_ssize_t i, k, number, count = len(self.order)
         cdef list last = list(range(count)), ends = [[] for _ in range(count)], free = []
-        cdef Expression each
+        cdef Expression expression
         for i in range(count):
             for k in self.inputs[i]:
                 if k >= 0:
@@ -69,11 +69,11 @@ cdef class Segment:
             (<list>ends[<Py_ssize_t>last[i]]).append(i)
         self.count, self.buffers = 0, [-1] * count
         for i in range(count):
-            each = self.order[i]
-            if id(each) not in stored and i < count - 1:
+            expression = self.order[i]
+            if id(expression) not in stored and i < count - 1:
                 number = -1
                 for k in ends[i]:  # a universal function may write where it reads an operand of the same dtype
-                    if self.buffers[k] >= 0 and (<Expression>self.order[k]).dtype == each.dtype:
+                    if self.buffers[k] >= 0 and (<Expression>self.order[k]).dtype == expression.dtype:
                         number = self.buffers[k]
                         (<list>ends[i]).remove(k)
                         break

@@ -50,7 +50,7 @@ KEPT_WRITES = 64
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
-cdef Py_ssize_t _most = KEPT_WRITES
+cdef Py_ssize_t _max_writes = KEPT_WRITES
 cdef object _copyto = np.copyto, ndarray = np.ndarray
 
 
@@ -94,8 +94,8 @@ cdef class Storage(Memory):
         self.is_ahead = self.source is not None
         if self._writes is not None:
             self._writes.append((low, high))
-            if len(self._writes) > 2 * _most:
-                del self._writes[:_most]
+            if len(self._writes) > 2 * _max_writes:
+                del self._writes[:_max_writes]
         return 0
 
     cdef int observe(self) except -1:
@@ -108,7 +108,7 @@ cdef class Storage(Memory):
         """Return whether something may have been written between these bytes after the version *since*."""
         cdef Py_ssize_t count = self.version - since, number
         cdef tuple write
-        if count > len(self._writes) or count > _most:
+        if count > len(self._writes) or count > _max_writes:
             return True
         for number in range(len(self._writes) - count, len(self._writes)):
             write = self._writes[number]
@@ -322,11 +322,11 @@ cdef int _collect(x, list views) except -1:
         if (<Stored>x)._storage.source is not None:
             views.append(x)
     elif type(x) is list or type(x) is tuple:
-        for each in x:
-            _collect(each, views)
+        for item in x:
+            _collect(item, views)
     elif type(x) is dict:
-        for each in (<dict>x).values():
-            _collect(each, views)
+        for item in (<dict>x).values():
+            _collect(item, views)
     return 0
 
 
@@ -372,11 +372,11 @@ cdef bint _has_base(Source source) except -1:
     cdef Py_ssize_t references = Py_REFCNT(<PyObject *> base) - 2  # those of the source, and of this function
     if base._view is not None:
         return True  # the memory is another tensor's
-    with collective("write to a view", base._spec.mesh) as here:
-        if here is None:
+    with collective("write to a view", base._spec.mesh) as location:
+        if location is None:
             return references > 0
-        with exchanging(here.team):
-            return agree(here.team, "write to a view", value=references > 0) > 0
+        with exchanging(location.team):
+            return agree(location.team, "write to a view", value=references > 0) > 0
 
 
 cpdef int send_home(x) except -1:

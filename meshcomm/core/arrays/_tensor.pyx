@@ -58,7 +58,7 @@ cdef Py_ssize_t OF_METHOD = 2, OF_FUNCTION = 4
 
 cdef object dtype = np.dtype, ndarray = np.ndarray, generic = np.generic
 cdef object _numbers = frozenset(
-    [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
+    [bool, int, float, complex, np.bool_, *(np.dtype(char).type for char in "bBhHiIlLqQefdgFDG")]
 )
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
@@ -67,7 +67,7 @@ cdef object _check_open = None
 cdef object _element_of = None, _to_set = None, _slice_of = None, _write = None
 cdef object _rows = None
 cdef bint _has_rows = False
-cdef Py_ssize_t _short = PASSING, _most = RECIPES
+cdef Py_ssize_t _short = PASSING, _max_recipes = RECIPES
 
 
 def set_kind(kind, long_way, check_open):
@@ -112,8 +112,8 @@ cdef class TensorBase(Stored):
     """The block of this rank, the spec, and how the block shares memory."""
 
     def __init__(self, local, layout, tuple shape, dtype, _view=None, Storage _storage=None):
-        held = known_spec((id(layout), shape, id(dtype)))
-        spec = None if held is None else held()
+        reference = known_spec((id(layout), shape, id(dtype)))
+        spec = None if reference is None else reference()
         self._array, self._view = local, _view
         self._spec = TensorSpec(layout, shape, dtype) if spec is None else spec
         if _storage is None:
@@ -155,8 +155,8 @@ cdef class TensorBase(Stored):
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        made = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
-        return made if script is None or kwargs.get("out") is not None else _for_script(made, None, None)
+        result = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
+        return result if script is None or kwargs.get("out") is not None else _for_script(result, None, None)
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
@@ -164,8 +164,8 @@ cdef class TensorBase(Stored):
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        made = _attending(_item, self, with_ints(index), None, None, None)
-        return made if script is None else _for_script(made, None, index)
+        result = _attending(_item, self, with_ints(index), None, None, None)
+        return result if script is None else _for_script(result, None, index)
 
     def __setitem__(self, index, value):
         note_dropped(value)
@@ -260,70 +260,70 @@ cdef object _unary(ufunc, TensorBase tensor):
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
-    cdef object its = _operand(other)
+    cdef object part = _operand(other)
     note_dropped(tensor)
     note_dropped(other)
-    if its is _NONE:
+    if part is _NONE:
         return long_way(tensor, other)
-    result = _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
+    result = _operated(tensor, (ufunc, tensor._spec, part), (tensor, other), None)
     forget_dropped(other)
     return result
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
-    cdef object its = _operand(other)
+    cdef object part = _operand(other)
     note_dropped(tensor)
     note_dropped(other)
-    if its is _NONE:
+    if part is _NONE:
         return long_way(tensor, other)
-    result = _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None)
+    result = _operated(tensor, (ufunc, part, tensor._spec), (other, tensor), None)
     forget_dropped(other)
     return result
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
-    cdef object its = _operand(other), spec = tensor._spec
+    cdef object part = _operand(other), spec = tensor._spec
     note_dropped(other)
-    if its is _NONE:
+    if part is _NONE:
         return long_way(tensor, other)
-    result = _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor)
+    result = _operated(tensor, (ufunc, spec, part, _OUT, spec), (tensor, other), tensor)
     forget_dropped(other)
     return result
 
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
-    made = _attending(_by_operator, tensor, key, operands, out, None)
+    result = _attending(_by_operator, tensor, key, operands, out, None)
     tensor._is_dropped = False
-    return made if script is None or out is not None else _for_script(made, None, None)
+    return result if script is None or out is not None else _for_script(result, None, None)
 
 
 cdef object _by_operator(TensorBase tensor, key, operands, out, _):
     cdef object ufunc = key[0]
-    made = _known(tensor, key, operands, out)
-    if made is not _NONE:
-        return made
+    result = _by_recipe(tensor, key, operands, out)
+    if result is not _NONE:
+        return result
     if ufunc is np_equal or ufunc is np_not_equal:  # there is more to compare than a ufunc knows
         return Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
-    return _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
+    return _run_call(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
 
 
 cdef object _OUT = "out"
 script = None  # what gives results to a script of NumPy, if it is one: see meshcomm.core.arrays.scripted
 
 
-cdef inline object _for_script(made, function, index):
+cdef inline object _for_script(result, function, index):
     """Return what a call gives to a script: a tensor that is cut as it is."""
-    if type(made) is _KIND:
-        cuts = (<TensorBase>made)._spec.cuts or (<TensorBase>made)._spec.find_cuts()
+    if type(result) is _KIND:
+        cuts = (<TensorBase>result)._spec.cuts or (<TensorBase>result)._spec.find_cuts()
         if (<tuple>cuts).count(None) < len(<tuple>cuts):
-            return made
-    return made if isinstance(made, generic) else script(made, function, index)
+            return result
+    return result if isinstance(result, generic) else script(result, function, index)
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
-    made = _attending(_by_function, tensor, function, None, args, kwargs)
+    result = _attending(_by_function, tensor, function, None, args, kwargs)
     tensor._may_be_dropped = False
-    return made if script is None or kwargs.get("out") is not None else _for_script(made, function, None)
+    return result if script is None or kwargs.get("out") is not None else _for_script(result, function, None)
 
 
 # -- ways -------------------------------------------------------------------------------------------------------------
@@ -339,16 +339,16 @@ cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
     """Return what a call comes to. A script's calls with rows may need no message."""
     if script is None or not _is_row(tensor):
         return _with_views(way, tensor, a, b, c, d)
-    made = _of_rows(way, tensor, a, b, c, d) if _has_rows else NotImplemented
-    if made is not NotImplemented:
-        return made
+    result = _of_rows(way, tensor, a, b, c, d) if _has_rows else NotImplemented
+    if result is not NotImplemented:
+        return result
     begun = watch.count
-    made = _with_views(way, tensor, a, b, c, d)
+    result = _with_views(way, tensor, a, b, c, d)
     if _rows is not None and watch.count != begun:
-        _rows.note(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
+        _rows.note_call(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
     if _has_rows and (way == _by_operator or way == _by_ufunc):
-        _rows.wrote(c if way == _by_operator else d.get("out"))
-    return made
+        _rows.note_written(c if way == _by_operator else d.get("out"))
+    return result
 
 
 cdef inline bint _is_row(TensorBase tensor):
@@ -364,10 +364,10 @@ cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
     if are_seen() or watch.any_closed:
         return NotImplemented
     if way == _by_operator:
-        return _rows.called((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
+        return _rows.run_on_copies((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
     if way == _by_ufunc or way == _by_function:
-        return _rows.called(a, b, c, d)
-    return _rows.called(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
+        return _rows.run_on_copies(a, b, c, d)
+    return _rows.run_on_copies(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
 
 
 cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):
@@ -378,17 +378,17 @@ cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):
     arguments = (tensor, a, b, c, d)
     begin(arguments)
     try:
-        made = way(tensor, a, b, c, d)
+        result = way(tensor, a, b, c, d)
     except BaseException as error:
         # In a script all ranks raise NumPy's errors alike: what was written before one is there, as NumPy leaves it.
         end(arguments, script is not None and isinstance(error, _NUMPYS))
         raise
     end(arguments, True)
-    return made
+    return result
 
 
 cdef object _by_ufunc(TensorBase tensor, ufunc, method, inputs, kwargs):
-    cdef object out = None, key, made
+    cdef object out = None, key, result
     if method == "__call__":
         if kwargs:
             out = kwargs.get("out") if len(kwargs) == 1 else None
@@ -397,74 +397,74 @@ cdef object _by_ufunc(TensorBase tensor, ufunc, method, inputs, kwargs):
             out = out[0]
         key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
         if key is not _NONE:
-            made = _known(tensor, key, inputs, out)
-            return _kept(tensor, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
+            result = _by_recipe(tensor, key, inputs, out)
+            return _run_call(tensor, key, inputs, _long(ufunc, method, inputs, kwargs)) if result is _NONE else result
     return completed(_long(ufunc, method, inputs, kwargs))
 
 
 cdef object _item(TensorBase tensor, index, _b, _c, _d):
-    cdef object at, key, made
+    cdef object at, key, result
     if _is_element(tensor, index):
         if watch.any_closed:
             _check_open(tensor._spec.mesh)
-        made = _element_of(tensor, index if type(index) is tuple else (index,))
-        return completed(_long(_getitem, None, (tensor, index), {})) if made is None else made
+        result = _element_of(tensor, index if type(index) is tuple else (index,))
+        return completed(_long(_getitem, None, (tensor, index), {})) if result is None else result
     at = sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
     if at is None:
         return completed(_long(_getitem, None, (tensor, index), {}))
     key = _getitem, at[0], None if tensor._view is None else tensor._view.strides
-    made = _known(tensor, key, (tensor, at[1]), None)
-    if made is not _NONE:
-        return made
+    result = _by_recipe(tensor, key, (tensor, at[1]), None)
+    if result is not _NONE:
+        return result
     if watch.any_closed:
         _check_open(tensor._spec.mesh)
     if _slice_of is None:  # NumPy's protocol is not loaded yet
         return completed(_long(_getitem, None, (tensor, index), {}))
-    return _kept(tensor, key, (tensor,), _slice_of(tensor, index))
+    return _run_call(tensor, key, (tensor,), _slice_of(tensor, index))
 
 
 cdef object _set_item(TensorBase tensor, index, value, _c, _d):
-    cdef object at, its = _operand(value), key
-    if its is not _NONE and not are_seen() and _is_element(tensor, index) and count_write(tensor, index):
+    cdef object at, part = _operand(value), key
+    if part is not _NONE and not are_seen() and _is_element(tensor, index) and count_write(tensor, index):
         if watch.any_closed:
             _check_open(tensor._spec.mesh)
-        found = _to_set(tensor, index if type(index) is tuple else (index,), value)
-        if found is not None:
-            found[0][found[1]] = block_of(<TensorBase>value) if type(value) is _KIND else value
+        target = _to_set(tensor, index if type(index) is tuple else (index,), value)
+        if target is not None:
+            target[0][target[1]] = block_of(<TensorBase>value) if type(value) is _KIND else value
             return None
-    if its is _NONE and _write is not None and isinstance(value, ndarray) and not are_seen():
+    if part is _NONE and _write is not None and isinstance(value, ndarray) and not are_seen():
         if sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts()) is not None:
             if watch.any_closed:
                 _check_open(tensor._spec.mesh)
             if _write(tensor, index, value):
                 return None
-    at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
+    at = None if part is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
     # A view whose elements had to move may be this very slice: the long way looks.
     if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):
         completed(_long(_setitem, None, (tensor, index, value), {}))
         return None
-    key = _setitem, at[0], its
-    if _known(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
-        _kept(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
+    key = _setitem, at[0], part
+    if _by_recipe(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
+        _run_call(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
     if _has_rows:
-        _rows.written(tensor, index, value)
+        _rows.note_written(tensor, index, value)
 
 
 cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):
-    cdef object its
+    cdef object part
     key = _signature(function, args, None if tensor._view is None else tensor._view.strides, False)
     if key is _NONE:
         return completed(_long(function, None, args, kwargs))
     if kwargs:
-        its = _static(tuple(kwargs.items()))
+        part = _static(tuple(kwargs.items()))
         for x in kwargs.values():
             if type(x) is _KIND:  # such as out=
-                its = _NONE
-        if its is _NONE:
+                part = _NONE
+        if part is _NONE:
             return completed(_long(function, None, args, kwargs))
-        key = (*key, its)
-    made = _known(tensor, key, args, None)
-    return _kept(tensor, key, args, _long(function, None, args, kwargs)) if made is _NONE else made
+        key = (*key, part)
+    result = _by_recipe(tensor, key, args, None)
+    return _run_call(tensor, key, args, _long(function, None, args, kwargs)) if result is _NONE else result
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------
@@ -480,8 +480,8 @@ cdef inline object _operand(x):
 
 cdef object _static(x):
     """Return what an argument is in a signature: the spec of a tensor; type and value of what is compared by value."""
-    cdef object kind = type(x), each
-    cdef list found
+    cdef object kind = type(x), item
+    cdef list parts
     if kind is _KIND:
         return (<TensorBase>x)._spec
     if x is None or x is Ellipsis or kind is str or kind is type:
@@ -493,27 +493,27 @@ cdef object _static(x):
     if kind is float:
         return (kind, x) if x == x and x != 0 else (kind, repr(x))
     if kind is tuple or kind is list:
-        found = [kind]
-        for each in x:
-            its = _static(each)
-            if its is _NONE:
+        parts = [kind]
+        for item in x:
+            part = _static(item)
+            if part is _NONE:
                 return _NONE
-            found.append(its)
-        return tuple(found)
+            parts.append(part)
+        return tuple(parts)
     return _NONE
 
 
 cdef object _signature(function, tuple args, out, bint by_type):
-    cdef list found = [function]
+    cdef list parts = [function]
     for x in args:
-        its = _operand(x) if by_type else _static(x)
-        if its is _NONE:
+        part = _operand(x) if by_type else _static(x)
+        if part is _NONE:
             return _NONE
-        found.append(its)
+        parts.append(part)
     if out is not None:
-        found.append(_OUT)
-        found.append((<TensorBase>out)._spec if type(out) is _KIND else out)
-    return tuple(found)
+        parts.append(_OUT)
+        parts.append((<TensorBase>out)._spec if type(out) is _KIND else out)
+    return tuple(parts)
 
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
@@ -535,14 +535,14 @@ cdef bint _is_element(TensorBase tensor, index):
     return True
 
 
-cdef inline object _own(key):
+cdef inline object _rank_key(key):
     """Return *key* as this rank has it: simulated ranks may share specs, and a recipe is of one rank."""
     return key if watch.simulated is None else (watch.simulated, key)
 
 
-cdef object _known(TensorBase tensor, key, tuple operands, out, index=None):
+cdef object _by_recipe(TensorBase tensor, key, tuple operands, out, index=None):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
-    cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
+    cdef object recipe = (<dict>tensor._spec.recipes).get(_rank_key(key))
     if recipe is None or not has_block(tensor) or are_seen():
         return _NONE
     if out is not None and not count_write(out, index, waiting_in(operands)):
@@ -552,20 +552,20 @@ cdef object _known(TensorBase tensor, key, tuple operands, out, index=None):
     return (<Recipe>recipe).make(operands, out)
 
 
-cdef object _kept(TensorBase tensor, key, tuple args, made):
-    """Return the result that *made* is; or if it is a call, run it, and keep its recipe."""
+cdef object _run_call(TensorBase tensor, key, tuple args, result):
+    """Return *result*; of a call, the result of running it, whose recipe is kept."""
     cdef Call call
     cdef Recipe recipe
-    if type(made) is not Call:
-        return made
-    call = made
+    if type(result) is not Call:
+        return result
+    call = result
     recipe = call.recipe
     operands = [id(x) for x in call.operands]
     if [id(x) for x in args] != operands:
         if [id(x) for x in tensors_in(args)] != operands:
             return call.run()
         recipe = OfTensors(recipe)
-    if len(tensor._spec.recipes) >= _most:
+    if len(tensor._spec.recipes) >= _max_recipes:
         tensor._spec.recipes.clear()
-    tensor._spec.recipes[_own(key)] = recipe
+    tensor._spec.recipes[_rank_key(key)] = recipe
     return call.run()

@@ -28,26 +28,26 @@ cdef int settle(Memory memory, list next_ones=None) except -1:
     if memory.waiting == 0:
         return 0
     if next_ones is not None:
-        for each in next_ones:
-            _mark(<Expression>each, marked)
+        for x in next_ones:
+            _mark(<Expression>x, marked)
     try:
         _settle(memory)
     finally:
-        for each in marked:
-            (<Expression>each).is_next = False
+        for x in marked:
+            (<Expression>x).is_next = False
     return 0
 
 
 cdef int _settle(Memory memory) except -1:
     cdef Expression expression
-    cdef void *each
+    cdef void *pointer
     while memory.waiting:
-        each = newest
-        while each != NULL and ((<Expression>each).is_next or not _reads(<Expression>each, memory)):
-            each = (<Expression>each).older
-        if each == NULL:
+        pointer = newest
+        while pointer != NULL and ((<Expression>pointer).is_next or not _reads(<Expression>pointer, memory)):
+            pointer = (<Expression>pointer).older
+        if pointer == NULL:
             return 0
-        expression = <Expression>each
+        expression = <Expression>pointer
         evaluate(expression)
     return 0
 
@@ -67,8 +67,8 @@ cdef int _mark(Expression expression, list marked) except -1:
 cdef bint _reads(Expression expression, Memory memory):
     if expression.block is not None:
         return False
-    for its in expression.memories:
-        if its is memory:
+    for held_memory in expression.memories:
+        if held_memory is memory:
             return True
     for operand in expression.operands:
         if type(operand) is Expression and _reads(<Expression>operand, memory):
@@ -83,14 +83,14 @@ cdef bint _reads(Expression expression, Memory memory):
 cpdef int compute_waiting() except -1:
     """Compute all expressions of this rank that wait."""
     cdef Expression expression
-    cdef void *each = newest
-    while each != NULL:
-        expression = <Expression>each
+    cdef void *pointer = newest
+    while pointer != NULL:
+        expression = <Expression>pointer
         if expression.rank == watch.simulated:
             evaluate(expression)
-            each = newest
+            pointer = newest
         else:
-            each = expression.older
+            pointer = expression.older
     return 0
 
 
@@ -165,23 +165,23 @@ cdef Expression expression_of(function, list operands, list memories, tuple shap
     begin(expression)
     for n in shape:
         size = n if size == 0 else size * <Py_ssize_t>n
-    if _kept() > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
+    if _orphaned_bytes() > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
         compute_waiting()
     return expression
 
 
-cdef Py_ssize_t _kept() except -1:
+cdef Py_ssize_t _orphaned_bytes() except -1:
     """Return the bytes of blocks that no tensor has any more, and that are there for expressions only."""
     cdef Py_ssize_t size = 0, i
     cdef PyObject *memory
     cdef Expression expression
-    cdef void *each = newest
-    while each != NULL:
-        expression = <Expression>each
+    cdef void *pointer = newest
+    while pointer != NULL:
+        expression = <Expression>pointer
         for i in range(len(expression.operands) if expression.rank == watch.simulated else 0):
             if type(expression.operands[i]) is ndarray:
                 memory = PyList_GET_ITEM(expression.memories, i)
                 if memory != <PyObject *>None and Py_REFCNT(memory) <= (<Memory>memory).waiting:
                     size += expression.operands[i].nbytes
-        each = expression.older
+        pointer = expression.older
     return size

@@ -33,11 +33,11 @@ def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_i
         raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
     call = f"{name} on {location_text(mesh)}"
-    with collective(name, mesh) as here:
+    with collective(name, mesh) as location:
         _check_timeout(timeout_in_ms)
-        if here is None:
+        if location is None:
             return
-        team = here.team
+        team = location.team
         if timeout_in_ms is None:
             agree(team, call)
             return
@@ -51,9 +51,9 @@ def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_i
         raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))
 
 
-def _check_timeout(given: object) -> None:
-    if given is not None and not (isinstance(given, int | float) and given >= 0):
-        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(given)}")
+def _check_timeout(timeout_in_ms: object) -> None:
+    if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
 
 
 def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:

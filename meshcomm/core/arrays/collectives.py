@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-Rows: TypeAlias = tuple[tuple[int, ...], ...]
+RankRows: TypeAlias = tuple[tuple[int, ...], ...]
 """The rows of a group assignment, or pairs of a source and a target rank."""
 
-Run: TypeAlias = Callable[[Array], Array]
+RunOnArray: TypeAlias = Callable[[Array], Array]
 
 
-class _Call(NamedTuple):
+class _CommCall(NamedTuple):
     """A collective operation and its arguments.
 
     Parameters
@@ -97,7 +97,7 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
     [[['A'], ['C']], [['B'], ['D']]]
     """
 
-    def build(team: Team, array: Array, rows: Rows) -> Run:
+    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
         group, position = _group(team, _check_cover(rows, team))
@@ -114,7 +114,7 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
         return on_arrays(exchange(group, [tensor], ExchangeSpec(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
-    return _run(_Call("all_to_all", x, _rows(group_assignment), arguments), comm, build)
+    return _run(_CommCall("all_to_all", x, _rows(group_assignment), arguments), comm, build)
 
 
 @traceable()
@@ -143,7 +143,7 @@ def all_gather(
     [[0, 1], [0, 1]]
     """
 
-    def build(team: Team, array: Array, rows: Rows) -> Run:
+    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(team, _check_cover(rows, team))
@@ -156,7 +156,7 @@ def all_gather(
         terms = ExchangeSpec(number, nbytes, gathers=gathers_at_once(nbytes, count))
         return on_arrays(exchange(group, [tensor], terms), target_shape)
 
-    return _run(_Call("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
+    return _run(_CommCall("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
 
 
 @traceable()
@@ -188,12 +188,12 @@ def all_reduce(
 
     how = plain_operation(op)
 
-    def build(team: Team, array: Array, rows: Rows) -> Run:
+    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
         reduce = reduction(how, array.dtype)
         group, position = _group(team, _check_cover(rows, team))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
-    return _run(_Call("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
+    return _run(_CommCall("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
 
 
 @traceable()
@@ -226,7 +226,7 @@ def reduce_scatter(
 
     how = plain_operation(op)
 
-    def build(team: Team, array: Array, rows: Rows) -> Run:
+    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(team, _check_cover(rows, team))
@@ -251,7 +251,7 @@ def reduce_scatter(
 
         return run
 
-    return _run(_Call("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
+    return _run(_CommCall("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
 
 
 @traceable()
@@ -277,7 +277,7 @@ def broadcast(
     [[1], [1]]
     """
 
-    def build(team: Team, array: Array, rows: Rows) -> Run:
+    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
         group, position = _group(team, _check_cover(rows, team))
         count, whole = len(group.members), _whole(array.shape)
         check_integer("root", root)
@@ -288,7 +288,7 @@ def broadcast(
         terms = ExchangeSpec(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
         return on_arrays(exchange(group, [tensor], terms), array.shape)
 
-    return _run(_Call("broadcast", x, _rows(group_assignment), (root,)), comm, build)
+    return _run(_CommCall("broadcast", x, _rows(group_assignment), (root,)), comm, build)
 
 
 @traceable()
@@ -305,7 +305,7 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
     [[0], [1], [2]]
     """
 
-    def build(team: Team, array: Array, pairs: Rows) -> Run:
+    def build(team: Team, array: Array, pairs: RankRows) -> RunOnArray:
         shape, me, size = array.shape, team.rank, len(team.ranks)
         _check_pairs(pairs, team)
         source_of = {target: source for source, target in pairs}
@@ -324,10 +324,10 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
 
         return run
 
-    return _run(_Call("collective_permute", x, _pairs(source_target_pairs)), comm, build)
+    return _run(_CommCall("collective_permute", x, _pairs(source_target_pairs)), comm, build)
 
 
-def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array, Rows], Run]) -> Array:
+def _run(call: _CommCall, comm: "MPI.Intracomm | None", build: Callable[[Team, Array, RankRows], RunOnArray]) -> Array:
     """Return the result of an operation that *build* makes and all ranks agree on. Collective over *comm*.
 
     What was built before is used again without agreement.
@@ -434,7 +434,7 @@ def _row_length(rows: object) -> int:
     return lengths.pop()
 
 
-def _check_cover(rows: Rows, team: Team) -> Rows:
+def _check_cover(rows: RankRows, team: Team) -> RankRows:
     """Return *rows* if every rank of the team is in exactly one. Source: the constraints of StableHLO."""
     _row_length(rows)
     size = len(team.ranks)
@@ -457,7 +457,7 @@ def _check_cover(rows: Rows, team: Team) -> Rows:
     return rows
 
 
-def _check_pairs(pairs: Rows, team: Team) -> None:
+def _check_pairs(pairs: RankRows, team: Team) -> None:
     size = len(team.ranks)
     if not isinstance(pairs, tuple):
         raise GroupError(f"source_target_pairs must be pairs of ranks, not {short(pairs)}")
@@ -474,7 +474,7 @@ def _check_pairs(pairs: Rows, team: Team) -> None:
             raise GroupError(f"source_target_pairs {short(pairs)} names rank {twice} as a {what} twice")
 
 
-def _group(team: Team, rows: Rows) -> tuple[Group, int]:
+def _group(team: Team, rows: RankRows) -> tuple[Group, int]:
     """Return this rank's group among *rows*, and its position in it."""
     color = next(i for i, row in enumerate(rows) if team.rank in row)
     members = tuple(team.ranks[rank] for rank in rows[color])

@@ -44,24 +44,25 @@ _FEW = 64  # devices: the boxes of so many are intersected faster than found by 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given. None is no block."""
 
-Held: TypeAlias = Callable[[int], Box]
+BoxOfDevice: TypeAlias = Callable[[int], Box]
 """From a device to the box of the block that it holds, around the box that the plan begins with: of a slice."""
 
 Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
 """As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
-def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None = None) -> Move:
-    """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective.
+def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None) -> Move:
+    """Return a function that makes the new block of the device at *location* by *plan*. To call it is Collective.
 
     In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.Exchanged`.
-    It may be a larger block than the plan begins with: that which is *held*, in the indices of the plan.
+    It may be a larger block than the plan begins with: *held_box*, in the indices of the plan.
     """
-    if order is None and held is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
+    if order is None and held_box is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
         return partial(_copied, plan.shape, plan.dtype.itemsize)
-    found = operations(plan, here, order, held)
-    (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
-    shape, dtype, alone = target_shape(plan, here.device), plan.dtype, not exchanging_steps(plan)
+    exchanges = operations(plan, location, order, held_box)
+    last, size = exchanges[-1]
+    between = [(exchange, f"between {i % 2}", size) for i, (exchange, size) in enumerate(exchanges[:-1])]
+    shape, dtype, alone = target_shape(plan, location.device), plan.dtype, not exchanging_steps(plan)
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
         # Every relayout comes this way: calls of functions count.
@@ -77,11 +78,11 @@ def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None =
             try:
                 target = new_bytes(size)
             except MemoryError:
-                raise no_memory(plan.target, plan.shape, dtype, here.device) from None
+                raise no_memory(plan.target, plan.shape, dtype, location.device) from None
             last.run([data], [target])
         except BaseException as error:
             if not alone:
-                leave_with(error, here.team)
+                leave_with(error, location.team)
             raise
         return None if shape is None else np.ndarray(shape, dtype, target)
 
@@ -91,9 +92,9 @@ def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None =
 def _copied(shape: Shape, itemsize: int, block: Array | None, out: Array | None = None) -> Array:
     """Return the block of the only device, in new memory or in *out*."""
     assert block is not None
-    for each in (block, block if out is None else out):
-        if each.nbytes != block_bytes(shape, itemsize):
-            raise wrong_length(each.nbytes, block_bytes(shape, itemsize))
+    for array in (block, block if out is None else out):
+        if array.nbytes != block_bytes(shape, itemsize):
+            raise wrong_length(array.nbytes, block_bytes(shape, itemsize))
     if out is None:
         return exact_copy(block)
     opaque(out)[...] = opaque(block)
@@ -106,36 +107,36 @@ def _packed(block: Array | None) -> Bytes:
 
 
 def operations(
-    plan: Plan, here: Location, order: Order = None, held: Held | None = None
+    plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None
 ) -> list[tuple[Transport, int]]:
-    """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
+    """Return the exchanges and copies of *plan* on the device at *location*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
-    found: list[tuple[Transport, int]] = []
+    result: list[tuple[Transport, int]] = []
     for step in steps:
-        tensor = described(step, here) if found else replace(described(step, here, held), order=order)
-        exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
-        found.append((exchange, tensor.target_bytes(tensor.position)))
+        tensor = described(step, location) if result else replace(described(step, location, held_box), order=order)
+        exchange = choose.exchange(group_of(step, location), [tensor], _terms(plan, step, location))
+        result.append((exchange, tensor.target_bytes(tensor.position)))
     if not steps or plan.steps[-1] is not steps[-1]:
-        copied = _cut(plan, here.device)
-        if not found:
-            around = copied.source if held is None else lambda _: held(here.device)
+        copied = _cut(plan, location.device)
+        if not result:
+            around = copied.source if held_box is None else lambda _: held_box(location.device)
             copied = replace(copied, source=around, order=order)
-        found.append((choose.LocalCopy([copied]), _target(plan.copy_step, here)))
-    return found
+        result.append((choose.LocalCopy([copied]), _target(plan.copy_step, location)))
+    return result
 
 
-def prepare_start(plan: Plan, here: Location) -> Start:
+def prepare_start(plan: Plan, location: Location) -> Start:
     """Return a function that begins to make the new block by a *plan* of one step.
 
     To call it is Collective, but does not wait.
     """
     steps = exchanging_steps(plan)
-    shape, dtype = target_shape(plan, here.device), plan.dtype
+    shape, dtype = target_shape(plan, location.device), plan.dtype
     if not steps:
-        return _complete_at_once(prepare(plan, here))
+        return _complete_at_once(prepare(plan, location))
     (step,) = steps
-    size = _target(step, here)
-    packed = choose.Nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
+    size = _target(step, location)
+    packed = choose.Nonblocking(group_of(step, location), [described(step, location)], _terms(plan, step, location))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
@@ -153,40 +154,41 @@ def _complete_at_once(move: Move) -> Start:
     return start
 
 
-class _Planned:
+class _BatchedPlan:
     """What an exchange of several tensors needs to know of a plan of one step."""
 
-    def __init__(self, plan: Plan, here: Location) -> None:
+    def __init__(self, plan: Plan, location: Location) -> None:
         (self.step,) = exchanging_steps(plan)
-        self.tensor, self.text, self.most_bytes = described(self.step, here), _text(self.step), most_bytes(self.step)
-        self.size, self.shape = _target(self.step, here), target_shape(plan, here.device)
+        self.tensor, self.text = described(self.step, location), _text(self.step)
+        self.most_bytes = most_bytes(self.step)
+        self.size, self.shape = _target(self.step, location), target_shape(plan, location.device)
 
 
-def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Array | None]], list[Array | None]]:
+def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[list[Array | None]], list[Array | None]]:
     """Return a function that makes the new blocks of several *plans* in one exchange. To call it is Collective.
 
     Each plan has one step, and all of them exchange among the same ranks.
     """
-    once = {id(plan): _Planned(plan, here) for plan in {id(plan): plan for plan in plans}.values()}
+    once = {id(plan): _BatchedPlan(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
     planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
-    tensors = [each.tensor for each in planned]
-    sizes, shapes = [each.size for each in planned], [each.shape for each in planned]
+    tensors = [x.tensor for x in planned]
+    sizes, shapes = [x.size for x in planned], [x.shape for x in planned]
     offsets = block_offsets(sizes)
-    number = fingerprint("; ".join(each.text for each in planned))
-    terms = ExchangeSpec(number, sum(each.most_bytes for each in planned))
-    operation = choose.exchange(group_of(planned[0].step, here), tensors, terms)
+    number = fingerprint("; ".join(x.text for x in planned))
+    terms = ExchangeSpec(number, sum(x.most_bytes for x in planned))
+    operation = choose.exchange(group_of(planned[0].step, location), tensors, terms)
     dtypes = [plan.dtype for plan in plans]
 
     def move(blocks: list[Array | None]) -> list[Array | None]:
         try:
-            stretch = new_bytes(offsets[-1])
-            targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-            operation.run([_packed(block) for block in blocks], targets, stretch)
+            memory = new_bytes(offsets[-1])
+            targets = [memory[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
+            operation.run([_packed(block) for block in blocks], targets, memory)
         except BaseException as error:
-            leave_with(error, here.team)
+            leave_with(error, location.team)
             raise
-        made = zip(targets, shapes, dtypes, strict=True)
-        return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]
+        blocks_to_make = zip(targets, shapes, dtypes, strict=True)
+        return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in blocks_to_make]
 
     return move
 
@@ -204,11 +206,11 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 
 def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
     """Return the error for a new block of *device* that this process has no memory for."""
-    own = layout.block_shape(shape, device)
+    block = layout.block_shape(shape, device)
     return MemoryError(
         f"a tensor of shape {shape} and dtype {dtype} in {layout.specs_text} on mesh {layout.mesh.dims_text} needs "
-        f"{bytes_text(block_bytes(own, dtype.itemsize))} for the block {own} of device {device}: there is no memory "
-        "for it"
+        f"{bytes_text(block_bytes(block, dtype.itemsize))} for the block {block} of device {device}: there is no "
+        "memory for it"
     )
 
 
@@ -217,19 +219,19 @@ def most_bytes(step: Step) -> int:
     return max(layout.largest_block(step.shape) for layout in (step.block_layout, step.target)) * step.itemsize
 
 
-def group_of(step: Step, here: Location) -> Group:
-    """Return the group in which the device *here* exchanges in *step*."""
-    devices = step.group_of(here.device)
+def group_of(step: Step, location: Location) -> Group:
+    """Return the group in which the device at *location* exchanges in *step*."""
+    devices = step.group_of(location.device)
     members = tuple(step.ranks[device] for device in devices)
     # Groups along the same mesh dimensions are the rows of one assignment; the first device of each is its colour.
-    return here.team.group((step.mesh, step.dims), devices[0], members)
+    return location.team.group((step.mesh, step.dims), devices[0], members)
 
 
-def described(step: Step, here: Location, held: Held | None = None) -> Exchanged:
-    """Return the boxes that the group of the device *here* exchanges in *step*, out of blocks that are *held*."""
-    source, position = step.held_box if held is None else held, step.position_of(here.device)
-    devices = step.group_of(here.device)
-    if held is None and len(devices) <= _FEW and step.exchanges_intersections:
+def described(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
+    """Return the boxes that the group of the device at *location* exchanges in *step*, out of blocks *held_box*."""
+    source, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
+    devices = step.group_of(location.device)
+    if held_box is None and len(devices) <= _FEW and step.exchanges_intersections:
         sources = [box for device in devices if (box := step.held_box(device)) is not None]
         targets = [box for device in devices if (box := step.target_box(device)) is not None]
         if len(sources) == len(targets) == len(devices) and all(map(has_intervals, (*sources, *targets))):
@@ -246,7 +248,7 @@ def described(step: Step, here: Location, held: Held | None = None) -> Exchanged
     )
 
 
-def _terms(plan: Plan, step: Step, here: Location) -> ExchangeSpec:
+def _terms(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
     """Return what all ranks know about the exchange of *step*, the same on each of them."""
     return ExchangeSpec(
         number=fingerprint(_text(step)),
@@ -255,7 +257,7 @@ def _terms(plan: Plan, step: Step, here: Location) -> ExchangeSpec:
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
         permutes=step.permutes,
         gathers=isinstance(step, AllGather) and step.at_once,
-        relay_pays=relay_pays(step, here.team.machine),
+        relay_pays=relay_pays(step, location.team.machine),
         stages=len(exchanging_steps(plan)) == 1,  # between several exchanges there are blocks that the limit is for
     )
 
@@ -265,17 +267,17 @@ def _text(step: Step) -> str:
     return f"{kind} along {step.dims} in {step.rounds}: {source} to {target} of {step.shape}, {step.itemsize} bytes"
 
 
-def _target(step: Step, here: Location) -> int:
-    """Return the bytes of the new block of the device *here*."""
-    box = step.target_box(here.device)
+def _target(step: Step, location: Location) -> int:
+    """Return the size in bytes of the new block of the device at *location*."""
+    box = step.target_box(location.device)
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
 def _cut(plan: Plan, device: int) -> Exchanged:
     """Return what *device* keeps of its block, as an exchange with itself."""
     step = plan.copy_step
-    held, target = step.held_box(device), step.target_box(device)
-    assert held is not None
+    source, target = step.held_box(device), step.target_box(device)
+    assert source is not None
     assert target is not None
-    kept = step.kept(device)
-    return Exchanged(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)
+    boxes = step.kept(device)
+    return Exchanged(step.itemsize, 0, lambda _: source, lambda _: target, lambda _: boxes, lambda _: boxes)

@@ -94,7 +94,7 @@ def _raises_warnings() -> bool:
     return False
 
 
-def called(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+def call_protocol(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
     """Return what NumPy's protocol makes of a call with tensors: a result, or a `Call` that is decided.
 
     Where the script sees conditions, the call runs. That is Collective: all ranks handle the conditions of all, as
@@ -122,13 +122,13 @@ def called(function: object, method: str | None, args: tuple[Value, ...], kwargs
 def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return what the ranks of *mesh* have noted in a call, each once, in NumPy's order. Collective over *mesh*."""
     operation = f"floating-point errors and warnings in numpy.{name}"
-    with collective(operation, mesh) as here:
-        if here is not None and len(here.team.ranks) > 1:
-            with exchanging(here.team):
-                if not agree(here.team, operation, value=len(noted)):
+    with collective(operation, mesh) as location:
+        if location is not None and len(location.team.ranks) > 1:
+            with exchanging(location.team):
+                if not agree(location.team, operation, value=len(noted)):
                     return []
-                told = here.team.everyone.communicator().allgather_json(noted)
-            noted = [(str(text), str(category)) for of_rank in told for text, category in of_rank]
+                gathered = location.team.everyone.communicator().allgather_json(noted)
+            noted = [(str(text), str(category)) for of_rank in gathered for text, category in of_rank]
     order = [*CONDITIONS]
     return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))
 

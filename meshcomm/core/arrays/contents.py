@@ -90,9 +90,9 @@ class Contents(NumpyMethods):
         (6, 1, 1)
         """
         if args:
-            given = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
-            found = self.flat[given[0]] if len(given) == 1 else self[given]
-            return found.item()
+            index = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+            element = self.flat[index[0]] if len(index) == 1 else self[index]
+            return element.item()
         if self.size != 1:
             raise ShapeError(
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
@@ -165,10 +165,10 @@ class Contents(NumpyMethods):
                 whole.tofile(fid, sep, format)
             return
         path, name = fspath(fid), "ndarray.tofile"
-        with collective(name, self.mesh) as here:
+        with collective(name, self.mesh) as location:
             array = self.to_numpy(root=0)
-            if here is not None:
-                agree_on(here.team, f"{name} to {path!r}", partial(_write, path, array, sep, format))
+            if location is not None:
+                agree_on(location.team, f"{name} to {path!r}", partial(_write, path, array, sep, format))
 
     def _like_numpys(self) -> Array:
         """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""
@@ -221,10 +221,10 @@ class Contents(NumpyMethods):
         if inplace:
             self[...] = self.byteswap()
             return self
-        made = self.copy()
-        if made._has_block:
-            made._block.byteswap(inplace=True)
-        return made
+        result = self.copy()
+        if result._has_block:
+            result._block.byteswap(inplace=True)
+        return result
 
 
 def _write(path: str, array: Array | None, sep: str, format: str) -> None:

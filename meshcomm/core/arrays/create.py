@@ -51,18 +51,18 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     """
     _check_layout(layout)
     if root is None:
-        here = location_in(layout.mesh)
+        location = location_in(layout.mesh)
         whole = _as_array(array)
         _check_fits(layout, whole.shape)
-        local = None if here is None else _cut(whole, layout, here.device)
+        local = None if location is None else _cut(whole, layout, location.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
-    with collective("distribute", layout.mesh) as here:
+    with collective("distribute", layout.mesh) as location:
         check_root(root, layout.mesh)
-        if here is None:
+        if location is None:
             raise MeshError(
                 "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
             )
-        return _scattered(array, layout, here, root)
+        return _scattered(array, layout, location, root)
 
 
 def from_local(
@@ -104,8 +104,8 @@ def from_local(
         return of_block(block, layout, global_shape)
     if mesh is not None or sharding_specs is not None:
         raise LayoutError('from_local takes mesh and sharding_specs with layout="cuts" only: a Layout has its own')
-    here = location_in(layout.mesh)
-    if here is None:
+    location = location_in(layout.mesh)
+    if location is None:
         if global_shape is None:
             raise ShapeError("a rank outside of the mesh has no block to find the shape from: pass global_shape")
         shape = as_shape(global_shape)
@@ -115,10 +115,10 @@ def from_local(
         shape = as_shape(global_shape)
         _check_ndim(layout, shape)
         local = _as_block(block)
-        _check_block(local, layout, shape, here.device)
+        _check_block(local, layout, shape, location.device)
         return DTensor(local, layout, shape, local.dtype)
     with collective("from_local", layout.mesh):
-        return _from_agreed(lambda: block, layout, here)
+        return _from_agreed(lambda: block, layout, location)
 
 
 @traceable()
@@ -133,11 +133,11 @@ def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTenso
     If it raises an error on one rank, all ranks raise that.
     """
     _check_layout(layout)
-    here = location_in(layout.mesh)
-    if here is None:
+    location = location_in(layout.mesh)
+    if location is None:
         raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
     with collective("pack", layout.mesh):
-        return _from_agreed(component, layout, here)
+        return _from_agreed(component, layout, location)
 
 
 def from_callback(
@@ -168,14 +168,14 @@ def from_callback(
     _check_layout(layout)
     if not callable(fn):
         raise TypeError(f"fn must be a function of slices, not {quote(fn)}")
-    lengths, kind, _, here = _described(shape, dtype, layout)
-    if here is None:
+    lengths, kind, _, location = _described(shape, dtype, layout)
+    if location is None:
         return DTensor(None, layout, lengths, kind)
-    box = layout.block_box(lengths, here.device)
+    box = layout.block_box(lengths, location.device)
     if not any(isinstance(span, Runs) for span in box):
         return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
-    block = _new_block(layout, lengths, kind, here.device)
-    for slices in layout.blocks(lengths, here.device):
+    block = _new_block(layout, lengths, kind, location.device)
+    for slices in layout.blocks(lengths, location.device):
         first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]
         where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
         opaque(block)[where] = opaque(_called(fn, slices, kind))
@@ -210,8 +210,8 @@ def fromfunction(
     lengths = as_shape(shape)
 
     def block(slices: tuple[slice, ...]) -> Array:
-        made = np.asarray(function(*(each.astype(dtype) for each in np.ogrid[slices])))
-        return np.broadcast_to(made, [each.stop - each.start for each in slices])
+        block = np.asarray(function(*(x.astype(dtype) for x in np.ogrid[slices])))
+        return np.broadcast_to(block, [x.stop - x.start for x in slices])
 
     kind = np.asarray(function(*np.zeros((len(lengths), *(1,) * len(lengths)), dtype))).dtype
     return from_callback(lengths, kind, layout, block)
@@ -219,15 +219,15 @@ def fromfunction(
 
 def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
     """Return what *fn* makes of *slices*, in this dtype, as a new array."""
-    made, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
-    if made.shape != expected:
-        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
-    if made.dtype == dtype:
-        return exact_copy(made)
+    block, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
+    if block.shape != expected:
+        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {block.shape}")
+    if block.dtype == dtype:
+        return exact_copy(block)
     try:
-        return made.astype(dtype, order="C", casting="same_kind")
+        return block.astype(dtype, order="C", casting="same_kind")
     except TypeError as error:
-        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {dtype}: {error}") from None
+        raise DTypeError(f"fn({slices}) returned {block.dtype}, which does not convert to {dtype}: {error}") from None
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
@@ -238,8 +238,8 @@ def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     >>> mc.empty(3, int, layout).shape
     (3,)
     """
-    lengths, kind, where, here = _described(shape, dtype, layout)
-    local = None if here is None else _new_block(where, lengths, kind, here.device)
+    lengths, kind, where, location = _described(shape, dtype, layout)
+    local = None if location is None else _new_block(where, lengths, kind, location.device)
     return DTensor(local, where, lengths, kind)
 
 
@@ -419,7 +419,7 @@ def _block_shape(layout: Layout, shape: Shape, device: int) -> Shape:
     return layout.block_shape(shape, device)
 
 
-def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Location) -> DTensor:
+def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, location: Location) -> DTensor:
     """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
 
     def checked() -> Array:
@@ -427,7 +427,7 @@ def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Lo
         _check_ndim(layout, local.shape)
         return local
 
-    local, shapes = _told_shapes(checked, layout.sharding_specs, layout.mesh, here)
+    local, shapes = _gathered_shapes(checked, layout.sharding_specs, layout.mesh, location)
     return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
@@ -444,19 +444,19 @@ def _from_cuts(
             _check_ndim(Layout(specs, mesh), local.shape)
         return local
 
-    with collective("from_local", mesh) as here:
-        if global_shape is not None or here is None:
+    with collective("from_local", mesh) as location:
+        if global_shape is not None or location is None:
             raise ShapeError(
                 'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
             )
-        local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, here)
+        local, shapes = _gathered_shapes(checked, None if specs is None else ["cuts", *specs], mesh, location)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)
         return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
-def _told_shapes(
-    block: Callable[[], Array], specs: object, mesh: Mesh, here: Location
+def _gathered_shapes(
+    block: Callable[[], Array], specs: object, mesh: Mesh, location: Location
 ) -> tuple[Array, list[tuple[int, ...]]]:
     """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
 
@@ -464,10 +464,10 @@ def _told_shapes(
         how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
         return f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
 
-    with exchanging(here.team):
-        local = agree_on(here.team, call, block)
+    with exchanging(location.team):
+        local = agree_on(location.team, call, block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
-        gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
+        gathered = by_device(location.team.everyone.communicator(), location, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
 
 
@@ -500,9 +500,9 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     return n
 
 
-def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: int) -> DTensor:
+def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
     """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
-    mesh, team = layout.mesh, here.team
+    mesh, team = layout.mesh, location.team
     whole = np.empty(0)
 
     def described() -> tuple[Shape, str]:
@@ -515,14 +515,14 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
 
     call = f"distribute from device {root} in {layout.specs_text} on {location_text(mesh)}"
     with exchanging(team):
-        lengths, text = told_by_root(root, described, call, mesh, here)
+        lengths, text = broadcast_from_root(root, described, call, mesh, location)
         shape = tuple(lengths)
 
-        def made() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
-            new = _new_block(layout, shape, dtype_of_text(text), here.device)
-            return new, np.ascontiguousarray(whole) if here.device == root else None
+        def new_blocks() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
+            new = _new_block(layout, shape, dtype_of_text(text), location.device)
+            return new, np.ascontiguousarray(whole) if location.device == root else None
 
-        new, source = agree_on(team, f"{call}: {shape} {text}", made)
+        new, source = agree_on(team, f"{call}: {shape} {text}", new_blocks)
     at_root = Layout.replicated(only(mesh, root), len(shape))
     key = "distribute", shape, new.dtype, at_root, layout, None, None
     RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
@@ -540,7 +540,7 @@ def plain_text(array: Array) -> str:
     return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
 
 
-def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Json:
+def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, location: Location) -> Json:
     """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
 
     What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.
@@ -551,8 +551,8 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
     look: returns what JSON can hold; runs on *root* only
     call: what the ranks compare before it
     mesh: the mesh of *root*
-    here: the location of this rank in the mesh
+    location: the location of this rank in the mesh
     """
-    with exchanging(here.team):
-        text = agree_on(here.team, call, lambda: as_json_text(look() if here.device == root else None))
-        return json.loads(here.team.everyone.communicator().allgather_texts(text)[member(here, mesh, root)])
+    with exchanging(location.team):
+        text = agree_on(location.team, call, lambda: as_json_text(look() if location.device == root else None))
+        return json.loads(location.team.everyone.communicator().allgather_texts(text)[member(location, mesh, root)])

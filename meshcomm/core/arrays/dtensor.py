@@ -17,7 +17,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
 from meshcomm.core.arrays._storage import count_write, refresh, send_home
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
-from meshcomm.core.arrays.conditions import called
+from meshcomm.core.arrays.conditions import call_protocol
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
@@ -65,24 +65,24 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
 
-    def _reshape(self, made: "DTensor") -> None:
-        """Become *made*, which is this tensor in another shape: a view of it, or its elements after they moved."""
-        is_view = made._view is not None and made._view.root is not None
+    def _reshape(self, result: "DTensor") -> None:
+        """Become *result*, which is this tensor in another shape: a view of it, or its elements after they moved."""
+        is_view = result._view is not None and result._view.root is not None
         if self._view is not None and not is_view:
             raise AttributeError(
                 "the shape of a view cannot be set if elements have to move: t.reshape(shape) makes one"
             )
-        view = None if self._view is None else made._view
+        view = None if self._view is None else result._view
         storage = self._storage if is_view else None
-        TensorBase.__init__(self, made._block, made.layout, made.shape, made.dtype, view, storage)
+        TensorBase.__init__(self, result._block, result.layout, result.shape, result.dtype, view, storage)
 
     if not TYPE_CHECKING:  # a checker is to find what is missing
 
         def __getattr__(self, name: str) -> Any:
             if name in libraries.OF_SCRIPTS and is_scripted():
                 return libraries.OF_SCRIPTS[name](self)
-            known = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
-            raise missing("a DTensor", name, OF_TENSORS, known, self)
+            names = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
+            raise missing("a DTensor", name, OF_TENSORS, names, self)
 
     @property
     def ndim(self) -> int:
@@ -250,9 +250,10 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         refresh(self)
         name, key = "numpy.asarray", (self.layout, self.shape, self.dtype)
         if self.nbytes <= PASSING and self.mesh.size <= SMALL_MESHES and not checks_every_call():
-            with collective(name, self.mesh) as here:
-                if here is not None and here.team.is_new(key) and not any(map(self.layout.cyclic, range(self.ndim))):
-                    return short.whole_of(name, self._spec, self._block, here.team)
+            is_cyclic = any(map(self.layout.cyclic, range(self.ndim)))
+            with collective(name, self.mesh) as location:
+                if location is not None and location.team.is_new(key) and not is_cyclic:
+                    return short.whole_of(name, self._spec, self._block, location.team)
         return self._gathered(name, self.mesh)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -313,8 +314,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
     def __str__(self) -> str:
         if is_scripted() and self._has_block:
             return np.array_str(self)  # type: ignore[arg-type]
-        known = not self.shape and self._has_block and self.layout.is_fully_replicated()
-        return str(self.item()) if known else repr(self)
+        is_known = not self.shape and self._has_block and self.layout.is_fully_replicated()
+        return str(self.item()) if is_known else repr(self)
 
     @property
     def _summary(self) -> str:
@@ -340,9 +341,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
 
 
-for _each in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(StandardMethods).values()):
-    if isinstance(_each, FunctionType):  # Python's own messages are to name them as programs do
-        _each.__qualname__ = f"DTensor.{_each.__name__}"
+for _method in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(StandardMethods).values()):
+    if isinstance(_method, FunctionType):  # Python's own messages are to name them as programs do
+        _method.__qualname__ = f"DTensor.{_method.__name__}"
 
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",
@@ -350,7 +351,7 @@ _INSTEAD_OF_SETTING = {
     "dtype": "t.astype(dtype) makes a new one",
 }
 
-set_kind(DTensor, called, location_in)
+set_kind(DTensor, call_protocol, location_in)
 scripted.set_kind(DTensor)
 
 
@@ -362,8 +363,8 @@ class HoldsTensor(Protocol):
         """The tensor."""
 
 
-Held: TypeAlias = DTensor | HoldsTensor
-Tensor: TypeAlias = Held | ArrayLike
+TensorLike: TypeAlias = DTensor | HoldsTensor
+Tensor: TypeAlias = TensorLike | ArrayLike
 """A tensor, an object that holds one, or a plain array, which counts as replicated."""
 
 
@@ -373,10 +374,10 @@ def unwrapped(x: T) -> DTensor | T:
     An array of `meshcomm.numpy` that each rank has whole is a tensor, too. Collective for a stale view, which is
     brought up to date.
     """
-    held = held_in(x)
-    if isinstance(held, DTensor) and held._storage.source is not None:
-        refresh(held)
-    return held
+    value = held_in(x)
+    if isinstance(value, DTensor) and value._storage.source is not None:
+        refresh(value)
+    return value
 
 
 def held_in(x: T) -> DTensor | T:
@@ -405,18 +406,18 @@ def check_root(root: object, mesh: Mesh) -> None:
         raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
 
 
-def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
+def by_device(communicator: Communicator, location: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
     if watch.recorder is not None:
         watch.recorder.agreed()
     messages = communicator.allgather(message)
-    at = dict(zip(here.team.ranks, messages, strict=True))
+    at = dict(zip(location.team.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
 
 
-def member(here: Location, mesh: Mesh, device: int) -> int:
+def member(location: Location, mesh: Mesh, device: int) -> int:
     """Return the position of *device* in the team of its mesh."""
-    return here.team.ranks.index(mesh.ranks[device])
+    return location.team.ranks.index(mesh.ranks[device])
 
 
 def fetch_layout(tensor: object) -> Layout | None:
@@ -429,8 +430,8 @@ def fetch_layout(tensor: object) -> Layout | None:
     >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
     (True, None)
     """
-    held = held_in(untraced(tensor))
-    return held.layout if isinstance(held, DTensor) else None
+    value = held_in(untraced(tensor))
+    return value.layout if isinstance(value, DTensor) else None
 
 
 def is_dtensor(tensor: object) -> bool:

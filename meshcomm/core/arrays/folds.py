@@ -5,8 +5,9 @@
 #
 # Floating-point numbers that lie together are added up as a tree: up to 128 of them in a loop with 8 accumulators,
 # more in two halves, of which the first is a multiple of 8 long. A complex number counts as two. Over leading axes the
-# rows are added to the result one after the other. So there are two orders, `_Tree` and `_Rows`. Shares of integers,
-# and of functions such as the maximum, may be merged in any order: `_Shares`. The tests compare each with NumPy.
+# rows are added to the result one after the other. So there are two orders, `_TreeFold` and `_RowFold`. Shares of
+# integers, and of functions such as the maximum, may be merged in any order: `_ShareFold`. The tests compare each with
+# NumPy.
 #
 # Pieces come in the order of memory. A tree is cut into intervals that fit in a piece, and a buffer has what the last
 # pieces gave and no interval has used yet.
@@ -21,7 +22,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.memory.scratch import scratch
 
-Box: TypeAlias = tuple[slice, ...]
+Slices: TypeAlias = tuple[slice, ...]
 
 _OF_ANY_ORDER = frozenset(
     (np.maximum, np.minimum, np.fmax, np.fmin, np.logical_or, np.logical_and, np.bitwise_or, np.bitwise_and)
@@ -35,7 +36,7 @@ _added = np.add.reduce
 class Fold(Protocol):
     """A reduction that gets the pieces of a block one after the other."""
 
-    def buffer(self, box: Box, sizes: Shape) -> Array:
+    def buffer(self, box: Slices, sizes: Shape) -> Array:
         """Return where to write the next piece, which is at *box* in the block."""
 
     def take(self) -> None:
@@ -73,17 +74,17 @@ class Folding(NamedTuple):
         if dtype.itemsize == 1:  # to store the block takes less time than to reduce each piece
             return None
         if ufunc in _OF_ANY_ORDER or (ufunc in (np.add, np.multiply) and self.dtype.kind in "biu"):
-            return _Shares(self, shape, dtype, largest)
+            return _ShareFold(self, shape, dtype, largest)
         if dtype != self.dtype or dtype.kind not in "fc" or dtype.itemsize < 4 or ufunc not in (np.add, np.multiply):
             return None
         leading = axes == (*range(len(axes)),)
         width = prod(shape[len(axes) :])
         if leading and (width > 1 or (ufunc is np.multiply and dtype.kind == "f")):
-            return _Rows(ufunc, len(axes), shape, dtype, largest)
+            return _RowFold(ufunc, len(axes), shape, dtype, largest)
         trailing = axes == (*range(ndim - len(axes), ndim),)
         if ufunc is np.add and is_ordered and (trailing or (leading and width == 1)):
-            kept = tuple(n for axis, n in enumerate(shape) if axis not in axes)
-            return _Tree(kept, prod(shape[axis] for axis in axes), dtype, largest)
+            remaining = tuple(n for axis, n in enumerate(shape) if axis not in axes)
+            return _TreeFold(remaining, prod(shape[axis] for axis in axes), dtype, largest)
         return None
 
 
@@ -91,7 +92,7 @@ def _memory(count: int, dtype: DType) -> Array:
     return np.ndarray((count,), dtype, scratch("folds", count * dtype.itemsize))
 
 
-class _Shares:
+class _ShareFold:
     """The share of each piece, merged with those of the pieces before it; in the end where there is but one result."""
 
     def __init__(self, how: Folding, shape: Shape, dtype: DType, largest: int) -> None:
@@ -100,7 +101,7 @@ class _Shares:
         self._merged = np.empty([shape[axis] for axis in self._kept], how.dtype)
         self._shares = list[Array]()
 
-    def buffer(self, box: Box, sizes: Shape) -> Array:
+    def buffer(self, box: Slices, sizes: Shape) -> Array:
         self._box, self._piece = box, self._memory[: prod(sizes)].reshape(sizes)
         return self._piece
 
@@ -123,7 +124,7 @@ class _Shares:
         return self._merged
 
 
-class _Rows:
+class _RowFold:
     """Rows, each taken to the result of those before it, which is in memory as one more row before them."""
 
     def __init__(self, ufunc: np.ufunc, leading: int, shape: Shape, dtype: DType, largest: int) -> None:
@@ -131,7 +132,7 @@ class _Rows:
         self._memory = _memory(largest + min(largest, prod(shape[leading:])), dtype)
         self._result = np.empty(shape[leading:], dtype)
 
-    def buffer(self, box: Box, sizes: Shape) -> Array:
+    def buffer(self, box: Slices, sizes: Shape) -> Array:
         count, width = prod(sizes[: self._leading]), prod(sizes[self._leading :])
         rows = self._memory[: (count + 1) * width].reshape(count + 1, width)
         index: tuple[Value, ...] = (*box[self._leading :], ...)  # with ..., an array also of no axes
@@ -153,7 +154,7 @@ class _Rows:
         return self._result
 
 
-class _Tree:
+class _TreeFold:
     """Sums over stretches of *count* elements that lie together, one for each element of the result."""
 
     def __init__(self, shape: Shape, count: int, dtype: DType, largest: int) -> None:
@@ -164,7 +165,7 @@ class _Tree:
         self._sums, self._number = list[Array](), 0
         self._result = np.empty(shape, dtype)
 
-    def buffer(self, box: Box, sizes: Shape) -> Array:
+    def buffer(self, box: Slices, sizes: Shape) -> Array:
         start, self._filled = self._filled, self._filled + prod(sizes)
         return self._memory[start : self._filled].reshape(sizes)
 

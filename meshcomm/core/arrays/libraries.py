@@ -92,11 +92,11 @@ def operated(name: str, tensor: TypedTensor, other: Value) -> Value:
         return _REVERSED[name](other, tensor.__array__())
     is_in_place = name.startswith("__i") and name != "__invert__"
     array = tensor.__array__(copy=is_in_place or None)
-    made = _operator(name)(array, other)
-    if made is array:
+    result = _operator(name)(array, other)
+    if result is array:
         tensor[...] = array
         return tensor
-    return made
+    return result
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -20,8 +20,8 @@ from meshcomm.core.arrays.out import distributed, wrong_outs
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
     Branch,
-    Index,
-    Path,
+    ListIndex,
+    TreePath,
     branch,
     branch_of_arrays,
     holds_variables,
@@ -30,7 +30,7 @@ from meshcomm.core.arrays.trees import (
     node_of,
     rebuilt,
 )
-from meshcomm.core.arrays.views import at_once, filled
+from meshcomm.core.arrays.views import at_once, copy_block_into
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -45,10 +45,10 @@ from meshcomm.errors import DTypeError, LayoutError
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""
 
-One: TypeAlias = Callable[..., DTensor]
+RelayoutOne: TypeAlias = Callable[..., DTensor]
 """The relayout of one tensor; it may go through autograd."""
 
-Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
+RelayoutJob: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
 """A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and its `_shared_key`."""
 
 
@@ -82,7 +82,7 @@ def are_many(tensors: object, layouts: object) -> bool:
 
 
 def relayout_many(
-    one: One, tensors: object, layouts: object, out: object, *, limit: int | None, name: str | None
+    one: RelayoutOne, tensors: object, layouts: object, out: object, *, limit: int | None, name: str | None
 ) -> object:
     """Return the new tensors in a tree of the form of *tensors*. Collective over the meshes.
 
@@ -95,7 +95,7 @@ def relayout_many(
     limit: bytes of scratch for the whole call
     name: what messages call it
     """
-    leaves = _Leaves(layouts, out)
+    leaves = _TreeLeaves(layouts, out)
     node = node_of(tensors, leaves.leaf, leaves.held)
     jobs = leaves.jobs
     if leaves.has_traced:
@@ -105,7 +105,7 @@ def relayout_many(
     return rebuilt(node, moved.__getitem__)
 
 
-class _Leaves:
+class _TreeLeaves:
     """The leaves of a tree of tensors, and what trees of layouts and results have for them."""
 
     def __init__(self, layouts: object, out: object) -> None:
@@ -116,25 +116,25 @@ class _Leaves:
         ):  # it takes long
             self._rules = layouts
         self.jobs: list[tuple[Value, Layout, DTensor | None, Hashable]] = []
-        self.paths: list[Path] = []
+        self.paths: list[TreePath] = []
         self.has_traced = False
 
-    def held(self, tree: object, path: Path) -> Branch | None:
+    def held(self, tree: object, path: TreePath) -> Branch | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
-        found = branch_of_arrays(tree, path) if path else branch(tree)
-        if found is None:
+        node = branch_of_arrays(tree, path) if path else branch(tree)
+        if node is None:
             return None
-        entries = list(found[1])
-        for given in (self._layouts if self._rules is None else None, self._out):
-            items = _at(given, path)
+        entries = list(node[1])
+        for tree_of_options in (self._layouts if self._rules is None else None, self._out):
+            items = _at(tree_of_options, path)
             if isinstance(items, list | tuple) and len(items) != len(entries):
                 where = f" at {_label(path)!r}" if path else ""
                 raise LayoutError(
                     f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
-        return found[0], entries
+        return node[0], entries
 
-    def leaf(self, path: Path, item: Value) -> Json:
+    def leaf(self, path: TreePath, item: Value) -> Json:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""
         if type(item) is not DTensor:
             if is_traced(item):
@@ -143,9 +143,9 @@ class _Leaves:
                 item = unwrapped(item)
         layout: object = self._layouts
         if self._rules is not None:
-            by = path[0] if len(path) == 1 and type(path[0]) is not Index else name_of(path)
-            held = untraced(item)
-            layout = self._rules.layout_for(by, held.ndim if isinstance(held, DTensor) else np.ndim(held))
+            by = path[0] if len(path) == 1 and type(path[0]) is not ListIndex else name_of(path)
+            value = untraced(item)
+            layout = self._rules.layout_for(by, value.ndim if isinstance(value, DTensor) else np.ndim(value))
         elif not isinstance(layout, Layout):
             layout = _at(layout, path)
         if not isinstance(layout, Layout):
@@ -159,35 +159,35 @@ class _Leaves:
         return ["array", number]
 
 
-def _at(given: Value, path: Path) -> Value:
+def _at(tree: Value, path: TreePath) -> Value:
     """Return what a tree of layouts or results has at *path*. A layout, or None, is for all that is below it."""
     for number, key in enumerate(path):
-        if given is None or isinstance(given, Layout):
+        if tree is None or isinstance(tree, Layout):
             break
         try:
-            if isinstance(given, DTensor):
+            if isinstance(tree, DTensor):
                 raise TypeError
-            given = given[key]
+            tree = tree[key]
         except (KeyError, IndexError, TypeError):
             raise LayoutError(
-                f"there is nothing for tensor {_label(path[: number + 1])!r} in {type(given).__name__} of layouts or "
+                f"there is nothing for tensor {_label(path[: number + 1])!r} in {type(tree).__name__} of layouts or "
                 "results"
             ) from None
-    return given
+    return tree
 
 
-def _label(path: Path) -> Hashable:
+def _label(path: TreePath) -> Hashable:
     """Return what messages call the tensor at *path*."""
     return path[0] if len(path) == 1 else ".".join(map(str, path))
 
 
-def _shared_key(path: Path) -> Hashable:
+def _shared_key(path: TreePath) -> Hashable:
     """Return *path* as all ranks have it, by which they notice that they have another order.
 
     It is None in a flat list, and where a key is an object that differs from rank to rank.
     """
     if len(path) == 1:
-        return None if type(path[0]) is Index else _shared(path[0])
+        return None if type(path[0]) is ListIndex else _shared(path[0])
     keys = [_shared(key) for key in path]
     return None if None in keys else ".".join(map(str, keys))
 
@@ -215,22 +215,22 @@ def _shared(key: Hashable) -> Hashable:
 
 
 def _moved_together(
-    one: One,
+    one: RelayoutOne,
     jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]],
-    paths: Sequence[Path],
+    paths: Sequence[TreePath],
     limit: int | None,
     name: str | None,
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
-    given = [out for _, _, out, _ in jobs if out is not None]
+    outs = [out for _, _, out, _ in jobs if out is not None]
     refresh([tensor for tensor, *_ in jobs])
     read = {id(item) for item, *_ in jobs}
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
-    if len({*map(id, given), *read}) < len(given) + len(read):
+    if len({*map(id, outs), *read}) < len(outs) + len(read):
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
     wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
-    together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
+    together: dict[Ranks, list[tuple[int, RelayoutJob]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
     for number, (tensor, layout, out, key) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
@@ -243,23 +243,23 @@ def _moved_together(
         pair = id(meshes[0]), id(meshes[1])
         if pair not in ranks:
             ranks[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
-        its = ranks[pair]
-        if its is None:
+        ranks_of_pair = ranks[pair]
+        if ranks_of_pair is None:
             moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
-            together.setdefault(its, []).append((number, (tensor, layout, out, key)))
+            together.setdefault(ranks_of_pair, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
-    send_home(given)
+    send_home(outs)
     return [moved[number] for number in range(len(jobs))]
 
 
-def _of_tensor(error: Exception, path: Path) -> Exception:
+def _of_tensor(error: Exception, path: TreePath) -> Exception:
     """Return *error* with the name of the array that it is about."""
     return type(error)(f"tensor {_label(path)!r}: {error}") if isinstance(error, LayoutError | DTypeError) else error
 
 
 def _move_batches(
-    numbered: list[list[tuple[int, Job]]],
+    numbered: list[list[tuple[int, RelayoutJob]]],
     moved: dict[int, DTensor],
     wrong: Exception | None,
     limit: int | None,
@@ -269,25 +269,25 @@ def _move_batches(
 
     All batches run even if something is *wrong*: their ranks have to hear of it. Then this raises it.
     """
-    batches = [_Batch([job for _, job in found], limit) for found in numbered]
-    for each in batches:
-        each.check()
-    for each, found in zip(batches, numbered, strict=True):
+    batches = [_Batch([job for _, job in jobs], limit) for jobs in numbered]
+    for batch in batches:
+        batch.check()
+    for batch, jobs in zip(batches, numbered, strict=True):
         try:
-            blocks = each.run(name, wrong)
+            blocks = batch.run(name, wrong)
         except Exception as error:
             wrong = wrong or error
             continue
-        for (number, job), block in zip(found, blocks, strict=True):
+        for (number, job), block in zip(jobs, blocks, strict=True):
             moved[number] = _result(job, block)
     if wrong is not None:
         raise wrong
 
 
-def _result(job: Job, block: Array | None) -> DTensor:
+def _result(job: RelayoutJob, block: Array | None) -> DTensor:
     tensor, layout, out, _ = job
     if out is not None:
-        return filled(out, block)
+        return copy_block_into(out, block)
     if layout.match_axis is not None:
         layout = layout.matched(tensor.layout)
     return DTensor(block, layout, tensor.shape, tensor.dtype)
@@ -296,7 +296,7 @@ def _result(job: Job, block: Array | None) -> DTensor:
 class _Batch:
     """Tensors that move together, among the same ranks."""
 
-    def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
+    def __init__(self, jobs: Sequence[RelayoutJob], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
         # Whether an out is given, not whether this rank has its block: all ranks see this alike.
         self._specs = tuple([(t.layout, to, t.shape, t.dtype, out is not None, key) for t, to, out, key in jobs])
@@ -307,9 +307,9 @@ class _Batch:
         Every batch is checked before one moves. A rank may take part in one batch only, and does not see what is wrong
         with the others; so a rank that sees it must not have begun to communicate.
         """
-        here = location_between(self._jobs[0][0].mesh, self._jobs[0][1].mesh)
-        assert here is not None
-        if not here.team.knows((self._specs, self._limit)):
+        location = location_between(self._jobs[0][0].mesh, self._jobs[0][1].mesh)
+        assert location is not None
+        if not location.team.knows((self._specs, self._limit)):
             self._plans(None)
 
     def run(self, name: str | None, wrong: Exception | None) -> list[Array | None]:
@@ -329,24 +329,24 @@ class _Batch:
 
     def text(self) -> str:
         """Return what the ranks compare."""
-        known: dict[Hashable, str] = {}
-        for each in self._specs:
-            if each not in known:
-                source, target, shape, dtype, has_out, key = each
+        texts: dict[Hashable, str] = {}
+        for spec in self._specs:
+            if spec not in texts:
+                source, target, shape, dtype, has_out, key = spec
                 call = "relayout" if key is None else f"relayout {key!r}"
                 text = relayout_text((call, shape, dtype, source, target, self._limit, None))
-                known[each] = text + " into out" * has_out
-        return "; ".join(known[each] for each in self._specs)
+                texts[spec] = text + " into out" * has_out
+        return "; ".join(texts[spec] for spec in self._specs)
 
-    def build(self, here: Location) -> MoveAll:
+    def build(self, location: Location) -> MoveAll:
         """Return what makes the new blocks. To call it is Collective over the team."""
         # What is written to outs does not lie in one stretch of memory, and moves by itself.
-        alone = {number for number, (*_, given, _) in enumerate(self._specs) if given}
-        run = _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
+        alone = {number for number, (*_, has_out, _) in enumerate(self._specs) if has_out}
+        run = _prepare_many(self._plans(location.team.machine), location, self._limit, alone)
         if not agreement.checks_every_call():
             return run
         checks = [
-            comparing_replicas(_nothing, "relayout", shape, source, here) for source, _, shape, *_ in self._specs
+            comparing_replicas(_nothing, "relayout", shape, source, location) for source, _, shape, *_ in self._specs
         ]
 
         def compared(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
@@ -357,13 +357,13 @@ class _Batch:
         return compared
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        known: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
+        plan_of: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
         plans = []
         for a, b, shape, dtype, *_ in self._specs:
             key = a, b, id(a.mesh), id(b.mesh), shape, dtype  # equal meshes may belong to different worlds
-            if key not in known:
-                known[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
-            plans.append(known[key])
+            if key not in plan_of:
+                plan_of[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
+            plans.append(plan_of[key])
         return plans
 
 
@@ -374,24 +374,24 @@ def _nothing(block: Array | None) -> None:
 _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
 
 
-def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alone: Set[int]) -> MoveAll:
+def _prepare_many(plans: Sequence[Plan], location: Location, limit: int | None, alone: Set[int]) -> MoveAll:
     """Return a function that makes the new blocks of *plans*. To call it is Collective over the team.
 
     The plans together keep to *limit* bytes of scratch. Those of the numbers *alone* share no exchange.
     """
     groups = _alike(plans, limit, alone)
-    merged = [(numbers, prepare_together([plans[n] for n in numbers], here)) for numbers in groups]
+    merged = [(numbers, prepare_together([plans[n] for n in numbers], location)) for numbers in groups]
     one_by_one = sorted({*range(len(plans))}.difference(*groups))
-    moves = [(number, prepare(plans[number], here)) for number in one_by_one]
+    moves = [(number, prepare(plans[number], location)) for number in one_by_one]
 
     def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
-        found: list[Array | None] = list(outs)
+        results: list[Array | None] = list(outs)
         for numbers, together in merged:
             for number, block in zip(numbers, together([blocks[n] for n in numbers]), strict=True):
-                found[number] = block
+                results[number] = block
         for number, move in moves:
-            found[number] = move(blocks[number], outs[number])
-        return found
+            results[number] = move(blocks[number], outs[number])
+        return results
 
     return run
 
@@ -416,9 +416,9 @@ def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[li
     groups: dict[Hashable, list[list[int]]] = {}
     free: dict[Hashable, int] = {}
     scratch = DEFAULT_SCRATCH if limit is None else limit
-    found = {id(plan): _small_step(plan) for plan in {id(plan): plan for plan in plans}.values()}
+    steps = {id(plan): _small_step(plan) for plan in {id(plan): plan for plan in plans}.values()}
     for number, plan in enumerate(plans):
-        small = found[id(plan)]
+        small = steps[id(plan)]
         if number in alone or small is None:
             continue
         key, needed = small
@@ -428,4 +428,4 @@ def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[li
         if needed <= free[key]:
             groups[key][-1].append(number)
             free[key] -= needed
-    return [numbers for found in groups.values() for numbers in found if len(numbers) > 1]
+    return [numbers for batches in groups.values() for numbers in batches if len(numbers) > 1]

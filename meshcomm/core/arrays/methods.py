@@ -431,7 +431,7 @@ class NumpyMethods(TypedTensor):
     def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Self:
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 
-        It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
+        It is a copy, and this Collective over the mesh, if one of the axes is cyclic.
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -551,8 +551,8 @@ class NumpyMethods(TypedTensor):
         [10, 12]
         """
         call = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
-        made: Self = completed(call)
-        return made
+        result: Self = completed(call)
+        return result
 
     def nonzero(self) -> tuple[Self, ...]:
         """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.

@@ -36,14 +36,14 @@ def _plan_text(plan: Plan) -> str:
     return f"{text} by {plan.steps}"
 
 
-def _built(moving: Moving, here: Location) -> Move:
+def _built(moving: Moving, location: Location) -> Move:
     operation, shape, dtype, source, target, limit, order = moving
-    move = prepare(plan_relayout(shape, dtype, source, target, limit, here.team.machine), here, order)
-    return comparing_replicas(move, operation, shape, source, here)
+    move = prepare(plan_relayout(shape, dtype, source, target, limit, location.team.machine), location, order)
+    return comparing_replicas(move, operation, shape, source, location)
 
 
-def _by_plan(plan: Plan, here: Location) -> Move:
-    return comparing_replicas(prepare(plan, here), "plan.execute", plan.shape, plan.source, here)
+def _by_plan(plan: Plan, location: Location) -> Move:
+    return comparing_replicas(prepare(plan, location), "plan.execute", plan.shape, plan.source, location)
 
 
 def _planned(moving: Moving) -> None:

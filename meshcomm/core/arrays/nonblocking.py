@@ -8,7 +8,7 @@ import numpy as np
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._storage import refresh, send_home
 from meshcomm.core.arrays.compile import prepare_start
-from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.moving import Moving, relayout_text
 from meshcomm.core.arrays.out import wrong_out
 from meshcomm.core.arrays.replicas import comparing_replicas
@@ -162,7 +162,7 @@ class RelayoutRequest(Request):
 
 @refusable
 def start_relayout(
-    tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
+    tensor: TensorLike, layout: Target, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
     """Begin a relayout of *tensor* and return a request for its result. Collective over the meshes of both.
 
@@ -222,15 +222,17 @@ def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Sha
 
 
 def _held(tensor: object) -> DTensor:
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
-        raise LayoutError(f"start_relayout takes a DTensor, not {type(held).__name__}")
-    return held
+    value = unwrapped(tensor)
+    if not isinstance(value, DTensor):
+        raise LayoutError(f"start_relayout takes a DTensor, not {type(value).__name__}")
+    return value
 
 
-def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
+def _built(
+    moving: Moving, location: Location
+) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
     operation, shape, dtype, source, layout, *_ = moving
-    start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
+    start = prepare_start(plan_direct(shape, dtype, source, layout, location.team.machine), location)
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
         try:
@@ -238,12 +240,12 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
             if waits and exchange is not None:
                 exchange.wait()
                 exchange = None
-            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team, block)
+            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, location.team, block)
         except BaseException as error:  # before there is a request
-            leave_with(error, here.team)
+            leave_with(error, location.team)
             raise
 
-    return comparing_replicas(begin, operation, shape, source, here)
+    return comparing_replicas(begin, operation, shape, source, location)
 
 
 def _planned(moving: Moving) -> None:
@@ -256,7 +258,7 @@ _START = Collective[RelayoutRequest](relayout_text, _built, _planned)
 
 @atexit.register
 def _check_at_exit() -> None:
-    left = [each for each in _over_mpi.values() if not each.is_lost]
+    left = [request for request in _over_mpi.values() if not request.is_lost]
     if not left or forks.is_child:
         return
     if not mpi().Is_finalized():

@@ -11,7 +11,7 @@ from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import filled, refusal
+from meshcomm.core.arrays.views import copy_block_into, refusal
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
@@ -37,15 +37,15 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if layout.match_axis is not None:
         layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
     tensor = distribute(array, layout)
-    with collective(named_operation("relayout", name), layout.mesh) as here:
-        if here is not None:
-            here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
+    with collective(named_operation("relayout", name), layout.mesh) as location:
+        if location is not None:
+            location.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
     if out._has_block and not out._block.flags.writeable:
         raise LayoutError(READ_ONLY)
-    return filled(out, tensor._block)
+    return copy_block_into(out, tensor._block)
 
 
 @lru_cache(1024)

@@ -7,15 +7,15 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
-from meshcomm.core._tracing import Value, is_traced, opened, traced, untraced
+from meshcomm.core._tracing import Value, is_traced, open_traced, traced, untraced
 from meshcomm.core.arrays._storage import refresh
-from meshcomm.core.arrays.dtensor import DTensor, Held, Tensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
 from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.core.arrays.out import distributed, wrong_out
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
-from meshcomm.core.arrays.views import at_once, filled, in_memory_order
+from meshcomm.core.arrays.views import at_once, copy_block_into, in_memory_order
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -30,7 +30,7 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import LayoutError, MeshError
 
 K = TypeVar("K")
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=TensorLike)
 Inner: TypeAlias = Mapping[str, Any] | list[Any] | tuple[Any, ...]
 """A branch of a tree of tensors."""
 
@@ -39,7 +39,7 @@ Outs: TypeAlias = Sequence[DTensor | None]
 
 @overload
 def relayout(
-    tensor: Held,
+    tensor: TensorLike,
     layout: Target | Plan,
     name: str | None = None,
     *,
@@ -61,7 +61,7 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: tuple[Held, ...],
+    tensor: tuple[TensorLike, ...],
     layout: Layout,
     name: str | None = None,
     *,
@@ -83,7 +83,7 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: HoldsVariables | Mapping[K, Held | Inner],
+    tensor: HoldsVariables | Mapping[K, TensorLike | Inner],
     layout: Layout | Mapping[Any, Any],
     name: str | None = None,
     *,
@@ -186,7 +186,7 @@ def relayout(
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
     block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
     if out is not None:
-        return filled(out, block)
+        return copy_block_into(out, block)
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
@@ -196,23 +196,23 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
     if isinstance(layout, Plan):
         return _by_plan(layout, tensor, out)
     if not isinstance(tensor, DTensor):
-        tensor = opened(tensor)
+        tensor = open_traced(tensor)
         if are_many(tensor, layout):
             return relayout_many(relayout, tensor, layout, out, limit=limit, name=name)
     if not isinstance(layout, Layout):
         layout = target_of(tensor, layout)
     if is_traced(tensor):
         return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
-        return distributed(held, layout, out, name)
-    return relayout(held, layout, name, out=out, max_scratch_bytes=limit)
+    value = unwrapped(tensor)
+    if not isinstance(value, DTensor):
+        return distributed(value, layout, out, name)
+    return relayout(value, layout, name, out=out, max_scratch_bytes=limit)
 
 
 @refusable
 def relayout_like(
     tensor: Tensor,
-    layout_tensor: Held,
+    layout_tensor: TensorLike,
     name: str | None = None,
     *,
     out: DTensor | None = None,
@@ -262,8 +262,8 @@ def machine_of(mesh: Mesh) -> Machine:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"machine_of takes a Mesh, not {quote(mesh)}")
-    here = location_in(mesh)
-    return Machine() if here is None else here.team.machine
+    location = location_in(mesh)
+    return Machine() if location is None else location.team.machine
 
 
 def drop_plans(mesh: Mesh) -> None:
@@ -280,10 +280,10 @@ def drop_plans(mesh: Mesh) -> None:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"drop_plans takes a Mesh, not {quote(mesh)}")
-    with collective("drop_plans", mesh) as here:
-        if here is not None:
-            agree(here.team, "drop_plans")
-            here.team.forget_prepared()
+    with collective("drop_plans", mesh) as location:
+        if location is not None:
+            agree(location.team, "drop_plans")
+            location.team.forget_prepared()
     forget_plans()
     forget_scratch()
 
@@ -308,4 +308,4 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     into = None if out is None or wrong is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
     block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, into), error=wrong)
-    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else filled(out, block)
+    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else copy_block_into(out, block)

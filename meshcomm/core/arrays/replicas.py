@@ -18,18 +18,18 @@ R = TypeVar("R")
 
 
 def comparing_replicas(
-    run: Callable[Concatenate[Array | None, P], R], operation: str, shape: Shape, source: Layout, here: Location
+    run: Callable[Concatenate[Array | None, P], R], operation: str, shape: Shape, source: Layout, location: Location
 ) -> Callable[Concatenate[Array | None, P], R]:
     """Return *run*, whose first argument is a block; with ``MESHCOMM_CHECK=1`` it compares replicas of *source* first.
 
-    To call it is Collective over the team of *here*. It raises ``LayoutError`` on all ranks if two replicas differ.
+    To call it is Collective over the team. It raises ``LayoutError`` on all ranks if two replicas differ.
     """
     if not agreement.checks_every_call() or replica_count(source) == 1:
         return run
 
     def compared(block: Array | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        digests = here.team.everyone.communicator().allgather(b"" if block is None else _digest(block))
-        at = dict(zip(here.team.ranks, digests, strict=True))
+        digests = location.team.everyone.communicator().allgather(b"" if block is None else _digest(block))
+        at = dict(zip(location.team.ranks, digests, strict=True))
         first: dict[bytes, int] = {}  # for each block, the first rank that holds it
         for rank, number in zip(source.mesh.ranks, numbers_of(source, np.arange(source.mesh.size)), strict=True):
             other = first.setdefault(number.tobytes(), rank)
@@ -46,11 +46,11 @@ def comparing_replicas(
 
 def _digest(block: Array) -> bytes:
     """Return a digest of the values of *block*, without the gaps between the fields of records."""
-    found, fields = blake2b(digest_size=16), [block]
+    digest, fields = blake2b(digest_size=16), [block]
     while fields:
         field = fields.pop()
         if field.dtype.names:
             fields += [field[name] for name in field.dtype.names]
         else:
-            found.update(field.tobytes())
-    return found.digest()
+            digest.update(field.tobytes())
+    return digest.digest()

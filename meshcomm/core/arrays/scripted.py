@@ -70,30 +70,30 @@ def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
         raise ValueError(f"{name}: {libraries.NO_WINDOWS}")
 
 
-def for_script(made: Value, function: object = None, index: Value = None) -> Value:
+def for_script(result: Value, function: object = None, index: Value = None) -> Value:
     """Return what a call gives to a script: a number for a tensor without axes. Our own functions get the tensor.
 
     Parameters
     ----------
-    made: what the call has made
+    result: of the call
     function: which function of NumPy, if it is no universal function
     index: of an element or a slice
     """
-    if isinstance(made, np.generic):
-        return made
-    if isinstance(made, TensorBase):
-        if not made.layout.is_fully_replicated() or not _asked_by_program():
-            return made
+    if isinstance(result, np.generic):
+        return result
+    if isinstance(result, TensorBase):
+        if not result.layout.is_fully_replicated() or not _asked_by_program():
+            return result
         is_array = function in _ARRAYS or _has_ellipsis(index)
-        return _hooks.call("whole", made) if is_array or made.shape != () else _number(made)
+        return _hooks.call("whole", result) if is_array or result.shape != () else _number(result)
     if (
-        not isinstance(made, tuple | list)
-        or not any(isinstance(x, TensorBase) for x in made)
+        not isinstance(result, tuple | list)
+        or not any(isinstance(x, TensorBase) for x in result)
         or not _asked_by_program()
     ):
-        return made
-    results = [_number(x) for x in made]
-    return type(made)(*results) if hasattr(made, "_fields") else type(made)(results)
+        return result
+    results = [_number(x) for x in result]
+    return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
 
 
 def _number(x: Value) -> Value:
@@ -112,7 +112,7 @@ def _number(x: Value) -> Value:
 
 
 def _has_ellipsis(index: Value) -> bool:
-    return index is Ellipsis or (type(index) is tuple and any(each is Ellipsis for each in index))
+    return index is Ellipsis or (type(index) is tuple and any(item is Ellipsis for item in index))
 
 
 def _asked_by_program() -> bool:

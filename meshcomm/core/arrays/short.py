@@ -35,18 +35,18 @@ def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
     data, (sizes, filled) = as_bytes(contiguous(block)), _placed(spec)
     step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
     if step:
-        found = exchanged(team, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
+        messages = exchanged(team, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
     else:
         with exchanging(team):
             agree(team, _text(name, spec))
             came = np.empty(sum(sizes), np.uint8)
             offsets = [sum(sizes[:position]) for position in range(len(sizes))]
             team.everyone.communicator().allgatherv(data, (came, sizes, offsets))
-            found = came.tobytes()
+            messages = came.tobytes()
     whole = np.empty(spec.shape, spec.dtype)
     for position, shape, at in filled:
         begin = position * step + HEADER if step else sum(sizes[:position])
-        opaque(whole)[at] = opaque(np.ndarray(shape, spec.dtype, found, begin))
+        opaque(whole)[at] = opaque(np.ndarray(shape, spec.dtype, messages, begin))
     return whole
 
 
@@ -65,13 +65,13 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, siz
     offsets = [*range(0, size * count, size)]
     with exchanging(team):
         team.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
-        found = came.tobytes()
-        if any(found[at : at + HEADER] != header for at in offsets):
+        messages = came.tobytes()
+        if any(messages[at : at + HEADER] != header for at in offsets):
             agree(team, text())
-    return found
+    return messages
 
 
-def told_counts(team: Team, call: str, count: int) -> list[int]:
+def gathered_counts(team: Team, call: str, count: int) -> list[int]:
     """Return the *count* of each rank of *team*, in the order of its ranks. Collective.
 
     *call* is what the ranks compare.
@@ -91,7 +91,7 @@ def _placed(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[s
     device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
     for position, rank in enumerate(sorted(device_of)):
         at = spec.layout.block_slices(spec.shape, device_of[rank])
-        shape = tuple([each.stop - each.start for each in at])
+        shape = tuple([interval.stop - interval.start for interval in at])
         sizes.append(prod(shape) * spec.dtype.itemsize)
         if sizes[-1]:
             filled.append((position, shape, at))

@@ -49,17 +49,17 @@ class TensorSpec:
         carried = None if dtype.metadata is None else id(dtype)
         by_value = layout, id(mesh), shape, dtype, dtype.isalignedstruct, carried
         with _making:  # ranks that are simulated are threads
-            held = _specs.get(by_value)
-            found = None if held is None else held()
-            if found is None:
-                found = super().__new__(cls)
-                found.layout, found.mesh, found.shape, found.dtype = layout, mesh, tuple(map(int, shape)), dtype
-                found.recipes, found.cuts = {}, None
-                made = _Held(found, _forget)
-                made.keys = by_value, (id(layout), found.shape, id(dtype))
-                _specs.update(dict.fromkeys(made.keys, made))
-                _recent.append(found)
-            return found
+            reference = _specs.get(by_value)
+            spec = None if reference is None else reference()
+            if spec is None:
+                spec = super().__new__(cls)
+                spec.layout, spec.mesh, spec.shape, spec.dtype = layout, mesh, tuple(map(int, shape)), dtype
+                spec.recipes, spec.cuts = {}, None
+                new_reference = _SpecReference(spec, _forget)
+                new_reference.keys = by_value, (id(layout), spec.shape, id(dtype))
+                _specs.update(dict.fromkeys(new_reference.keys, new_reference))
+                _recent.append(spec)
+            return spec
 
     def find_cuts(self) -> tuple[tuple[int, ...] | None, ...]:
         """Find `cuts`, and return them."""
@@ -74,7 +74,7 @@ class TensorSpec:
         return f"TensorSpec({self.layout!r}, {self.shape}, {self.dtype})"
 
 
-class _Held(ref[TensorSpec]):
+class _SpecReference(ref[TensorSpec]):
     """A spec, as long as somebody else has it."""
 
     __slots__ = ("keys",)
@@ -82,7 +82,7 @@ class _Held(ref[TensorSpec]):
     keys: tuple[tuple[object, ...], tuple[object, ...]]
 
 
-_specs: dict[tuple[object, ...], _Held] = {}
+_specs: dict[tuple[object, ...], _SpecReference] = {}
 known_spec = _specs.get
 """Returns a reference to the spec of ``(id(layout), shape, id(dtype))``, if these objects are its own; else None.
 
@@ -93,17 +93,17 @@ _recent: deque[TensorSpec] = deque(maxlen=SPECS)
 _making = RLock()
 
 
-def _forget(held: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _specs) -> None:
+def _forget(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
     # As Python ends, the names of this module may be gone before the specs are.
-    for key in held.keys:  # type: ignore[attr-defined]  # of a _Held
-        if specs.get(key) is held:  # no other one is there instead
+    for key in reference.keys:  # type: ignore[attr-defined]  # of a _SpecReference
+        if specs.get(key) is reference:  # no other one is there instead
             del specs[key]
 
 
 def forget_recipes() -> None:
     """Forget how calls run, on all ranks: some have left a call before its end, and have recipes that others lack."""
     with _making:
-        for spec in filter(None, [held() for held in _specs.values()]):
+        for spec in filter(None, [reference() for reference in _specs.values()]):
             spec.recipes.clear()
 
 

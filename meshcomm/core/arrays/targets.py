@@ -18,7 +18,7 @@ def target_of(tensor: object, layout: object) -> Layout:
 
     It is for what is no Layout: relayouts to a Layout, which are many and small, do without this call.
     """
-    held = unwrapped(untraced(tensor))
-    if isinstance(layout, list | tuple) and isinstance(held, DTensor):
-        return Layout(layout, held.layout.mesh)
+    value = unwrapped(untraced(tensor))
+    if isinstance(layout, list | tuple) and isinstance(value, DTensor):
+        return Layout(layout, value.layout.mesh)
     raise no_layout("a relayout goes to a Layout", layout)

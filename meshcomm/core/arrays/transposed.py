@@ -11,10 +11,10 @@ def relayout_transposed(tensor: DTensor, order: tuple[int, ...], layout: Layout)
 
     The blocks are not transposed first: the relayout copies from where the elements lie.
     """
-    local, known = in_memory_order(tensor)
+    local, memory_order = in_memory_order(tensor)
     source = Layout([tensor.layout.axes[axis] for axis in order], tensor.mesh)
     shape = tuple(tensor.shape[axis] for axis in order)
-    order = order if known is None else tuple(known[axis] for axis in order)  # of the axes in memory
+    order = order if memory_order is None else tuple(memory_order[axis] for axis in order)  # of the axes in memory
     key = "transpose", shape, tensor.dtype, source, layout, None, order
     block = RELAYOUT("transpose", (source.mesh, layout.mesh), key, (key,), (local, None))
     return DTensor(block, layout.matched(source), shape, tensor.dtype)

@@ -11,12 +11,12 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._foreign import is_foreign
-from meshcomm.core._tracing import is_traced, opened, untraced
+from meshcomm.core._tracing import is_traced, open_traced, untraced
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
 
-Path: TypeAlias = tuple[Hashable, ...]
+TreePath: TypeAlias = tuple[Hashable, ...]
 """The keys and indices that lead to a leaf."""
 
 Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
@@ -26,7 +26,7 @@ DEEPEST = 100
 """Levels of a tree: a deeper one has a circle, or is an attack."""
 
 
-class Index(int):
+class ListIndex(int):
     """The index of an item in a list or tuple."""
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class KeyTypeError(LayoutError, TypeError):
     """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
 
 
-def branch(tree: object, path: Path = ()) -> Branch | None:
+def branch(tree: object, path: TreePath = ()) -> Branch | None:
     """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
 
     >>> kind, held = branch([5, 6])
@@ -56,10 +56,10 @@ def branch(tree: object, path: Path = ()) -> Branch | None:
         raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
     if holds_variables(tree):
         return "dict", tree.named_variables()
-    return container(opened(tree))
+    return container(open_traced(tree))
 
 
-def branch_of_arrays(tree: object, path: Path = ()) -> Branch | None:
+def branch_of_arrays(tree: object, path: TreePath = ()) -> Branch | None:
     """Return what `branch` does, except that a list of numbers is a leaf."""
     return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else branch(tree, path)
 
@@ -68,13 +68,13 @@ def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
     """Return whether a list is one array: a list of numbers, or with *of_arrays* also one of plain arrays."""
     kinds = (DTensor, Mapping) if of_arrays else (DTensor, Mapping, np.ndarray)
     return not any(
-        isinstance(unwrapped(each), kinds)
-        or is_traced(each)
-        or holds_variables(each)
-        or each is None
-        or (not of_arrays and is_foreign(each))
-        or (isinstance(each, list | tuple) and not is_one_array(each, of_arrays))
-        for each in items
+        isinstance(unwrapped(item), kinds)
+        or is_traced(item)
+        or holds_variables(item)
+        or item is None
+        or (not of_arrays and is_foreign(item))
+        or (isinstance(item, list | tuple) and not is_one_array(item, of_arrays))
+        for item in items
     )
 
 
@@ -88,18 +88,18 @@ def container(tree: object) -> Branch | None:
     if isinstance(tree, Mapping):
         return "dict", tree.items()
     if isinstance(tree, list | tuple):
-        return "list" if isinstance(tree, list) else "tuple", zip(map(Index, count()), tree, strict=False)
+        return "list" if isinstance(tree, list) else "tuple", zip(map(ListIndex, count()), tree, strict=False)
     return None
 
 
-def name_of(path: Path, separator: str = ".") -> str:
+def name_of(path: TreePath, separator: str = ".") -> str:
     """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
 
-    >>> name_of(("blocks", Index(0), "kernel"))
+    >>> name_of(("blocks", ListIndex(0), "kernel"))
     'blocks.0.kernel'
     """
     for number, key in enumerate(path):
-        if not isinstance(key, str | Index):
+        if not isinstance(key, str | ListIndex):
             below = separator.join(map(str, path[:number]))
             raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
     return separator.join(map(str, path))
@@ -107,30 +107,30 @@ def name_of(path: Path, separator: str = ".") -> str:
 
 def node_of(
     tree: object,
-    leaf: Callable[[Path, object], Json],
-    held: Callable[[object, Path], Branch | None] = branch,
-    path: Path = (),
+    leaf: Callable[[TreePath, object], Json],
+    branch_of: Callable[[object, TreePath], Branch | None] = branch,
+    path: TreePath = (),
 ) -> Json:
     """Return the node of *tree*.
 
     Parameters
     ----------
     leaf: returns the node of a leaf at a path
-    held: returns what is held at a path, or None for a leaf
+    branch_of: returns what is held at a path, or None for a leaf
     path: that of *tree*
 
     >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
     ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]
     """
-    found = None if type(tree) is DTensor else held(tree, path)  # most leaves are tensors
-    if found is None:
+    node = None if type(tree) is DTensor else branch_of(tree, path)  # most leaves are tensors
+    if node is None:
         return leaf(path, tree)
-    kind, entries = found
+    kind, entries = node
     if kind == "dict":
-        return [kind, {key: node_of(child, leaf, held, (*path, key)) for key, child in entries}]
+        return [kind, {key: node_of(child, leaf, branch_of, (*path, key)) for key, child in entries}]
     if kind == "items":
-        return [kind, [[key, node_of(child, leaf, held, (*path, key))] for key, child in entries]]
-    return [kind, [node_of(child, leaf, held, (*path, key)) for key, child in entries]]
+        return [kind, [[key, node_of(child, leaf, branch_of, (*path, key))] for key, child in entries]]
+    return [kind, [node_of(child, leaf, branch_of, (*path, key)) for key, child in entries]]
 
 
 def below(node: Json) -> Iterable[Json]:
@@ -142,7 +142,7 @@ def below(node: Json) -> Iterable[Json]:
     kind, content = node
     if kind in ("list", "tuple"):
         return list(content)
-    return list(content.values()) if kind == "dict" else [each for _, each in content] if kind == "items" else []
+    return list(content.values()) if kind == "dict" else [child for _, child in content] if kind == "items" else []
 
 
 def rebuilt(
@@ -164,12 +164,12 @@ def rebuilt(
     if kind == "array" and isinstance(content, str | int):
         return array(content)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content.items()}
+        return {key: rebuilt(child, array, per_rank, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        found = [rebuilt(each, array, per_rank, depth + 1) for each in content]
-        return found if kind == "list" else tuple(found)
+        children = [rebuilt(child, array, per_rank, depth + 1) for child in content]
+        return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content}
+        return {key: rebuilt(child, array, per_rank, depth + 1) for key, child in content}
     if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
         return per_rank(content)
     if kind == "float" and content in ("nan", "inf", "-inf"):
@@ -194,9 +194,9 @@ def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
     """Yield the tensors of *tree*, also of one that is too deep."""
     if depth > DEEPEST:
         return
-    held = branch(tree)
-    if held is not None:
-        for _, each in held[1]:
-            yield from tensors_in(each, depth + 1)
-    elif isinstance(found := unwrapped(untraced(tree)), DTensor):
-        yield found
+    node = branch(tree)
+    if node is not None:
+        for _, child in node[1]:
+            yield from tensors_in(child, depth + 1)
+    elif isinstance(leaf := unwrapped(untraced(tree)), DTensor):
+        yield leaf

@@ -82,5 +82,5 @@ class HoldsTyped(Protocol):
     def value(self) -> TypedTensor: ...
 
 
-Operand: TypeAlias = TypedTensor | HoldsTyped | ArrayLike
+TypedOperand: TypeAlias = TypedTensor | HoldsTyped | ArrayLike
 """What stands on the other side of an operator."""

@@ -31,11 +31,11 @@ def refusal(tensor: DTensor, index: object = None) -> str | None:
 
 
 def at_once(out: DTensor | None) -> Array | None:
-    """Return the block of *out* if an exchange can write to it: it is in one piece. Else see `filled`."""
+    """Return the block of *out* if an exchange can write to it: it is in one piece. Else see `copy_block_into`."""
     return None if out is None or not out._has_block or not out._block.flags.c_contiguous else out._block
 
 
-def filled(out: DTensor, block: Array | None) -> DTensor:
+def copy_block_into(out: DTensor, block: Array | None) -> DTensor:
     """Return *out* with the elements of *block*, which may be its own block. Collective if *out* had to move."""
     if block is not None and out._has_block and block is not out._block:
         np.copyto(opaque(out._block), opaque(block))

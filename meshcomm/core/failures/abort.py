@@ -23,7 +23,7 @@ from meshcomm.core._callers import in_short
 from meshcomm.core._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, POLL_TO
 from meshcomm.core.failures import forks, host_signals
 from meshcomm.core.failures.forks import exit_code
-from meshcomm.core.failures.launchers import forget_launcher, is_on, is_told_by_another, launched
+from meshcomm.core.failures.launchers import forget_launcher, is_on, is_reported_by_another, launched
 from meshcomm.core.failures.messages import explain_none, spans
 from meshcomm.core.failures.segments import remove_mapped
 from meshcomm.core.failures.watch import watch
@@ -92,7 +92,7 @@ def _show_output(shared: host_signals.Error | None) -> None:
 
 def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        if is_told_by_another(value):
+        if is_reported_by_another(value):
             return
         shared = None
         try:
@@ -178,11 +178,11 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
         say(f"{who()} ends the job: {reason}")
         if shared is not None:
             shared.note_printed()
-        host_signals.note_told()
+        host_signals.note_reported()
         host_signals.show_ending()
         host_signals.let_tell(_others(), _others_tell_until())
     else:
-        host_signals.note_told()
+        host_signals.note_reported()
         time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
 
 
@@ -272,7 +272,7 @@ def start_mpi_with_all_ranks() -> None:
     if "mpi4py.MPI" not in sys.modules:
         forget_launcher()
         _exit_after(timeout_seconds(), says=True)
-        with contextlib.suppress(ImportError, RuntimeError):  # who asks for MPI next is told
+        with contextlib.suppress(ImportError, RuntimeError):  # the next caller that asks for MPI gets it
             import_module("mpi4py.MPI")
         faulthandler.cancel_dump_traceback_later()
 
@@ -300,7 +300,7 @@ def comm_world() -> tuple[int, int]:
 
 def show_end() -> None:
     """Show to other ranks on this host that the program has ended here: they may wait for this one."""
-    host_signals.note_told()
+    host_signals.note_reported()
     MPI = _initialised_mpi()
     if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
         host_signals.show_end(MPI.COMM_WORLD.rank, forks.noted_code())

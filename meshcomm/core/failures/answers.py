@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     over: str = ""  # why it makes no more calls on this team; nothing if it may
 
 
-class Report(NamedTuple):
+class WaitReport(NamedTuple):
     """What a rank that waits has learnt."""
 
     calls: int  # how many calls the rank had made when it asked

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
-from meshcomm.core.failures.answers import Answer, Report, answer, team_name
+from meshcomm.core.failures.answers import Answer, WaitReport, answer, team_name
 from meshcomm.core.failures.messages import ranks_text, spans
 from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
@@ -35,7 +35,7 @@ class FirstCalls:
         self._answers: dict[int, Answer | None] = {}
         self._about: tuple[str, int, int, float] | None = None
         self._ended: tuple[int, list[int]] = 0, []
-        self.report: Report | None = None
+        self.report: WaitReport | None = None
 
     def serve(self) -> None:
         """Answer other ranks, and read what they have answered."""
@@ -67,9 +67,9 @@ class FirstCalls:
             self._unknown = [rank for rank in others if rank not in self._asked]
         before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
         if self._ended[1] and before == self._ended:
-            self.report = Report(watch.count, has_ended(self._ended[1]), "", True)
+            self.report = WaitReport(watch.count, has_ended(self._ended[1]), "", True)
 
-    def missing(self, report: Report | None, number: int) -> str:
+    def missing(self, report: WaitReport | None, number: int) -> str:
         """Return who is missing in call *number*, as far as this rank knows."""
         return report.text if report is not None else ""
 
@@ -78,7 +78,7 @@ class FirstCalls:
         for other in self._asked.values():
             other.close()
 
-    def _conclude(self, name: str, number: int, count: int) -> Report:
+    def _conclude(self, name: str, number: int, count: int) -> WaitReport:
         answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
         answers |= {rank: self._answers.get(rank) for rank in self._asked}
         waiting = [rank for rank, a in answers.items() if a is not None and a.waits and a.number == number]
@@ -89,7 +89,7 @@ class FirstCalls:
             )
             lines.append(f"{ranks_text(self._unknown)} cannot be asked: {why} on another host")
         files = any(a is not None and a.files for a in answers.values())
-        return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
+        return WaitReport(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 
 
 def _reply(question: bytes) -> bytes:

@@ -1,12 +1,12 @@
 """Host signals: what ranks on one host can tell each other without MPI, in any state of it.
 
 A host signal is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Four things are told so:
+process. To look for one never waits. Four things are shown so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
 - what a rank does, if another one asks (`Questions`, `asking`)
-- that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job says so (`show_ending`,
+- that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job says so (`show_ending`,
   `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
@@ -107,14 +107,14 @@ _words: list[int] = []
 
 
 def show_words(rank: int) -> None:
-    """Show until `note_told` that *rank*, this one in COMM_WORLD, has an error to tell."""
+    """Show until `note_reported` that *rank*, this one in COMM_WORLD, has an error to report."""
     signal = _shown(f"tells {rank}") if not _words else None
     if signal is not None:
         _words.append(signal.detach())
 
 
-def note_told() -> None:
-    """Show that this rank has no error to tell: it has told it, or goes on."""
+def note_reported() -> None:
+    """Show that this rank has no error to report: it has reported it, or goes on."""
     while _words:
         os.close(_words.pop())
 
@@ -132,7 +132,7 @@ def is_ending() -> bool:
 
 
 def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda: False) -> None:
-    """Wait until those of *ranks* that have an error to tell now have told it or are gone, or *over* returns true.
+    """Wait until those of *ranks* with an error to report have reported it or are gone, or *over* returns true.
 
     At most until the time *end*.
     """

@@ -240,19 +240,19 @@ def refuse_alone(world_size: int, library: Callable[[], str]) -> None:
     if reason:
         from meshcomm.errors import MeshError  # here, as this file is read where not even NumPy is installed
 
-        raise told_by_first(MeshError(reason)) from None
+        raise reported_by_first(MeshError(reason)) from None
 
 
 _E = TypeVar("_E", bound=BaseException)
 
 
-def told_by_first(error: _E) -> _E:
+def reported_by_first(error: _E) -> _E:
     """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
     let_first_tell()
     error.__dict__[_FIRST_TELLS] = True
     previous = sys.excepthook
-    if is_told_by_another(error):
-        sys.excepthook = lambda kind, value, tb: None if is_told_by_another(value) else previous(kind, value, tb)
+    if is_reported_by_another(error):
+        sys.excepthook = lambda kind, value, tb: None if is_reported_by_another(value) else previous(kind, value, tb)
     return error
 
 
@@ -262,7 +262,7 @@ def let_first_tell() -> None:
         time.sleep(1.0)
 
 
-def is_told_by_another(error: BaseException) -> bool:
+def is_reported_by_another(error: BaseException) -> bool:
     """Return whether all copies of a program raise *error*, and this is not the first copy, which prints it."""
     return _FIRST_TELLS in vars(error) and not is_first()
 

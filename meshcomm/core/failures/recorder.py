@@ -1,4 +1,4 @@
-"""What a recorder of calls is told, and how: the recorder itself is in :mod:`meshcomm.core.ranks.recording`."""
+"""What a recorder of calls hears of, and how: the recorder itself is in :mod:`meshcomm.core.ranks.recording`."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from time import monotonic_ns
@@ -88,8 +88,8 @@ class InMemory(Protocol):
     def rendezvous(self) -> Positions | None: ...
 
 
-class ToldOfCalls(Protocol):
-    """Who is told of calls and exchanges of this rank; `meshcomm.core.ranks.recording` says what each entry is."""
+class CallListener(Protocol):
+    """A listener to the calls and exchanges of this rank; `meshcomm.core.ranks.recording` says what each entry is."""
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
     def exchanged(self, way: str, began: int, traffic: Traffic) -> None: ...
@@ -114,7 +114,7 @@ class Timer:
 
     __slots__ = ("_began", "_peers", "_recorder", "_what")
 
-    def __init__(self, recorder: ToldOfCalls, what: str, peers: Waits) -> None:
+    def __init__(self, recorder: CallListener, what: str, peers: Waits) -> None:
         self._recorder, self._what, self._peers = recorder, what, peers
         self._began = monotonic_ns()
 

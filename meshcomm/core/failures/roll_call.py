@@ -36,7 +36,7 @@ from contextlib import AbstractContextManager
 
 from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.core._types import Json
-from meshcomm.core.failures.answers import Answer, Report, answer, state
+from meshcomm.core.failures.answers import Answer, WaitReport, answer, state
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_past, who_is_missing
 from meshcomm.core.failures.side_channel import SideChannel
@@ -76,7 +76,7 @@ class RollCall:
         self.team = team
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
-        self.report: Report | None = None
+        self.report: WaitReport | None = None
         self.mismatch = ""  # what is different, if the coordinator knows for certain that ranks make different calls
         self.expired = ""  # why another rank ends the job, until this one has written its flight file
         self.all_written = False  # whether all ranks have written their flight files, as this one asked them to
@@ -115,7 +115,7 @@ class RollCall:
         with self._lock:
             return bool(self._ending) or any(census.askers for census in self._censuses.values())
 
-    def missing(self, report: Report | None, number: int) -> str:
+    def missing(self, report: WaitReport | None, number: int) -> str:
         """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
         return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
 
@@ -235,7 +235,7 @@ class RollCall:
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:
-        self.report = Report(*arguments)
+        self.report = WaitReport(*arguments)
 
     def _on_expired(self, source: int, reason: str) -> None:
         if self._done:

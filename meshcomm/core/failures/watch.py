@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from meshcomm.core._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
 from meshcomm.core._types import Ranks
-from meshcomm.core.failures.recorder import ToldOfCalls
+from meshcomm.core.failures.recorder import CallListener
 
 
 class CallState(Protocol):
@@ -87,8 +87,8 @@ class _RankState:
         self.completed = 0
         # The same if this rank does nothing but test: known to the watchdog.
         self.testing: Call | None = None
-        # Who is told of calls and exchanges, while somebody counts or traces them.
-        self.recorder: ToldOfCalls | None = None
+        # The listener to calls and exchanges, while somebody counts or traces them.
+        self.recorder: CallListener | None = None
         self.simulated: int | None = None  # the simulated rank that runs now
         # Of a script that knows no ranks: why they part. Errors say so, and name its line on each rank.
         self.script = ""

@@ -28,7 +28,7 @@ from meshcomm.core._tuning import (
 )
 from meshcomm.core.failures import abort, flights, host_signals, stacks
 from meshcomm.core.failures.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
-from meshcomm.core.failures.answers import Report
+from meshcomm.core.failures.answers import WaitReport
 from meshcomm.core.failures.first_calls import FirstCalls
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.roll_call import RollCall, open_roll_calls, roll_call_for
@@ -183,7 +183,7 @@ class _Watchdog:
         every = ASK_EVERY if watch.error is None else ASK_EVERY_WITH_ERROR
         return watch.since + max(min(every, self._timeout / 10), watch.since / 8)
 
-    def _warn(self, text: str, report: Report | None, missing: str) -> None:
+    def _warn(self, text: str, report: WaitReport | None, missing: str) -> None:
         error, waited = watch.error, watch.since
         if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
             self._warned = True
@@ -249,7 +249,7 @@ def _tell_error(why: str = "") -> None:
         if not details and (where := stacks.of_program()):
             details = f"  This rank is at {where}"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
-        host_signals.note_told()
+        host_signals.note_reported()
 
 
 _HINT = (

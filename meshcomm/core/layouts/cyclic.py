@@ -40,7 +40,7 @@ class CyclicCut(_CyclicFields, AxisCut):
     is_consecutive: Literal[False] = False
 
     @property
-    def undealt(self) -> Consecutive:
+    def consecutive(self) -> Consecutive:
         """The cut into as many consecutive blocks."""
         return Cut(self.length, self.blocks)
 

@@ -98,7 +98,7 @@ class Consecutive(AxisCut):
     is_consecutive: Literal[True] = True
 
     @property
-    def undealt(self) -> "Consecutive":
+    def consecutive(self) -> "Consecutive":
         """The cut into as many consecutive blocks: this one."""
         return self
 

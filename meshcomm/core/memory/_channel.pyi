@@ -3,14 +3,14 @@ from collections.abc import Callable, Sequence
 from meshcomm._kernels import BoxCopies
 from meshcomm.core.memory._pool import Memory, Pool
 
-def reserve(own: Pool, count: int) -> tuple[list[int], list[int]] | None: ...
-def give_back(own: Pool, lines: Sequence[int]) -> None: ...
+def reserve(pool: Pool, count: int) -> tuple[list[int], list[int]] | None: ...
+def give_back(pool: Pool, lines: Sequence[int]) -> None: ...
 
 class Channel:
     closed: str | None
     def __init__(
         self,
-        own: Pool,
+        pool: Pool,
         lines: Sequence[int],
         blocks: Sequence[int],
         peers: Sequence[tuple[Memory, int, int, Sequence[int], BoxCopies | None, BoxCopies | None]],

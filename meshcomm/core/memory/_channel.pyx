@@ -90,19 +90,19 @@ if sizeof(mc_station) > LINES or _SLOTS * sizeof(mc_slot) != LINES:
 cdef list _left_behind = []  # channels that others may still look at, after an error
 
 
-def reserve(Pool own not None, Py_ssize_t count):
+def reserve(Pool pool not None, Py_ssize_t count):
     """Return where lines are reserved for a channel with so many peers, and its slots; None if there are none."""
-    lines = [own.open_lines() for _ in range(1 + (count + _SLOTS - 1) // _SLOTS)]
+    lines = [pool.open_lines() for _ in range(1 + (count + _SLOTS - 1) // _SLOTS)]
     if min(lines) < 0:
-        give_back(own, [offset for offset in lines if offset >= 0])
+        give_back(pool, [offset for offset in lines if offset >= 0])
         return None
     return lines, [lines[1 + i // _SLOTS] + i % _SLOTS * sizeof(mc_slot) for i in range(count)]
 
 
-def give_back(Pool own not None, lines):
+def give_back(Pool pool not None, lines):
     """Let others use *lines* that were reserved and that no channel has."""
     for offset in lines:
-        own.close_lines(offset)
+        pool.close_lines(offset)
 
 
 cdef struct Peer:
@@ -118,7 +118,7 @@ cdef class Channel:
 
     Parameters
     ----------
-    own: the pool of this rank, in which its blocks are
+    pool: the pool of this rank, in which its blocks are
     lines: where this rank has its lines, as `reserve` returns it
     blocks: where in the pool its blocks are
     peers: for each, (its mapped pool, its station, its slot for this rank, its blocks, what comes from it, what goes
@@ -129,7 +129,7 @@ cdef class Channel:
     The blocks must stay where they are while an exchange is in flight.
     """
 
-    cdef Pool own
+    cdef Pool pool
     cdef list lines, memories, receiving, sending
     cdef tuple names
     cdef mc_station *station
@@ -142,22 +142,22 @@ cdef class Channel:
     cdef readonly str closed
     """Why no exchange is possible any more, or None."""
 
-    def __cinit__(self, Pool own not None, lines, blocks, peers, uint64_t epoch, names):
+    def __cinit__(self, Pool pool not None, lines, blocks, peers, uint64_t epoch, names):
         cdef Peer *peer
         cdef int i
-        self.own, self.lines, self.names, self.epoch = own, list(lines), tuple(names), epoch
+        self.pool, self.lines, self.names, self.epoch = pool, list(lines), tuple(names), epoch
         self.memories, self.receiving, self.sending = [], [], []
         self.count, self.regions = len(peers), len(blocks)
         if len(self.names) != self.count + 1 or (len(self.lines) - 1) * _SLOTS < self.count:
             raise ValueError(f"{self.count} peers need a name and a slot each, and this rank a name and a station")
-        self.station = <mc_station *> _at(own, self.lines[0], LINES)
+        self.station = <mc_station *> _at(pool, self.lines[0], LINES)
         self.blocks = <char **> _zeros(self.regions * sizeof(char *))
         self.peers = <Peer *> _zeros(self.count * sizeof(Peer))
         for i, (memory, station, slot, theirs, receiving, sending) in enumerate(peers):
             peer = &self.peers[i]
             peer.station = <mc_station *> _at(memory, station, LINES)
             peer.theirs = <mc_slot *> _at(memory, slot, sizeof(mc_slot))
-            peer.ours = <mc_slot *> _at(own, self.lines[1 + i // _SLOTS], LINES) + i % _SLOTS
+            peer.ours = <mc_slot *> _at(pool, self.lines[1 + i // _SLOTS], LINES) + i % _SLOTS
             peer.blocks = <char **> _zeros(self.regions * sizeof(char *))
             peer.receives, peer.sends = receiving is not None, sending is not None
             self.memories.append(memory)
@@ -165,10 +165,10 @@ cdef class Channel:
             self.sending.append(sending)
             if receiving is not None:
                 _point(peer.blocks, memory, theirs, (<BoxCopies> receiving).source_regions, self.regions)
-                _point(self.blocks, own, blocks, (<BoxCopies> receiving).target_regions, self.regions)
+                _point(self.blocks, pool, blocks, (<BoxCopies> receiving).target_regions, self.regions)
             if sending is not None:
                 _point(peer.blocks, memory, theirs, (<BoxCopies> sending).target_regions, self.regions)
-                _point(self.blocks, own, blocks, (<BoxCopies> sending).source_regions, self.regions)
+                _point(self.blocks, pool, blocks, (<BoxCopies> sending).source_regions, self.regions)
 
     def __dealloc__(self):
         cdef int i
@@ -182,7 +182,7 @@ cdef class Channel:
         """Give the lines back. Does nothing the second time, nor while an exchange is in flight."""
         if self.closed is None and not self.in_flight:
             self.closed = "it is closed"
-            give_back(self.own, self.lines)
+            give_back(self.pool, self.lines)
 
     def __del__(self):
         self.close()
@@ -196,11 +196,13 @@ cdef class Channel:
         ``CollectiveMismatch`` if a peer passed another number; after that no further exchange is possible.
         """
         cdef int other
-        if self.closed is not None or self.in_flight or self.own.is_fork():
-            why = self.closed or ("this process is a fork" if self.own.is_fork() else "the last exchange is in flight")
+        if self.closed is not None or self.in_flight or self.pool.is_fork():
+            why = self.closed or (
+                "this process is a fork" if self.pool.is_fork() else "the last exchange is in flight"
+            )
             raise MeshError(f"ranks that share memory cannot exchange: {why}")
         self.epoch += 1
-        self.own.clock = max(self.own.clock, self.epoch)
+        self.pool.clock = max(self.pool.clock, self.epoch)
         self.in_flight = True
         self.station.digests[self.epoch & 1] = <uint64_t> number
         mc_store(&self.station.epoch, self.epoch)

@@ -301,8 +301,8 @@ cdef class Pool(Memory):
 
     cdef Py_ssize_t _budget(self, Py_ssize_t used) noexcept:
         """Return how much memory the pool may have when *used* bytes are in use."""
-        cdef Py_ssize_t most = max(used, self.most_used, self.most_used_before)
-        return most + most // self.fraction + KEPT
+        cdef Py_ssize_t peak = max(used, self.most_used, self.most_used_before)
+        return peak + peak // self.fraction + KEPT
 
     cdef uint32_t _find(self, uint32_t pages):
         """Return the first of *pages* that are now in use and have memory, or 0."""
@@ -327,29 +327,29 @@ cdef class Pool(Memory):
 
     cdef uint32_t _take_whole(self, uint32_t pages) noexcept:
         """Return the first page of the lowest free range of exactly this length, or 0."""
-        cdef uint32_t first, kind, found = 0
+        cdef uint32_t first, kind, best = 0
         cdef int looked_at
         if pages < LARGE:
             return 0
         for kind in range(WHOLE, IDLE + 1):
             first, looked_at = self.heads[kind][mc_log2(pages)], 0
             while first and looked_at < LOOKED_AT_WHOLE:
-                if _ranges(self)[first].length == pages and (first < found or not found):
-                    found = first
+                if _ranges(self)[first].length == pages and (first < best or not best):
+                    best = first
                 looked_at += 1
                 first = _ranges(self)[first].after
-        if found:
-            self._unlink(found)
-            self._mark(USED, found, pages)
+        if best:
+            self._unlink(best)
+            self._mark(USED, best, pages)
             self.used += pages * PAGE
-        return found
+        return best
 
     cdef uint32_t _take(self, uint32_t kind, uint32_t pages) noexcept:
         """Return the first page of a free range that is long enough, or 0. The rest of the range stays free."""
         cdef uint32_t first, length
-        cdef int each, looked_at
-        for each in range(mc_log2(pages), CLASSES):
-            first, looked_at = self.heads[kind][each], 0
+        cdef int size_class, looked_at
+        for size_class in range(mc_log2(pages), CLASSES):
+            first, looked_at = self.heads[kind][size_class], 0
             while first and _ranges(self)[first].length < pages:
                 looked_at += 1
                 first = _ranges(self)[first].after if looked_at < LOOKED_AT else 0
@@ -394,12 +394,12 @@ cdef class Pool(Memory):
     cdef void _age(self) noexcept:
         """End the window: give back what nobody used in it, and begin the next."""
         cdef uint32_t first, pages
-        cdef int each
+        cdef int size_class
         self._trim(IDLE, max(0, KEPT - self.free_bytes[READY] - self.free_bytes[WHOLE]))
         self._trim(READY, max(KEPT, max(self.most_used, self.most_used_before) - self.used))
-        for each in range(CLASSES):
-            while self.heads[WHOLE][each]:
-                first = self.heads[WHOLE][each]
+        for size_class in range(CLASSES):
+            while self.heads[WHOLE][size_class]:
+                first = self.heads[WHOLE][size_class]
                 pages = _ranges(self)[first].length
                 self._unlink(first)
                 self._link(IDLE, first, pages)
@@ -409,22 +409,22 @@ cdef class Pool(Memory):
     cdef void _join_all(self) noexcept:
         """Make all free ranges with memory READY, joined with each other."""
         cdef uint32_t first, pages, kind
-        cdef int each
+        cdef int size_class
         for kind in range(WHOLE, IDLE + 1):
-            for each in range(CLASSES):
-                while self.heads[kind][each]:
-                    first = self.heads[kind][each]
+            for size_class in range(CLASSES):
+                while self.heads[kind][size_class]:
+                    first = self.heads[kind][size_class]
                     pages = _ranges(self)[first].length
                     self._unlink(first)
                     self._put(READY, first, pages)
 
     cdef void _trim(self, uint32_t kind, Py_ssize_t limit) noexcept:
         """Give the longest free ranges of a kind back to the system until at most *limit* bytes are left."""
-        cdef int each
+        cdef int size_class
         cdef uint32_t first, pages
-        for each in range(CLASSES - 1, -1, -1):
-            while self.free_bytes[kind] > limit and self.heads[kind][each]:
-                first = self.heads[kind][each]
+        for size_class in range(CLASSES - 1, -1, -1):
+            while self.free_bytes[kind] > limit and self.heads[kind][size_class]:
+                first = self.heads[kind][size_class]
                 pages = _ranges(self)[first].length
                 self._unlink(first)
                 self._make_bare(first, pages)

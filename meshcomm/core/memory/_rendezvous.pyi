@@ -28,7 +28,7 @@ class Rendezvous:
     times: tuple[int, int, int, int] | None
     def __init__(
         self,
-        own: Pool,
+        pool: Pool,
         memories: Sequence[Memory],
         lines: Sequence[int],
         position: int,

@@ -54,7 +54,7 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     writes these lines again. A peer that waits finds `failed` (acquire) and then done_r.epoch < e, and fails as
 #     well. If r failed only after (5), the peer reads done_r.epoch == e, as this was stored before `failed`, and
 #     finishes epoch e: nothing is missing. Peers may still copy from and to the blocks of r, so r keeps them, and
-#     its lines, until it is told that all ranks have left the exchange, else until the process ends.
+#     its lines, until it hears that all ranks have left the exchange, else until the process ends.
 #
 # (F) A later rendezvous may use the lines again, with old numbers in them. No number in r's lines is above the clock
 #     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which
@@ -203,8 +203,8 @@ cdef class Routes:
     cdef int plan(self) except -1:
         """Make the copies for the ways that were found in this exchange."""
         cdef RegionCopies reads, writes
-        found = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]
-        incoming, outgoing = found[:self.senders], found[self.senders:]
+        chosen_ways = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]
+        incoming, outgoing = chosen_ways[:self.senders], chosen_ways[self.senders:]
         left = _going(incoming, OTHER), _going(outgoing, OTHER)
         reads_from, writes_to = _going(incoming, READ), _going(outgoing, WRITE)
         reads, writes = self.copies(reads_from, writes_to)
@@ -225,8 +225,8 @@ cdef void *_zeros(Py_ssize_t nbytes) except NULL:
     return memory
 
 
-cdef tuple _going(list found, int way):
-    return tuple([end for end, its in found if its == way])
+cdef tuple _going(list chosen_ways, int way):
+    return tuple([end for end, chosen in chosen_ways if chosen == way])
 
 
 cdef int _check_regions(_Regions regions, Py_ssize_t count, allowed) except -1:
@@ -242,7 +242,7 @@ cdef int _check_regions(_Regions regions, Py_ssize_t count, allowed) except -1:
 cdef class Rendezvous:
     """Let ranks of a node copy between their blocks. All of these ranks must make it.
 
-    *memories* are the mapped pools of all ranks; the pool of this rank, *own*, is at *position*. *lines* says where in
+    *memories* are the mapped pools of all ranks; that of this rank, *pool*, is at *position*. *lines* says where in
     each pool its rank has its lines. *epoch* is the largest clock of the pools. *members* are the ranks in some
     communicator, *names* is what errors call them. While a rank waits for others, it calls *progress* about every 100
     microseconds. If that raises, the exchange ends with the error.
@@ -251,7 +251,7 @@ cdef class Rendezvous:
     cdef readonly int size, position
     cdef readonly tuple members
     cdef readonly tuple names
-    cdef Pool own
+    cdef Pool pool
     cdef readonly list memories
     cdef object progress
     cdef Py_ssize_t offset  # of our lines in our pool
@@ -274,15 +274,15 @@ cdef class Rendezvous:
     cdef tuple kept
     """The blocks of an exchange that ended with an error, which others may still read, or write to; or None."""
 
-    def __cinit__(self, Pool own not None, memories, lines, int position, uint64_t epoch, members, names, progress):
+    def __cinit__(self, Pool pool not None, memories, lines, int position, uint64_t epoch, members, names, progress):
         cdef Memory memory
         cdef int i
-        self.own, self.memories, self.progress = own, list(memories), progress
+        self.pool, self.memories, self.progress = pool, list(memories), progress
         self.members, self.names = tuple(members), tuple(names)
         self.size, self.position, self.epoch = len(self.memories), position, epoch
         if not (
             len(lines) == len(self.members) == len(self.names) == self.size
-            and 0 <= position < self.size and self.memories[position] is own
+            and 0 <= position < self.size and self.memories[position] is pool
         ):
             raise ValueError(
                 f"a rendezvous of {self.size} ranks needs the memory, the lines and the name of each of them, "
@@ -320,15 +320,15 @@ cdef class Rendezvous:
             self.kept = None
             _left_behind.remove(self)
             mc_forgive(&self.lines[self.position].done)
-            self.own.close_lines(self.offset)
+            self.pool.close_lines(self.offset)
         elif self.closed is None:
-            self.own.close_lines(self.offset)
+            self.pool.close_lines(self.offset)
             self.closed = "it is closed"
 
     def agree(self):
         """Tell the others that this rank agrees with all of them on a call before the next exchange."""
-        if self.closed is None and not self.own.is_fork():
-            self.own.clock = max(self.own.clock, self.epoch + 1)
+        if self.closed is None and not self.pool.is_fork():
+            self.pool.clock = max(self.pool.clock, self.epoch + 1)
             mc_agree(&self.lines[self.position].ready, self.epoch + 1)
 
     def exchange(self, Routes routes not None, int64_t number, source, target, several=None):
@@ -344,7 +344,7 @@ cdef class Rendezvous:
         may.
         """
         cdef mc_lines *mine
-        if self.closed is not None or self.busy or self.own.is_fork():
+        if self.closed is not None or self.busy or self.pool.is_fork():
             raise MeshError(self._why_not())
         if routes.size != self.size or routes.position != self.position:
             raise ValueError(
@@ -367,12 +367,12 @@ cdef class Rendezvous:
             self.began = mc_nanoseconds()
         try:
             self.epoch += 1
-            self.own.clock = max(self.own.clock, self.epoch)
+            self.pool.clock = max(self.pool.clock, self.epoch)
             self.digest = mc_digest(self.digest, <uint64_t> number)
             mine = self.lines[self.position]
             mc_set_digest(&mine.ready, self.digest)
             mine.ready.source, mine.ready.target = (
-                self.own.offset_of(&self.source), self.own.offset_of(&self.target)
+                self.pool.offset_of(&self.source), self.pool.offset_of(&self.target)
             )
             mc_publish(&mine.ready, self.epoch)
             with nogil:
@@ -404,7 +404,7 @@ cdef class Rendezvous:
     cdef str _why_not(self):
         return "ranks that share memory cannot exchange: " + (
             self.closed
-            or ("this process is a fork" if self.own.is_fork() else "another exchange of this rank has not finished")
+            or ("this process is a fork" if self.pool.is_fork() else "another exchange of this rank has not finished")
         )
 
     cdef int _wait(self, Routes routes, bint done) except -1 nogil:
@@ -494,10 +494,10 @@ cdef class Rendezvous:
         """Copy from the blocks of others, and perhaps our own, to our new block."""
         cdef int64_t offset
         cdef int position
-        self.targets[0] = _own(copies.target_regions, 0, &self.target)
+        self.targets[0] = _own_block(copies.target_regions, 0, &self.target)
         for position in range(self.size):
             if position == self.position:
-                self.sources[position] = _own(copies.source_regions, position, &self.source)
+                self.sources[position] = _own_block(copies.source_regions, position, &self.source)
             elif copies.source_regions.used[position]:
                 offset = self.lines[position].ready.source
                 self.sources[position] = self._theirs(position, offset, copies.source_regions.sizes[position])
@@ -510,7 +510,7 @@ cdef class Rendezvous:
         cdef int position
         for position in range(self.size):
             if position == self.position:
-                self.targets[position] = _own(copies.target_regions, position, &self.target)
+                self.targets[position] = _own_block(copies.target_regions, position, &self.target)
             elif copies.target_regions.used[position]:
                 offset = self.lines[position].ready.target
                 self.targets[position] = self._theirs(position, offset, copies.target_regions.sizes[position])
@@ -521,14 +521,14 @@ cdef class Rendezvous:
             with gil:
                 raise ValueError(f"the copies are from {copies.source_regions.count} blocks, but one was given")
         else:
-            self.sources[0] = _own(copies.source_regions, 0, &self.source)
+            self.sources[0] = _own_block(copies.source_regions, 0, &self.source)
             copies.run_pointers(self.sources, self.targets)
         return 0
 
     cdef int _write_several(self, RegionCopies copies) except -1:
-        cdef _Views held = copies.source_regions.hold(self.several, False)
+        cdef _Views views = copies.source_regions.hold(self.several, False)
         with nogil:
-            copies.run_pointers(<const char **> held.pointers, self.targets)
+            copies.run_pointers(<const char **> views.pointers, self.targets)
         return 0
 
     cdef char *_theirs(self, int position, int64_t offset, Py_ssize_t size) except NULL nogil:
@@ -558,7 +558,7 @@ cdef class Rendezvous:
         return 0
 
 
-cdef char *_own(_Regions regions, Py_ssize_t region, const Py_buffer *block) except? NULL nogil:
+cdef char *_own_block(_Regions regions, Py_ssize_t region, const Py_buffer *block) except? NULL nogil:
     """Return where a block of this rank is, if it is as long as the copies expect."""
     if regions.used[region] and regions.sizes[region] != block.len:
         with gil:

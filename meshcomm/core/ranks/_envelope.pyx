@@ -62,20 +62,20 @@ cdef class Envelope:
     operation: what the rank does
     team: the ranks that do it; None if there is no team yet
     number: that of a `meshcomm.core.failures.watch.Call`; by default the next one of the team
-    here: what the context gives
+    value: what the context gives
 
     ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more. A
     wrong argument that ends the call before this rank has joined the others is noted: they may make the call.
     """
 
     cdef str operation
-    cdef object team, number, here
+    cdef object team, number, value
     cdef tuple call
     cdef object span, noted, begun
     cdef Turn turn
 
-    def __cinit__(self, str operation not None, team, number=None, here=None):
-        self.operation, self.team, self.number, self.here = operation, team, number, here
+    def __cinit__(self, str operation not None, team, number=None, value=None):
+        self.operation, self.team, self.number, self.value = operation, team, number, value
 
     def __enter__(self):
         cdef list stack
@@ -98,7 +98,7 @@ cdef class Envelope:
             self.span = span
             stack = span.stack
             stack.append(span)
-        return self.here
+        return self.value
 
     def __exit__(self, kind, value, traceback):
         _remove(watch.calls, self.call)

@@ -70,7 +70,7 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
         watch.recorder.agreed()
     communicator = team.everyone.communicator()
     if watch.error is None:
-        host_signals.note_told()  # of an error before: this rank goes on
+        host_signals.note_reported()  # of an error before: this rank goes on
     before = next_digest(team.call_digest, of_operation(team.turn.operation))
     digest = team.compare(fingerprint(call or ""))
     values = [digest, -digest, before, -before, error is not None, value]

@@ -10,8 +10,8 @@ Calls leave nothing for flight files: their history is made of what is kept anyw
 #     call within it counts as that one's.
 # (B) Digests are of all calls since the ranks last found a difference. In a right program all ranks have the same ones
 #     after equally many noted calls. From the first different call on, all of them differ.
-# (C) The oldest call that a team remembers may have noted more than is remembered, so its digests cannot be told from
-#     later ones of another rank. It is left out, unless nothing came before it.
+# (C) The oldest call that a team remembers may have noted more than is remembered, so its digests may equal later ones
+#     of another rank. It is left out, unless nothing came before it.
 # (D) A digest does not say what the call was about. But a call that the ranks had made before has a program, whose key
 #     has the arguments; and the digest before it, together with the number of the program, gives the digest after it.
 #     The key is looked for like this. None is found for calls that are agreed on each time, for one whose program is

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-_LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ranks are told apart by a digest
+_LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ranks have a digest instead
 
 _NUMBER_TAG = 1  # other messages have the tag 0
 

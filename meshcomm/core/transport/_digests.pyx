@@ -38,7 +38,7 @@ cdef class Digests:
         cdef bytearray received
         cdef const char *mine
         cdef const char *theirs
-        cdef list found = []
+        cdef list peers = []
         cdef Py_ssize_t i
         sent, received = begun
         if len(sent) != sizeof(int64_t) or len(received) != self.count * sizeof(int64_t):
@@ -46,5 +46,5 @@ cdef class Digests:
         mine, theirs = PyBytes_AS_STRING(sent), PyByteArray_AS_STRING(received)
         for i in range(self.count):
             if memcmp(theirs + i * sizeof(int64_t), mine, sizeof(int64_t)):
-                found.append(i)
-        return found
+                peers.append(i)
+        return peers

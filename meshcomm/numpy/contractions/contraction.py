@@ -161,7 +161,7 @@ class Contraction(FieldsOnly):
     def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> KeptSlice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
         slice_ = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
-        assert slice_ is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
+        assert slice_ is not None  # panels begin where cyclic blocks do: see `meshcomm.numpy.contractions.grids`
         return slice_
 
     def wanted(self, factor: Factor, panel: ContractionPanel) -> Axes:

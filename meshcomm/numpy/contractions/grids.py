@@ -40,7 +40,7 @@ TOLERATED = 1.1
 _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
 _MOST_LOOPS = 3  # of them, one within the other
 
-Assignment: TypeAlias = dict[str, str | None]
+IndexAssignment: TypeAlias = dict[str, str | None]
 """For each mesh dimension, the index that it cuts; None if it cuts none."""
 
 
@@ -95,7 +95,7 @@ class Problem(FieldsOnly):
 class IndexGrid:
     """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
 
-    def __init__(self, problem: Problem, assignment: Assignment) -> None:
+    def __init__(self, problem: Problem, assignment: IndexAssignment) -> None:
         self.problem, self.assignment = problem, assignment
         mesh = problem.mesh
         dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
@@ -287,7 +287,7 @@ class IndexGrid:
         return self._aligned(index, -(-n // -(-n // width)))
 
     def _aligned(self, index: str, width: int) -> int:
-        """Return a length of panels, at most *width*, with which they begin where blocks that are dealt round do."""
+        """Return a length of panels, at most *width*, with which they begin where cyclic blocks do."""
         specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
         blocks = {spec.block for spec in specs if spec is not None}
         common = 1
@@ -465,10 +465,10 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[In
     return grids, starts
 
 
-def _starts(problem: Problem) -> Iterator[Assignment]:
+def _starts(problem: Problem) -> Iterator[IndexAssignment]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
-        assignment: Assignment = {name: None for name, _ in problem.mesh.dims}
+        assignment: IndexAssignment = {name: None for name, _ in problem.mesh.dims}
         for factor in (first, *problem.factors):
             for index, names in zip(factor.indices, factor.layout.axes, strict=True):
                 for name in names:
@@ -477,7 +477,9 @@ def _starts(problem: Problem) -> Iterator[Assignment]:
         yield assignment
 
 
-def _visit(problem: Problem, assignment: Assignment, visited: dict[tuple[str | None, ...], IndexGrid]) -> IndexGrid:
+def _visit(
+    problem: Problem, assignment: IndexAssignment, visited: dict[tuple[str | None, ...], IndexGrid]
+) -> IndexGrid:
     key = tuple(assignment.values())
     if key not in visited:
         visited[key] = IndexGrid(problem, assignment)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
 from meshcomm.blocks.make import make, on_device
-from meshcomm.blocks.map import store, written
+from meshcomm.blocks.map import copy_into, with_out
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, quote
@@ -126,7 +126,7 @@ def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) 
     }
     target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
     call = contracting(f"numpy.{name}", subscripts, operands, layout=target.layout)
-    store(f"numpy.{name}", (target,), [completed(call)])
+    copy_into(f"numpy.{name}", (target,), [completed(call)])
     return target
 
 
@@ -495,7 +495,7 @@ def core_product(
     if keepdims:
         result = np.expand_dims(result, -1)
     result = _moved(result, None, axes[2])
-    return written(name, out or None, result, options.get("casting", "same_kind"))
+    return with_out(name, out or None, result, options.get("casting", "same_kind"))
 
 
 _CONVERTING = {"dtype", "signature", "sig"}
@@ -553,7 +553,7 @@ def _einsum_of_numpy(
         if set(indices) == set(result_indices):
             return _view(tensors[0], indices, result_indices)
     call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
-    return call if out is None else written("numpy.einsum", out, completed(call), casting)
+    return call if out is None else with_out("numpy.einsum", out, completed(call), casting)
 
 
 def _view(tensor: DTensor, indices: str, result: str) -> DTensor:

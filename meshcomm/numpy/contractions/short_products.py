@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.small import everywhere, is_passing, is_short
+from meshcomm.blocks.small import is_passing, is_short, to_all
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
@@ -67,14 +67,14 @@ def product_of_one_device(a: object, b: object) -> Call | None:
 
 def _of_vectors(a: DTensor, b: DTensor) -> DTensor:
     """Return the product of two short vectors, which all devices get, with NumPy's digits. Collective."""
-    vectors = [x if x.layout.is_fully_replicated() else everywhere(x, "numpy.matmul") for x in (a, b)]
+    vectors = [x if x.layout.is_fully_replicated() else to_all(x, "numpy.matmul") for x in (a, b)]
     return mapped(np.matmul, *vectors, layout=a.layout._recut(()), shape=(), dtype=np.result_type(a.dtype))
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
     mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
-    shares = everywhere(
+    shares = to_all(
         make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), np.result_type(a.dtype)),
         "numpy.matmul",
     )

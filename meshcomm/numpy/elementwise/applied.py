@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, replicated
 from meshcomm.blocks.make import make, refuse_outside
-from meshcomm.blocks.map import deciding, elementwise, written
+from meshcomm.blocks.map import deciding, elementwise, with_out
 from meshcomm.blocks.rules import as_number, mesh_of
 from meshcomm.blocks.small import gathered, looked_up, together
 from meshcomm.blocks.stretches import in_stretches
@@ -44,7 +44,7 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
             operands.append(unwrapped(options.pop(next(iter(options)))))
         out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
         call = deciding(name, lambda *blocks: function(*blocks, *rest, **options), operands)
-        return call if out is None else written(name, out, completed(call))
+        return call if out is None else with_out(name, out, completed(call))
 
     return applied
 
@@ -85,7 +85,7 @@ def nan_to_num(
     """
     numbers = [as_number(number) for number in (nan, posinf, neginf)]
     call = deciding("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
-    return call if copy else written("numpy.nan_to_num", x, completed(call))
+    return call if copy else with_out("numpy.nan_to_num", x, completed(call))
 
 
 @implements(np.interp, partly=True)

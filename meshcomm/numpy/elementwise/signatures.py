@@ -7,7 +7,7 @@ from itertools import repeat
 from operator import is_not
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._types import Casting
 from meshcomm.core.arrays._recipes import Call, completed
@@ -54,7 +54,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
         result = completed(result)
         kinds = _SAME_KIND.get(function.__name__)
         casting: Casting = "same_kind" if kinds and _kind(arguments) in kinds else "unsafe"
-        return written(name, out, result, casting)
+        return with_out(name, out, result, casting)
 
     return called
 

@@ -13,7 +13,7 @@ from meshcomm.blocks.map import deciding
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
-from meshcomm.blocks.views import check_writable, outline, outline_alike, viewing, with_strides
+from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._callers import naming_callers
 from meshcomm.core._types import Array
@@ -64,7 +64,7 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
     if kind.itemsize == tensor.dtype.itemsize:
         return viewing(take, tensor, tensor.layout)
     try:
-        of: Array = take(outline(tensor))
+        of: Array = take(abstract_array(tensor))
     except ValueError as error:
         raise DTypeError(f"t.view of {tensor.dtype} as {kind}: {error}") from None
     layout = _with_bytes(tensor, kind.itemsize)
@@ -138,7 +138,7 @@ def imag(val: object) -> object:
     if tensor.dtype.kind == "c":
         return viewing(np.imag, tensor, tensor.layout)
     zeros = mapped(lambda block: np.zeros(block.shape, block.dtype), tensor)
-    return with_strides(zeros, outline_alike(tensor))
+    return with_strides(zeros, abstract_array_like(tensor))
 
 
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import broadcast_shape, shape_of
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_shape
@@ -67,7 +67,7 @@ def choose(
         [numbers, *others],
     )
     assert isinstance(result, DTensor)
-    return written(name, out, result)
+    return with_out(name, out, result)
 
 
 @implements(np.select, partly=True)

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.moved import moved_from
-from meshcomm.blocks.views import outline, viewed
+from meshcomm.blocks.views import abstract_array, viewed
 from meshcomm.core._arguments import integer
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -52,7 +52,7 @@ def kept_diagonal(
 ) -> Diagonal | None:
     """Return the diagonal of an array of *shape* in *layout* on *device*; None if elements must move.
 
-    They must if one of the axes is dealt round.
+    They must if one of the axes is cyclic.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     """Return the diagonals of matrices along the last axis: a view that cannot be written to.
 
     Each element stays on its device, in `Cuts` over the mesh dimensions of both axes. The result is a copy, and this
-    Collective, if one of the axes has blocks dealt round.
+    Collective, if one of the axes is cyclic.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)
-    return _viewed(tensor, rows, columns, offset, np.diagonal(outline(tensor), offset, rows, columns))
+    return _viewed(tensor, rows, columns, offset, np.diagonal(abstract_array(tensor), offset, rows, columns))
 
 
 def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
     """Return the main diagonals along the last axis, as numpy.einsum makes them: a view that can be written to."""
-    return _viewed(tensor, *axes, 0, _writeable(outline(tensor), *axes))
+    return _viewed(tensor, *axes, 0, _writeable(abstract_array(tensor), *axes))
 
 
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:

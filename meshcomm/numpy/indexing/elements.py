@@ -82,7 +82,7 @@ def _owners_of(spec: TensorSpec) -> ElementOwners | None:
         return None
     numbers = [layout.block_numbers(device) for device in range(spec.mesh.size)]
     owners = {block: device for device, block in reversed(list(enumerate(numbers)))}
-    starts = tuple(tuple(cut.undealt.start(number) for number in range(cut.blocks)) for cut in cuts)
+    starts = tuple(tuple(cut.consecutive.start(number) for number in range(cut.blocks)) for cut in cuts)
     result = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the one that is found at once
     is_whole = layout.is_fully_replicated()
     return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, owners, numbers, is_whole, result)

@@ -9,7 +9,7 @@ from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import text_as_scalar
-from meshcomm.blocks.views import outline, viewed
+from meshcomm.blocks.views import abstract_array, viewed
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -43,7 +43,7 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
         for name in names:
             field(base, name)[...] = field(view, name)
 
-    return moved_from(tensor, fetch(tensor), outline(tensor)[list(names)], fetch, send)
+    return moved_from(tensor, fetch(tensor), abstract_array(tensor)[list(names)], fetch, send)
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm._kernels import find_rows
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch, ranks_along
+from meshcomm.blocks.rows import Owned, RowRanks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
@@ -323,7 +323,7 @@ def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
+def _agreed(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -426,8 +426,8 @@ def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, ho
     constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
     plain = not any(isinstance(array, DTensor) for array in asked.indices)
     # Each rank may know all indices and rows: then it writes those that it owns, and nothing travels.
-    everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
-    layout = _flat_layout(base, asked, () if everywhere else names)
+    on_all = not names or (plain and (constant or not isinstance(spread, DTensor)))
+    layout = _flat_layout(base, asked, () if on_all else names)
     index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
     own_rows: Array | None = None
     if spread is not None:
@@ -448,11 +448,11 @@ def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, ho
             write = _writer(block, lines if constant else None, how)
             if constant:
                 lines = None
-            if names and everywhere:
+            if names and on_all:
                 mine = np.flatnonzero(owned.owners == ranks.position)
                 owned = Owned(owned.owners[mine], owned.row_numbers[mine])
                 lines = None if lines is None else lines[mine]
-            deliver(None if everywhere else ranks, block.shape[:count], owned, lines, write, sums=how is not None)
+            deliver(None if on_all else ranks, block.shape[:count], owned, lines, write, sums=how is not None)
 
     on_blocks(delivered, base)
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of
-from meshcomm.blocks.make import changed, cut, mapped, on_blocks
+from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
-from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
+from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._callers import guarded, naming_callers
 from meshcomm.core._types import Array, Shape
@@ -93,7 +93,7 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     """Return the slice that *items* take, or the call that takes it: a view that NumPy lets programs write to."""
     device = tensor.mesh.rank
     part = kept_slice(tensor.layout, tensor.shape, items, device)
-    of = sliced_outline(tensor, items)
+    of = sliced_abstract_array(tensor, items)
     if part is None:
         return moved_from(tensor, _moved(tensor, items), of)
     if of.flags.writeable:
@@ -198,7 +198,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     check_writable(SET, tensor, index=index)
     source = unwrapped(value)
     if isinstance(source, DTensor) and is_moved(source) and not has_arrays(index):
-        of = sliced_outline(tensor, parsed_index(index, tensor.shape))
+        of = sliced_abstract_array(tensor, parsed_index(index, tensor.shape))
         if is_same_view(source, tensor, of):
             return None
     is_record = tensor.dtype.names is not None and isinstance(source, tuple | list)
@@ -305,7 +305,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
         _copy_to(_taken(tensor, region), value, name)
         return None
-    # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
+    # Cyclic blocks, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     stretches = [item for item in region if isinstance(item, AxisSlice)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
     around = _taken(tensor, tuple(outer for outer, _ in both))
@@ -469,6 +469,6 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
     rows, chosen = masks.in_rows(tensor, mask)
     picked = masks.picked(rows, chosen, mask.ndim)
     _assign(picked, parsed_index(Ellipsis, picked.shape), value)
-    changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
+    map_into(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:
         _copy_to(tensor, rows)

@@ -70,7 +70,7 @@ def picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
 def in_rows(tensor: DTensor, mask: Mask) -> tuple[DTensor, Array | None]:
     """Return *tensor*, with blocks in the order of the array, and the block of its mask. Collective over the mesh.
 
-    The axes of the mask are sharded along the first one only, and no axis is dealt round.
+    The axes of the mask are sharded along the first one only, and no axis is cyclic.
     """
     axes = axes_in_order(tensor.layout, mask.ndim)
     rows = relaid(tensor, axes, GET)
@@ -211,7 +211,7 @@ def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPla
         return None
     row, names = spec.shape[ndim:], tuple(layout.axes[0])
     call = f"{GET}: blocks with rows of {row} {spec.dtype} along {names} on {location_text(spec.mesh)}"
-    along = layout.cut(0, spec.shape[0]).undealt
+    along = layout.cut(0, spec.shape[0]).consecutive
     starts = (*(along.start(number) for number in range(along.blocks)), spec.shape[0])
     return _MaskPlan(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
 

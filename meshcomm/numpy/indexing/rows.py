@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshcomm.blocks.small import everywhere, is_short
+from meshcomm.blocks.small import is_short, to_all
 from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING
@@ -50,7 +50,7 @@ def set_kind(kind: type) -> None:
     _kind = kind
 
 
-def note(operands: tuple[Value, ...]) -> None:
+def note_call(operands: tuple[Value, ...]) -> None:
     """Count a call with rows that has sent something, for the array of each. Collective if one comes to all ranks."""
     for x in operands:
         array = x._view.root if isinstance(x, DTensor) and x._view is not None else None
@@ -58,8 +58,14 @@ def note(operands: tuple[Value, ...]) -> None:
             pages_of(array).count_call(array)
 
 
-def written(array: DTensor, index: object, value: Value) -> None:
-    """Note that a call has written a number or a tensor to a slice of *array*, or to *array*, a row, itself."""
+def note_written(target: Value, index: object = None, value: Value = None) -> None:
+    """Note that a call has written to *target*: a row, or a tuple of one, as ``out=`` may be.
+
+    With *index*, it has written *value*, a number or a tensor, to a slice of the tensor *target*.
+    """
+    array = target[0] if isinstance(target, tuple) and len(target) == 1 else target
+    if not isinstance(array, DTensor):
+        return
     root = array if index is not None or array._view is None else array._view.root
     pages = PAGES.get(id(root))
     if pages is None:
@@ -70,14 +76,7 @@ def written(array: DTensor, index: object, value: Value) -> None:
     pages.write_slice(index, value)
 
 
-def wrote(out: Value) -> None:
-    """Note that a call has written to *out*, if that is a row, or a tuple of one."""
-    row = out[0] if isinstance(out, tuple) and len(out) == 1 else out
-    if isinstance(row, DTensor):
-        written(row, None, None)
-
-
-def called(function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+def run_on_copies(function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     """Return what a call makes of rows, of which this rank has a copy; NotImplemented if it is to go its usual way.
 
     The arguments are those of NumPy's protocols.
@@ -113,7 +112,7 @@ def _whole(x: Value, copy: Pages | None) -> Value:
     """Return all elements of an operand, as NumPy's array. Collective for a row of which there is no copy."""
     if copy is not None:
         return _row(x, copy).view(np.ndarray)
-    return everywhere(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
+    return to_all(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
 
 
 def _is_new(function: Value, method: str | None) -> bool:

@@ -63,7 +63,7 @@ def result_shape(items: Items) -> Shape:
 def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
 
-    They must, if a step is negative along a sharded axis; if a stretch of blocks dealt round neither begins with a
+    They must, if a step is negative along a sharded axis; if a stretch of cyclic blocks neither begins with a
     block nor lies within one, or has a step; and if an index drops a sharded axis, and no axis can be cut instead.
 
     Parameters

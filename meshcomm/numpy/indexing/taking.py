@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.small import of_rows, together
 from meshcomm.core._arguments import as_array, counted, integer, quote
@@ -62,7 +62,7 @@ def take(
     ...     print(world.run(program))
     [[12, 12], [10, 11]]
     """
-    return written("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
+    return with_out("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
 
 
 def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
@@ -141,7 +141,7 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, mask) = on_mesh(name, [tensor, mask])
-    return written(name, out, _taken(name, tensor, _chosen(name, tensor, mask), axis))
+    return with_out(name, out, _taken(name, tensor, _chosen(name, tensor, mask), axis))
 
 
 def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
@@ -238,7 +238,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
         cuts = of_rows(name, index, mesh, names)
         spec, length = cuts.layout.axes[0], cuts.shape[0]
     else:
-        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).undealt
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).consecutive
         spec, length = names, ends[-1]
         if cut.blocks > 1:
             spec = Cuts(names, [ends[start] for start in cut.all_starts()])

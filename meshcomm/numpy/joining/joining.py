@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.assemble import assembling_if_thin, joined
+from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import cut, mapping
-from meshcomm.blocks.map import written
+from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
@@ -94,7 +94,7 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
         shape = (*first.shape[:new], len(alike), *first.shape[new:])
 
         def stacked(*blocks: Array) -> Array:
-            return joined([np.expand_dims(block, new) for block in blocks], new, dtype)
+            return join_blocks([np.expand_dims(block, new) for block in blocks], new, dtype)
 
         if dtype == first.dtype:
             return mapping(stacked, *alike, layout=Layout(axes, first.mesh), shape=shape)
@@ -165,7 +165,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
         else distribute(piece.astype(dtype, copy=False), layout)
         for piece in arrays
     ]
-    return mapping(lambda *blocks: joined(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
+    return mapping(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:
@@ -213,7 +213,7 @@ def _like_numpy(name: str, join: Function) -> Function:
         casting: str = "same_kind",
     ) -> object:
         result = join(arrays, axis, dtype=dtype, casting=casting)
-        return result if out is None else written(f"numpy.{name}", out, completed(result))
+        return result if out is None else with_out(f"numpy.{name}", out, completed(result))
 
     return joined
 
@@ -239,7 +239,7 @@ def _as_column(x: Any) -> object:
 @implements(np.array_split)
 def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return slices of the tensor along *axis*: so many, or between these indices. Each one has its elements where
-    they are; a slice of blocks dealt round may have to move.
+    they are; a slice of cyclic blocks may have to move.
     """
     tensor = as_tensor("array_split", ary)
     axis = normalised_axis(axis, tensor.ndim)

@@ -1,7 +1,7 @@
 """Tensors with more elements around them: pad.
 
 The elements of the tensor stay on their devices: the first and the last block along a padded axis grow. These two
-devices get what they need of the others, in one exchange. An axis that is dealt round gets the usual cut first.
+devices get what they need of the others, in one exchange. A cyclic axis gets the usual cut first.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import assembling, joined
+from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
@@ -137,7 +137,7 @@ def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...
     """Return the layout and the shape of a tensor of which the first and the last blocks are larger."""
     layout = tensor.layout
     for axis, (before, after) in enumerate(widths):
-        cut = tensor.layout.cut(axis, tensor.shape[axis]).undealt
+        cut = tensor.layout.cut(axis, tensor.shape[axis]).consecutive
         if cut.blocks > 1 and (before or after):
             inner = [start + before for start in cut.all_starts()[1:-1]]
             boundaries = [0, *inner, cut.length + before + after]
@@ -179,7 +179,7 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     n, (before, after), dtype = tensor.shape[axis], width, tensor.dtype
     ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
     spans = [(int(at.min()), int(at.max()) + 1) if len(at) else (0, 0) for at in ends]
-    cut = tensor.layout.cut(axis, n).undealt
+    cut = tensor.layout.cut(axis, n).consecutive
     layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
 
     def needed(number: int) -> list[Interval]:
@@ -193,8 +193,10 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
             arrays = list[Array]()
             while sum(array.shape[axis] for array in arrays) < stop - start:
                 arrays.append(next(rest))
-            parts += arrays if at is None or not arrays else [taken(joined(arrays, axis, dtype), at - start, axis)]
-        return joined(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
+            parts += (
+                arrays if at is None or not arrays else [taken(join_blocks(arrays, axis, dtype), at - start, axis)]
+            )
+        return join_blocks(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
 
     wanted = tuple(tuple((0, *interval) for interval in needed(number)) for number in range(cut.blocks))
     result: DTensor = assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()

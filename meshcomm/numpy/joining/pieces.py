@@ -3,7 +3,7 @@
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import parsed_index
 from meshcomm.core.memory.copies import opaque
@@ -17,8 +17,8 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
     Only those move that are on other devices. *name* is the operation.
     """
     if kept_slice(result.layout, result.shape, parsed_index(where, result.shape), result.mesh.rank) is None:
-        setitem(result, where, piece)  # from within a block that is dealt round: there is no layout for it
+        setitem(result, where, piece)  # from within a cyclic block: there is no layout for it
         return
     region = getitem(result, where)
     moved = relaid(piece, region.layout.axes, name, result.mesh)
-    changed(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
+    map_into(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)

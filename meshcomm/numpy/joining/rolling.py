@@ -10,8 +10,8 @@ from meshcomm.blocks.assemble import assembling_if_thin
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
-from meshcomm.blocks.small import everywhere, is_passing
-from meshcomm.blocks.views import outline, viewing
+from meshcomm.blocks.small import is_passing, to_all
+from meshcomm.blocks.views import abstract_array, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
@@ -46,11 +46,11 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     if not cut:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
-    of = np.flip(outline(tensor), axes)
+    of = np.flip(abstract_array(tensor), axes)
     if is_passing(tensor):
-        whole = everywhere(tensor, "flip")
+        whole = to_all(tensor, "flip")
         return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
-    # If the last of the blocks dealt round is shorter, it would be the first.
+    # If the last of the cyclic blocks is shorter, it would be the first.
     plain = tensor.layout.usual_cut(a for a in cut if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain.axes, "flip")
     specs = list(source.layout.axes)
@@ -158,7 +158,7 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:
 def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
-    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
+    ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
     assembled = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
     if assembled is not None:
         return assembled

@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembling
 from meshcomm.blocks.moved import refreshed_by
-from meshcomm.blocks.views import outline, sharing
+from meshcomm.blocks.views import abstract_array, sharing
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
@@ -57,7 +57,7 @@ def sliding_window_view(
     beyond = _checked(tensor, axes, lengths, writeable)
     wide, firsts = _widened(tensor, axes, beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
-    of = np.lib.stride_tricks.sliding_window_view(outline(tensor), lengths, axes)
+    of = np.lib.stride_tricks.sliding_window_view(abstract_array(tensor), lengths, axes)
     firsts_of = of.shape[: tensor.ndim]
     if wide is not tensor:
         wide = refreshed_by(lambda base: _widened(base, axes, beyond)[0], tensor, wide)
@@ -96,7 +96,7 @@ def _widened(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tup
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor of longer blocks, which also have so many elements behind them, if there are. Collective."""
     n, layout = tensor.shape[axis], tensor.layout
-    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
+    ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
     longer = [(start, min(stop + more, n) if start < stop else stop) for start, stop in ends]
     sizes = [stop - start for start, stop in longer]
     layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), sizes=sizes))

@@ -76,8 +76,8 @@ def set_growing(functions, by_blocks):
 
 cdef object _number(_Binary numpys_way, object ufunc, object a, object b):
     """Return what an operator makes of two operands, of which one at least is an array of ours."""
-    cdef object made = _larger(ufunc, a, b)
-    return numpys_way(a, b) if made is None else made
+    cdef object result = _larger(ufunc, a, b)
+    return numpys_way(a, b) if result is None else result
 
 
 cdef object _larger(object ufunc, object a, object b):
@@ -122,8 +122,8 @@ cdef double _of_product(tuple one, tuple other):
 
 
 cdef object _compared(object a, object b, int how):
-    cdef object made = _larger(_COMPARISONS[how], a, b)
-    return numpys_compared(a, b, how) if made is None else made
+    cdef object result = _larger(_COMPARISONS[how], a, b)
+    return numpys_compared(a, b, how) if result is None else result
 
 
 cdef object _add(object a, object b): return _number(numpys_numbers.nb_add, np_add, a, b)
@@ -151,8 +151,8 @@ cdef object _getitem(object array, object index):
     if kind is DTensor:
         return _item(array, index)
     if kind is tuple:
-        for each in <tuple>index:
-            if type(each) is DTensor:
+        for item in <tuple>index:
+            if type(item) is DTensor:
                 return _item(array, index)
     return numpys_item(array, index)
 
@@ -206,10 +206,10 @@ def array_function(self, function, types, args, kwargs):
     if kwargs:
         kwargs = _plain(kwargs, views, arrays, 0)
     if function in _growing:
-        made = _by_blocks(function, args, kwargs)
-        if made is not NotImplemented:
-            return made
-    return _given(function(*args, **kwargs), views, arrays)
+        result = _by_blocks(function, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    return _for_script(function(*args, **kwargs), views, arrays)
 
 
 cdef object _plain(object x, dict views, dict arrays, int depth):
@@ -224,38 +224,38 @@ cdef object _plain(object x, dict views, dict arrays, int depth):
     if depth > _DEEPEST:
         return x  # NumPy says so
     if kind is tuple:
-        return tuple([_plain(each, views, arrays, depth + 1) for each in <tuple>x])
+        return tuple([_plain(item, views, arrays, depth + 1) for item in <tuple>x])
     if kind is list:
-        return [_plain(each, views, arrays, depth + 1) for each in <list>x]
+        return [_plain(item, views, arrays, depth + 1) for item in <list>x]
     if kind is dict:
-        return {key: _plain(each, views, arrays, depth + 1) for key, each in (<dict>x).items()}
+        return {key: _plain(item, views, arrays, depth + 1) for key, item in (<dict>x).items()}
     return x
 
 
-cdef bint _is_shared(object made, dict views) except -1:
+cdef bint _is_shared(object result, dict views) except -1:
     """Return whether NumPy has made a view of an argument."""
-    if made.base is not None:
+    if result.base is not None:
         for view in views.values():
-            if _may_share_memory(made, view):
+            if _may_share_memory(result, view):
                 return True
     return False
 
 
-cdef object _given(object made, dict views, dict arrays):
+cdef object _for_script(object result, dict views, dict arrays):
     """Return what a script gets of what NumPy has made."""
-    cdef object kind = type(made), array
+    cdef object kind = type(result), array
     if kind is _ndarray:
-        array = arrays.get(id(made))
+        array = arrays.get(id(result))
         if array is not None:
             return array
-        return _cut(made) if made.nbytes >= _limit and not _is_shared(made, views) else _view(made, _kind)
+        return _cut(result) if result.nbytes >= _limit and not _is_shared(result, views) else _view(result, _kind)
     if kind is tuple:
-        return tuple([_given(each, views, arrays) for each in <tuple>made])
+        return tuple([_for_script(item, views, arrays) for item in <tuple>result])
     if kind is list:
-        return [_given(each, views, arrays) for each in <list>made]
-    if isinstance(made, tuple) and hasattr(made, "_fields"):
-        return kind(*[_given(each, views, arrays) for each in made])
-    return made
+        return [_for_script(item, views, arrays) for item in <list>result]
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return kind(*[_for_script(item, views, arrays) for item in result])
+    return result
 
 
 cdef int _DEEPEST = 70  # lists in lists: NumPy's arrays have 64 axes at most

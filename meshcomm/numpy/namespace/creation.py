@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import changed
+from meshcomm.blocks.make import map_into
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, ShapeLike
@@ -113,7 +113,7 @@ def full(
 def _with_value(target: Value, fill_value: Value) -> Value:
     if isinstance(target, DTensor) and np.ndim(fill_value) == 0:
         number = _number(fill_value)
-        changed(lambda block: setitem(block, ..., number), target)
+        map_into(lambda block: setitem(block, ..., number), target)
     else:
         target[...] = fill_value
     return target

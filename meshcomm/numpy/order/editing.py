@@ -36,7 +36,7 @@ def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int
 def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return the tensor without the elements at *obj* along *axis*, or flattened, as numpy.delete. Collective.
 
-    The others stay where they are, unless they are dealt round: the axis has `Cuts`.
+    The others stay where they are, unless they are cyclic: the axis has `Cuts`.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values
     agree_on_plain(name, [tensor, where, values], mesh)
     shape = tuple(n + len(where) if a == axis else m for a, m in enumerate(tensor.shape))
     rows = np.broadcast_to(values, (*shape[:axis], len(where), *shape[axis + 1 :]))
-    starts = layout.cut(axis, n).undealt.all_starts()
+    starts = layout.cut(axis, n).consecutive.all_starts()
     order = np.argsort(where, kind="stable")
     ends = [*np.searchsorted(where[order], starts[:-1]).tolist(), len(where)]  # what comes before each block
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.map import store
+from meshcomm.blocks.map import copy_into
 from meshcomm.blocks.rules import mesh_of, sample
 from meshcomm.blocks.views import check_writable
 from meshcomm.blocks.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
@@ -110,7 +110,7 @@ def sort_blocks(
     if axis is None:
         raise TypeError("t.sort: axis must be an integer; numpy.sort(t, axis=None) returns all elements in order")
     check_writable("t.sort", as_tensor("t.sort", a))
-    store("sort", [a], [sort(a, axis, kind, order, stable=stable)])
+    copy_into("sort", [a], [sort(a, axis, kind, order, stable=stable)])
 
 
 def _sorted(a: object, axis: object, how: _SortKind, order: object) -> DTensor:

@@ -11,7 +11,7 @@ Before the exchange a rank either sorts its block (`_sorted_first`), and merges 
 stable sort, which knows runs. Or it only brings its block into the order of the splitters (`_split`), which is faster
 where NumPy sorts with vector instructions, but loses the order of equal elements.
 
-The counts depend on the data. Each rank is told how many bytes it gets before it receives them, and allocates them.
+The counts depend on the data. Each rank learns how many bytes it gets before it receives them, and allocates them.
 Blocks come out a few elements longer or shorter than those of the usual cut. So a rank allocates the elements of both,
 and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
 """
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.rows import Ranks, ranks_along
+from meshcomm.blocks.rows import RowRanks, ranks_along
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -113,7 +113,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
             return _Sort(ranks, tensor.size).run(block.reshape(-1), _flat_indices(tensor) if indexed else None, stable)
 
     usual = Layout([names], mesh)
-    even = np.diff(usual.cut(0, tensor.size).undealt.all_starts()).tolist()
+    even = np.diff(usual.cut(0, tensor.size).consecutive.all_starts()).tolist()
     blocks, lengths = on_blocks(ordered, tensor) or ([None, None], even)
     result = usual if lengths == even else Layout([Cuts(names, sizes=lengths)], mesh)
     values = make(blocks[0], result, (tensor.size,), tensor.dtype)
@@ -138,7 +138,7 @@ class _Sort(NamedTuple):
     size: number of elements on all of them
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     size: int
 
     def run(self, block: Array, indices: Indices | None, stable: bool) -> tuple[list[Array], list[int]]:
@@ -219,7 +219,7 @@ class _Sort(NamedTuple):
         counts: number of elements for each rank
         """
         ranks = self.ranks
-        arriving = ranks.told(counts)
+        arriving = ranks.exchanged_counts(counts)
         texts = ranks.communicator.allgather(np.array([arriving.sum()], _COUNT).tobytes())
         uneven = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
         even = np.array(Cut(self.size, ranks.size).all_starts())
@@ -247,7 +247,7 @@ class _ReceivedElements(NamedTuple):
         and in blocks of the usual cut
     """
 
-    ranks: Ranks
+    ranks: RowRanks
     buffers: list[Array]
     received_at: Indices
     even: Indices
@@ -332,10 +332,10 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
     layout = ordered.layout
     call = f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}"
-    starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
+    starts = np.array(layout.cut(0, ordered.size).consecutive.all_starts()[:-1])
     owners = np.searchsorted(starts, indices, side="right") - 1
 
-    def told(block: Array) -> Array:
+    def checked(block: Array) -> Array:
         with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks:
             mine = indices[owners == ranks.position] - starts[ranks.position]
             texts = ranks.everyones(ranks.together(lambda: block[mine].tobytes()))
@@ -344,4 +344,4 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
             elements[owners == number] = np.frombuffer(text, ordered.dtype)
         return elements
 
-    return on_blocks(told, ordered)
+    return on_blocks(checked, ordered)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, refuse_outside
-from meshcomm.blocks.rows import Ranks, deliver, ranks_along
+from meshcomm.blocks.rows import RowRanks, deliver, ranks_along
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
@@ -37,7 +37,7 @@ from meshcomm.numpy.order.samplesort import InOrder, in_order
 from meshcomm.numpy.order.searching import as_replicated, isin
 from meshcomm.numpy.shapes.shaping import regrouped
 
-Operand: TypeAlias = DTensor | ArrayLike
+SetOperand: TypeAlias = DTensor | ArrayLike
 
 _INDEX = np.dtype(np.intp)
 
@@ -45,15 +45,15 @@ _INDEX = np.dtype(np.intp)
 class _UniqueRequest(NamedTuple):
     """What to return besides the distinct elements, and whether NaN is equal to NaN."""
 
-    indices: bool = False
-    inverse: bool = False
-    counts: bool = False
+    return_index: bool = False
+    return_inverse: bool = False
+    return_counts: bool = False
     equal_nan: bool = True
 
     def of(self, array: Array, axis: int | None = None) -> list[Array]:
         """Return what NumPy makes of an array."""
         ask: Function = np.unique  # whose overloads know no options of any value
-        result: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
+        result: Value = ask(array, *self[:3], axis, equal_nan=self.equal_nan)
         return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -108,25 +108,25 @@ def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _names(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
-    indexed = wanted.indices or wanted.inverse
+    indexed = wanted.return_index or wanted.return_inverse
     ordered = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
-    specs = tensor.layout.specs_text
-    text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs}"
+    options = ", ".join(f"{option}={value}" for option, value in wanted._asdict().items())
+    text = f"{name}({options}) of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
-        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
+        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.return_inverse else (0,)
         inverse = ranks.together(lambda: new_block(block_shape, _INDEX))
         runs = _runs(ranks, ordered.values, wanted.equal_nan)
-        if wanted.inverse:
+        if wanted.return_inverse:
             _number(ranks, tensor, ordered, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.counts)], tensor.mesh), (sum(runs.counts),)
     blocks = [ordered.values._block[runs.first]]
-    if wanted.indices and ordered.indices is not None:
+    if wanted.return_index and ordered.indices is not None:
         blocks.append(ordered.indices._block[runs.first])
-    if wanted.counts:
+    if wanted.return_counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [make(block, layout, shape, block.dtype) for block in blocks]
-    if wanted.inverse:
-        results.insert(1 + wanted.indices, make(inverse, tensor.layout, tensor.shape, _INDEX))
+    if wanted.return_inverse:
+        results.insert(1 + wanted.return_index, make(inverse, tensor.layout, tensor.shape, _INDEX))
     return results
 
 
@@ -135,8 +135,8 @@ def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     blocks = wanted.of(tensor._block)
     line = Layout([_names(tensor)], tensor.mesh)
     results = [make(block, line, block.shape, block.dtype) for block in blocks]
-    number = 1 + wanted.indices
-    if wanted.inverse and blocks[number].ndim == tensor.ndim:
+    number = 1 + wanted.return_index
+    if wanted.return_inverse and blocks[number].ndim == tensor.ndim:
         results[number] = make(blocks[number], tensor.layout, tensor.shape, _INDEX)
     return results
 
@@ -158,7 +158,7 @@ class _EqualRuns(NamedTuple):
     counts: list[int]
 
 
-def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
+def _runs(ranks: RowRanks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
@@ -185,7 +185,7 @@ def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
     return differ
 
 
-def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
+def _number(ranks: RowRanks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
@@ -248,7 +248,7 @@ def _line(x: Value) -> Value:
     return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
 
 
-def _operands(name: str, *operands: Operand) -> list[Value]:
+def _operands(name: str, *operands: SetOperand) -> list[Value]:
     """Return the operands, with one axis each. Collective over the mesh."""
     unwrapped_operands = [unwrapped(x) for x in operands]
     return [_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
@@ -257,12 +257,12 @@ def _operands(name: str, *operands: Operand) -> list[Value]:
 def _distinct(x: Value, index: bool = False) -> Value:
     if isinstance(x, DTensor):
         return unique(x, index)
-    results = _UniqueRequest(indices=index).of(x)
+    results = _UniqueRequest(return_index=index).of(x)
     return results if index else results[0]
 
 
 @implements(np.union1d, partly=True)
-def union1d(ar1: Operand, ar2: Operand) -> DTensor:
+def union1d(ar1: SetOperand, ar2: SetOperand) -> DTensor:
     """Return the elements that are in one of two tensors or arrays, as numpy.union1d. Collective over the mesh.
 
     >>> import numpy as np, meshcomm as mc
@@ -279,7 +279,7 @@ def union1d(ar1: Operand, ar2: Operand) -> DTensor:
 
 @implements(np.intersect1d, partly=True)
 def intersect1d(
-    ar1: Operand, ar2: Operand, assume_unique: bool = False, return_indices: bool = False
+    ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False, return_indices: bool = False
 ) -> DTensor | tuple[DTensor, ...]:
     """Return the elements that are in both of two tensors or arrays, as numpy.intersect1d. Collective over the mesh.
 
@@ -320,7 +320,7 @@ def intersect1d(
 
 
 @implements(np.setdiff1d, partly=True)
-def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+def setdiff1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> DTensor:
     """Return the elements of *ar1* that are not in *ar2*, as numpy.setdiff1d. Collective over the mesh.
 
     With *assume_unique* they stay in their order.
@@ -341,7 +341,7 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
 
 
 @implements(np.setxor1d, partly=True)
-def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+def setxor1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> DTensor:
     """Return the elements that are in just one of two, as numpy.setxor1d. Collective over the mesh.
 
     Parameters are those of `intersect1d`.
@@ -368,7 +368,7 @@ def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor
 
 
 @implements(np.ediff1d, partly=True)
-def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | None = None) -> DTensor:
+def ediff1d(ary: SetOperand, to_end: SetOperand | None = None, to_begin: SetOperand | None = None) -> DTensor:
     """Return the differences of neighbours among all elements, as numpy.ediff1d. Collective over the mesh.
 
     Parameters

@@ -51,7 +51,7 @@ def histogram(
     range = ends(range)
     kind = _dtype(tensor, bins, range, factors)
     uniform = np.ndim(bins) == 0
-    given = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
+    options_text = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
     if uniform and range is None:
         range = _limits(tensor)  # of ones on a rank outside of the mesh: it does not know the elements
     edges = np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range)
@@ -61,7 +61,7 @@ def histogram(
             return np.histogram(block, bins, range if uniform else None, weights=loads)[0].astype(kind)
 
     share = on_blocks(counted, tensor, *(() if factors is None else (factors,)))
-    counts = added_up(f"histogram{given}", tensor, share, (len(edges) - 1,), kind)
+    counts = added_up(f"histogram{options_text}", tensor, share, (len(edges) - 1,), kind)
     return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
 
 
@@ -89,11 +89,11 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
     return replicated(np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range), tensor.mesh)
 
 
-def ends(given: Value) -> Value:
+def ends(range: Value) -> Value:
     """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
-    if given is None or any(isinstance(each, DTensor) and not each._has_block for each in given):
+    if range is None or any(isinstance(end, DTensor) and not end._has_block for end in range):
         return None
-    return tuple(map(as_number, given))
+    return tuple(map(as_number, range))
 
 
 def _as_numbers(tensor: DTensor) -> DTensor:
@@ -109,9 +109,9 @@ def _agreed(
     """Return the bins, and the weights in the layout of *tensor*. Collective if they have to move, or are plain."""
     if isinstance(bins, str):
         raise TypeError(f"{name}: bins={bins!r} is not supported for DTensors; pass a number, or edges")
-    given = [unwrapped(bins)] if weights is None else [unwrapped(bins), unwrapped(weights)]
-    mesh = mesh_of([tensor, *given])
-    first, *others = agree_on_plain(name, [np.asarray(given[0]), *given[1:]], mesh)
+    operands = [unwrapped(bins)] if weights is None else [unwrapped(bins), unwrapped(weights)]
+    mesh = mesh_of([tensor, *operands])
+    first, *others = agree_on_plain(name, [np.asarray(operands[0]), *operands[1:]], mesh)
     if not others:
         return first, None
     return first, weights_like(name, tensor, others[0])

@@ -78,7 +78,7 @@ def _located(function: Callable[..., object], operand: object, axis: SupportsInd
         _first_by(function),
         kind,
         _candidate(tensor.dtype),
-        lambda found: np.asarray(found["index"], kind, order="C"),
+        lambda candidates: np.asarray(candidates["index"], kind, order="C"),
     )
     return reduced(how, tensor, keepdims)
 
@@ -104,20 +104,20 @@ def _located_number(
 
     def share(block: Array) -> Array:
         missing = np.isnan(block)
-        found = _candidates(plain, np.where(missing, block.dtype.type(least), block), over, layout, shape)
-        made = np.zeros(found.shape, shares)
-        made["value"], made["index"] = found["value"], found["index"]
-        made["missing"] = np.all(missing, axis=over)
-        return made
+        candidates = _candidates(plain, np.where(missing, block.dtype.type(least), block), over, layout, shape)
+        result = np.zeros(candidates.shape, shares)
+        result["value"], result["index"] = candidates["value"], candidates["index"]
+        result["missing"] = np.all(missing, axis=over)
+        return result
 
     def merge(rows: Array) -> Array:
-        found = first(rows)
-        found["missing"] = np.all(rows["missing"], axis=0)
-        return found
+        result = first(rows)
+        result["missing"] = np.all(rows["missing"], axis=0)
+        return result
 
     # One device also says -1 for an error at first: it may be the only one that finds it.
-    def finish(found: Array) -> Array:
-        return np.where(found["missing"], -1, found["index"]).astype(kind)
+    def finish(candidates: Array) -> Array:
+        return np.where(candidates["missing"], -1, candidates["index"]).astype(kind)
 
     how = Reduction(name, axes, lambda block: finish(share(block)), share, merge, kind, shares, finish)
     result = reduced(how, tensor, keepdims)
@@ -159,18 +159,18 @@ def _candidates(
     """Return the first extreme of a block along *axis*: its value, and its index in a global array of *shape*."""
     box = layout.block_box(shape)
     if axis is None:
-        found = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
+        position = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
         index = np.zeros((), np.int64)
-        for span, n, inside in zip(box, shape, found, strict=True):
+        for span, n, inside in zip(box, shape, position, strict=True):
             index = index * n + global_indices(span, np.asarray(inside, np.intp))
-        value = np.asarray(block[found])
+        value = np.asarray(block[position])
     else:
         inside = np.asarray(function(block, axis=axis), np.intp)
         value = np.take_along_axis(block, np.expand_dims(inside, axis), axis).squeeze(axis)
         index = np.asarray(global_indices(box[axis], inside))
-    made = np.zeros(index.shape, _candidate(block.dtype))
-    made["value"], made["index"] = value, index
-    return made
+    result = np.zeros(index.shape, _candidate(block.dtype))
+    result["value"], result["index"] = value, index
+    return result
 
 
 def _first_by(function: Callable[..., object]) -> Callable[[Array], Array]:
@@ -179,7 +179,7 @@ def _first_by(function: Callable[..., object]) -> Callable[[Array], Array]:
     def first(rows: Array) -> Array:
         ordered = np.take_along_axis(rows, np.argsort(rows["index"], axis=0), axis=0)
         best = np.asarray(function(ordered["value"], axis=0))
-        found: Array = np.take_along_axis(ordered, best[None], axis=0)[0]
-        return found.copy()
+        best_rows: Array = np.take_along_axis(ordered, best[None], axis=0)[0]
+        return best_rows.copy()
 
     return first

@@ -125,8 +125,8 @@ def _norm_of_vectors(
         # That of order 0 counts elements: the counts are added up, not counted.
         return np.asarray(np.sum(rows, axis=0) if ord == 0 else np.linalg.norm(rows, ord, axis=0), wide)
 
-    def finish(found: Array) -> Array:
-        return found.astype(kind, copy=False)
+    def finish(norms: Array) -> Array:
+        return norms.astype(kind, copy=False)
 
     how = Reduction("norm", axes, whole, share, merge, kind, wide, finish, (f"order {ord!r}",))
     return reduced(how, tensor, keepdims)
@@ -148,5 +148,5 @@ def _norm_of_matrices(
 
     order = (f"order {ord!r} over axes {axes}",)
     how = Reduction("norm", (summed,), total, total, "sum", wide, options=order, takes_empty=True)
-    found = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
-    return mapped(lambda block: block.astype(kind, copy=False), found, dtype=kind)
+    norms = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
+    return mapped(lambda block: block.astype(kind, copy=False), norms, dtype=kind)

@@ -12,7 +12,7 @@ from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import (
     Partial,
     Reduction,
-    axis_of,
+    axis_argument,
     reducing,
     run_partial,
     unchanged,
@@ -45,7 +45,7 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
     if is_passing(a) and is_passing(b):
-        both = [each if each.layout.num_shards(0) == 1 else relaid(each, ((),), "inner product") for each in (a, b)]
+        both = [x if x.layout.num_shards(0) == 1 else relaid(x, ((),), "inner product") for x in (a, b)]
         return mapped(np.dot, *both, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
     if a.layout.axes != b.layout.axes:
@@ -100,7 +100,7 @@ def reducing_by(
     if needs_elements and 0 in tensor.shape:
         refuse_empty(function.__name__, tensor, axis)
     kind = result_dtype(function, [tensor.dtype], tensor.ndim, None if dtype is None else np.dtype(dtype))
-    over, options = axis_of(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
+    over, options = axis_argument(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
     ufunc = _UFUNCS.get(function)
     by: Callable[..., object] = function if ufunc is None else ufunc.reduce
 
@@ -166,12 +166,12 @@ def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduct
     kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count, total = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+    over, count, total = axis_argument(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
 
-    def finish(found: Array) -> Array:
+    def finish(sums: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
-        return np.asarray(found[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
+        return np.asarray(sums[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
 
     return Reduction(
         "mean",

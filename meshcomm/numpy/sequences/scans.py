@@ -2,7 +2,7 @@
 
 Each device computes those of its block. Then the totals of the blocks along the axis are scanned: one small exchange,
 in which each device gets the total of all blocks before its own, and adds it. So the order of summation is that within
-a block, and then that of the blocks. An axis that is dealt round (`Cyclic`) is relaid to consecutive blocks over the
+a block, and then that of the blocks. A `Cyclic` axis is relaid to consecutive blocks over the
 same mesh dimensions, and the result back.
 """
 
@@ -77,7 +77,7 @@ def diff(
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
 
     As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
-    the cuts move, or one of each block that is dealt round. With *prepend* or *append*, elements to put before *a* and
+    the cuts move, or one of each cyclic block. With *prepend* or *append*, elements to put before *a* and
     behind it first, others move, too. ``ValueError`` if *n* is negative, ``ShapeError`` if there is no such axis.
 
     >>> import numpy as np, meshcomm as mc

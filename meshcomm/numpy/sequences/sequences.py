@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, tensors_of
-from meshcomm.blocks.assemble import assembling, joined
+from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
@@ -145,7 +145,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
 def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> Call:
     """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
-    cut = layout.cut(axis, n).undealt
+    cut = layout.cut(axis, n).consecutive
     sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), kind)
     with np.errstate(all="ignore"):
         dtype = np.gradient(sample, step, axis=axis, edge_order=edge_order).dtype
@@ -163,7 +163,7 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(layout.block_shape(shape), dtype)
-        block, first = pieces[0] if len(pieces) == 1 else joined(pieces, axis, kind), needed(number)[0]
+        block, first = pieces[0] if len(pieces) == 1 else join_blocks(pieces, axis, kind), needed(number)[0]
         differences = np.gradient(block, step, axis=axis, edge_order=edge_order)
         return contiguous(differences[(*(slice(None),) * axis, slice(start - first, stop - first))])
 
@@ -321,7 +321,7 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(0, dtype)
-        convolved = np.convolve(joined(pieces, 0, kind), kernel)
+        convolved = np.convolve(join_blocks(pieces, 0, kind), kernel)
         first = needed(number)[0]
         return convolved[start + offset - first : stop + offset - first].copy()
 

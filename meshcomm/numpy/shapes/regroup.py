@@ -5,7 +5,7 @@ the other, with equal products: a reshape never mixes two groups. Within a group
 
 Some layouts of the axes of a group are layouts of this flat axis too: the memory of a block is the same in both. An
 axis that is cut into consecutive blocks, with whole axes after it and no elements beside it before it, gives
-consecutive flat blocks. An axis that is cut evenly, or dealt round evenly, gives flat blocks dealt round, whatever
+consecutive flat blocks. An axis that is cut evenly, or cyclic with equal blocks, gives cyclic flat blocks, whatever
 whole axes are before it. For example, 6 x 4 elements, rows cut in two:
 
     [x, unsharded]   flat: Cuts("x", (0, 12, 24))     as 2 x 3 x 4: [x, unsharded, unsharded]
@@ -155,7 +155,7 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
         return _consecutive(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
     if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last):
         return None
-    period, inner = _dealt_evenly(cuts[last]), prod(lengths[last + 1 :])
+    period, inner = _cyclic_evenly(cuts[last]), prod(lengths[last + 1 :])
     if period is None and prod(lengths[:last]) > 1:
         return None
     cut = cuts[last]
@@ -250,7 +250,7 @@ def _is_consecutive(cut: AnyCut) -> bool:
     return cut.is_consecutive or cut.length <= cut.block
 
 
-def _dealt_evenly(cut: AnyCut) -> int | None:
+def _cyclic_evenly(cut: AnyCut) -> int | None:
     """Return after how many elements blocks repeat, if an axis has a whole number of such periods; else None."""
     if cut.is_consecutive:
         return cut.length if cut == Cut(cut.length, cut.blocks) and cut.length % cut.blocks == 0 else None

@@ -13,7 +13,7 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import broadcast_shape, without
-from meshcomm.blocks.views import outline, reshaped_outline, viewed, viewing
+from meshcomm.blocks.views import abstract_array, reshaped_abstract_array, viewed, viewing
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
@@ -124,13 +124,13 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
 
 def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:
     """Return what `regrouped` does, or the call that makes it."""
-    return _regrouped(tensor, shape, _how(tensor, shape, wanted), reshaped_outline(tensor, shape), name)
+    return _regrouped(tensor, shape, _how(tensor, shape, wanted), reshaped_abstract_array(tensor, shape), name)
 
 
 def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> Call | DTensor:
     """Return *tensor* in another *shape*, as *how* says, or the call that makes that.
 
-    *of* is the outline of NumPy's view, None if it copies.
+    *of* is the abstract array of NumPy's view, None if it copies.
     """
     if how.moves(tensor.layout.axes):
         first = relaid(tensor, how.start, name)
@@ -187,7 +187,7 @@ def _is_fortran(name: str, t: DTensor, order: object) -> bool:
     if order in ("K", "k"):
         raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; order 'A' is")
     of = np.ravel(np.empty((1, 1)), order)  # type: ignore[call-overload]  # NumPy's error
-    return of.size == 1 and (str(order) in "Ff" or outline(as_tensor(name, t)).flags.fnc)
+    return of.size == 1 and (str(order) in "Ff" or abstract_array(as_tensor(name, t)).flags.fnc)
 
 
 @operation(np.reshape)
@@ -198,7 +198,7 @@ def _reshape(
     lengths = _new_shape(tensor, shape)
     if _is_fortran("reshape", tensor, order):
         return transpose(_reshape(transpose(tensor), lengths[::-1], copy=copy))
-    of, how = reshaped_outline(tensor, lengths), _how(tensor, lengths)
+    of, how = reshaped_abstract_array(tensor, lengths), _how(tensor, lengths)
     if copy is False and of is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
     if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
@@ -222,7 +222,7 @@ def _ravel(a: DTensor, order: str = "C") -> Call | DTensor:
     if _is_fortran("ravel", a, order):
         return _ravel(transpose(a))
     flat, tensor = _reshaped(a, -1), unwrapped(a)
-    if not isinstance(tensor, DTensor) or outline(tensor).flags.c_contiguous:
+    if not isinstance(tensor, DTensor) or abstract_array(tensor).flags.c_contiguous:
         return flat
     result: DTensor = completed(flat)  # reshape gives a view of elements with gaps of one length, ravel does not
     return result if result._view is None else _own(result)
@@ -244,7 +244,7 @@ def squeeze(a: DTensor, axis: Axis = None) -> Call | DTensor:
             )
     take = methodcaller("squeeze", gone)
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
-        of = take(outline(tensor))
+        of = take(abstract_array(tensor))
         return _regrouped(tensor, of.shape, _how(tensor, of.shape), of, "squeeze")
     return viewing(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
 
@@ -354,7 +354,7 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
     stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
     narrow = relaid(tensor, tensor.layout.replace(stretched, ()).axes, "broadcast_to")
     layout = Layout(((),) * added + narrow.layout.axes, tensor.mesh)
-    of = np.broadcast_to(outline(tensor), lengths)
+    of = np.broadcast_to(abstract_array(tensor), lengths)
     return viewed(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow, layout, of)
 
 

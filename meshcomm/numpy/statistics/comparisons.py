@@ -56,7 +56,7 @@ def allclose(
     ...     print(world.run(program))
     [(True, False), (True, False)]
     """
-    return _everywhere("numpy.allclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
+    return _true_for_all("numpy.allclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
 
 
 @implements(np.array_equal, partly=True)
@@ -68,7 +68,7 @@ def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: boo
     operands = _operands("numpy.array_equal", a1, a2)
     if shape_of(operands[0]) != shape_of(operands[1]):
         return _on_members(False, operands)
-    return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else _equality(operands), operands)
+    return _true_for_all("numpy.array_equal", _equal_or_nan if equal_nan else _equality(operands), operands)
 
 
 @implements(np.array_equiv, partly=True)
@@ -82,7 +82,7 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
         broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
     except ShapeError:
         return _on_members(False, operands)
-    return _everywhere("numpy.array_equiv", _equality(operands), operands)
+    return _true_for_all("numpy.array_equiv", _equality(operands), operands)
 
 
 @implements(np.may_share_memory, partly=True)
@@ -146,7 +146,7 @@ def _on_members(answer: bool, operands: Sequence[Operand]) -> bool | None:
     return None if mesh_of(operands).rank is None else answer
 
 
-def _everywhere(name: str, function: Callable[..., object], operands: Sequence[object]) -> bool | None:
+def _true_for_all(name: str, function: Callable[..., object], operands: Sequence[object]) -> bool | None:
     """Return whether an elementwise function is true everywhere. Collective over the mesh."""
     with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
         result = elementwise(name, function, operands)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
 from meshcomm.blocks.make import make, on_device
-from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.stretches import in_stretches
@@ -93,7 +93,7 @@ def median(
     (3.0, 3.0, [1.0, 9.0])
     """
     result = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
-    return written("numpy.median", out, result)
+    return with_out("numpy.median", out, result)
 
 
 @implements(np.nanmedian)
@@ -103,7 +103,7 @@ def nanmedian(
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
     statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
     result = _computed(statistic, a, axis, bool(keepdims))
-    return written("numpy.nanmedian", out, result)
+    return with_out("numpy.nanmedian", out, result)
 
 
 @implements_each(np.quantile, np.percentile, np.nanquantile, np.nanpercentile)
@@ -130,7 +130,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
         tensor, levels = _operands(f"numpy.{name}", a, q, weights)
         if weights is not None:
             result = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
-            return written(f"numpy.{name}", out, result)
+            return with_out(f"numpy.{name}", out, result)
 
         def of(block: Array, **where: object) -> ArrayLike:
             quantiles: ArrayLike = named(block, levels, method=method, **where)
@@ -139,7 +139,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
         of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
         result = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
-        return written(f"numpy.{name}", out, result)
+        return with_out(f"numpy.{name}", out, result)
 
     return computed
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
+from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import result_dtype
 from meshcomm.core._arguments import as_dtype, quote, reduced_axes
 from meshcomm.core._callers import naming_callers, warn
@@ -103,7 +103,7 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
     tensor = as_tensor("numpy.ptp", a)
     axes = reduced_axes(axis, tensor.ndim)
     refuse_empty("ptp", tensor, axis)
-    over = axis_of(axes, tensor.ndim)
+    over = axis_argument(axes, tensor.ndim)
     native = tensor.dtype.newbyteorder("=")
     how = Reduction(
         "ptp",
@@ -205,7 +205,7 @@ def _deviation(
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
-    over, skips = axis_of(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
+    over, skips = axis_argument(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
     def finish(merged: Array) -> Array:
         if np.any(merged["count"] <= ddof):
@@ -330,7 +330,7 @@ def totals(axes: tuple[int, ...], wide: DType, *, skips: bool) -> tuple[Callable
 
 
 def _totals(block: Array, axes: tuple[int, ...], wide: DType, skips: bool) -> Array:
-    over = axis_of(axes, block.ndim)
+    over = axis_argument(axes, block.ndim)
     if not skips:
         total = np.sum(block, axis=over, dtype=wide)
         return record(count=np.full(np.shape(total), product(block.shape[axis] for axis in axes)), total=total)
@@ -351,7 +351,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
     axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
-    over, (share, shares) = axis_of(axes, tensor.ndim), totals(axes, wide, skips=True)
+    over, (share, shares) = axis_argument(axes, tensor.ndim), totals(axes, wide, skips=True)
 
     def finish(sums: Array) -> Array:
         if np.any(sums["count"] == 0):
@@ -390,7 +390,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
         tensor = as_tensor(f"numpy.{name}", a)
         axes = reduced_axes(axis, tensor.ndim)
         refuse_empty(name, tensor, axis)
-        over = axis_of(axes, tensor.ndim)
+        over = axis_argument(axes, tensor.ndim)
         how = Reduction(
             name,
             axes,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import meshcomm
-from meshcomm.core._files import check_writable, replacing
+from meshcomm.core._files import check_can_create, replacing
 from meshcomm.core.failures import launchers
 from meshcomm.core.layouts.machine import DISK_CONSTANTS, Machine
 from meshcomm.core.ranks import agreement
@@ -58,7 +58,7 @@ class _Output:
     def __init__(self, path: str | None) -> None:
         self.error: MeshError | None = None
         self._path = path and Path(path)
-        self._try(check_writable)  # fail before anything is measured, not after it
+        self._try(check_can_create)  # fail before anything is measured, not after it
 
     def write(self, text: str) -> None:
         """Write *text* to the file, or set `error`."""

@@ -207,7 +207,7 @@ def _threads(ranks: Sequence[Facts]) -> Found:
 
 
 def _threads_of(facts: Facts) -> int:
-    """Return how many threads the libraries of NumPy use: as many as they are told, else one for each core."""
+    """Return how many threads the libraries of NumPy use: as many as the environment says, else one for each core."""
     counts = [
         int(text) for text in (facts["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()
     ]

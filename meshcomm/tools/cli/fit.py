@@ -264,7 +264,7 @@ def fit(counts: Floats, times: Floats, known_times: Floats | float = 0.0) -> Flo
     """Return the cost of each kind of unit.
 
     No cost is negative. Each solution considered predicts as many times exactly as there are costs; the best one
-    has the smallest typical factor between predictions and times. Units that cannot be told apart cost the same.
+    has the smallest typical factor between predictions and times. Units that cannot be distinguished cost the same.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.forks import exit_code
-from meshcomm.core.failures.launchers import are_several, is_told_by_another
+from meshcomm.core.failures.launchers import are_several, is_reported_by_another
 from meshcomm.core.failures.roll_call import leave_all
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import common_world
@@ -63,7 +63,7 @@ def _world() -> MPIWorld:
     try:
         return common_world()
     except MeshError as error:
-        if not is_told_by_another(error):
+        if not is_reported_by_another(error):
             abort.say(str(error))
         sys.exit(1)
 

@@ -143,7 +143,7 @@ def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[
 
 
 def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None = None) -> Iterator[str]:
-    """Yield the text of a trace with these events, what is told *about* it, and what their *totals* are by then."""
+    """Yield the text of a trace with these events, a text *about* it, and what their *totals* are by then."""
     between = '{"traceEvents": [\n'
     for line in lines:
         yield between + line

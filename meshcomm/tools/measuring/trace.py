@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshcomm.core._arguments import as_path
-from meshcomm.core._files import check_writable, replacing
+from meshcomm.core._files import check_can_create, replacing
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.recorder import Arrival
@@ -76,7 +76,7 @@ class Trace:
             try:
                 self._events = Events(self._limit)
                 if team.rank == 0:
-                    check_writable(self.path)
+                    check_can_create(self.path)
             except Exception as problem:
                 error = problem
             agree(team, "the begin of a trace", error)
@@ -99,7 +99,7 @@ class Trace:
         if error is None:
             self._merge()
             return
-        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
+        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it learns why.
         with contextlib.suppress(Exception):
             self._write_alone()
         if not isinstance(error, Exception):

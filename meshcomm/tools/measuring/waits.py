@@ -5,7 +5,7 @@ trace of every rank says when that rank began it. As long as one that this rank 
 remains of the operation moves data. Other tools for traces call this the analysis of late senders, or wait states.
 
 A rank may also wait for one that receives what it sends, until that one is ready. That depends on the library of MPI
-and on the size of the message, so it is not told apart, and shown as moving.
+and on the size of the message, so it is not distinguished, and shown as moving.
 """
 
 import re

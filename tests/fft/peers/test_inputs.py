@@ -17,7 +17,7 @@ SPECS = ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("
 
 @pytest.mark.parametrize(("spec", "n"), sampled(product(SPECS, [16, 15, 13, 8, 32])), ids=str)
 def test_an_axis_that_stays_sharded_is_not_overwritten(spec, n):
-    """Its blocks, dealt round, are those of a matrix without any copy."""
+    """Its cyclic blocks are those of a matrix without any copy."""
 
     def program():
         t = mc.distribute(array_of((16,), "c16"), mc.Layout([spec], mc.create_mesh([("x", 2)])))

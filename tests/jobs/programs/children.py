@@ -1,4 +1,4 @@
-"""Ranks that start programs of Python: each child is a world of its own, whatever the launcher told its parent."""
+"""Ranks that start programs of Python: each child is a world of its own, whatever its parent has from the launcher."""
 
 import multiprocessing
 import os

@@ -67,7 +67,7 @@ def run(number, case, comm, steps, note):
     settle(make, first, second, mode)
     assert not wrong, wrong
     team = location_in(calls.mesh).team
-    note(number, told="ready")
+    note(number, outcome="ready")
     assert steps.reach(2 * number + 1, READY_WITHIN), "other ranks are not ready"
     error = None
     try:
@@ -75,8 +75,8 @@ def run(number, case, comm, steps, note):
         calls.mesh.close()
     except Exception as raised:
         error = raised
-    told = "returned" if error is None else f"{type(error).__name__}: {error}"
-    note(number, told=told, over=team.turn.over is not None or bool(lasting_failures))
+    outcome = "returned" if error is None else f"{type(error).__name__}: {error}"
+    note(number, outcome=outcome, over=team.turn.over is not None or bool(lasting_failures))
     if not steps.reach(2 * number + 2, DONE_WITHIN if error is not None else READY_WITHIN):
         raise error or AssertionError("other ranks are not done")
 

@@ -69,7 +69,7 @@ class Calls:
         """Return the array that *rank* brings to collectives on plain arrays."""
         return np.arange(4.0 * self.size**2).reshape(2 * self.size, 2 * self.size) + 1000 * rank
 
-    def everywhere(self):
+    def of_all_ranks(self):
         return [self.of_rank(rank) for rank in range(self.size)]
 
     def is_right(self, name):
@@ -176,30 +176,30 @@ CALLS = {
     "to_numpy": lambda its: np.array_equal(its.in_columns["a"].to_numpy(), its.a),
     "all_to_all": lambda its: np.array_equal(
         mc.all_to_all(its.block, its.everyone, 1, 0, its.size, comm=its.comm),
-        np.concatenate([np.split(array, its.size, 0)[its.me] for array in its.everywhere()], axis=1),
+        np.concatenate([np.split(array, its.size, 0)[its.me] for array in its.of_all_ranks()], axis=1),
     ),
     "all_to_all_of_other_axes": lambda its: np.array_equal(
         mc.all_to_all(its.block, its.everyone, 0, 1, its.size, comm=its.comm),
-        np.concatenate([np.split(array, its.size, 1)[its.me] for array in its.everywhere()], axis=0),
+        np.concatenate([np.split(array, its.size, 1)[its.me] for array in its.of_all_ranks()], axis=0),
     ),
     "all_gather": lambda its: np.array_equal(
-        mc.all_gather(its.block, None, 0, comm=its.comm), np.concatenate(its.everywhere(), axis=0)
+        mc.all_gather(its.block, None, 0, comm=its.comm), np.concatenate(its.of_all_ranks(), axis=0)
     ),
     "all_gather_of_columns": lambda its: np.array_equal(
-        mc.all_gather(its.block, None, 1, comm=its.comm), np.concatenate(its.everywhere(), axis=1)
+        mc.all_gather(its.block, None, 1, comm=its.comm), np.concatenate(its.of_all_ranks(), axis=1)
     ),
     "all_reduce": lambda its: np.array_equal(
-        mc.all_reduce(its.block, None, comm=its.comm), np.sum(its.everywhere(), axis=0)
+        mc.all_reduce(its.block, None, comm=its.comm), np.sum(its.of_all_ranks(), axis=0)
     ),
     "all_reduce_to_maximum": lambda its: np.array_equal(
-        mc.all_reduce(its.block, None, "max", comm=its.comm), np.max(its.everywhere(), axis=0)
+        mc.all_reduce(its.block, None, "max", comm=its.comm), np.max(its.of_all_ranks(), axis=0)
     ),
     "all_reduce_of_integers": lambda its: np.array_equal(
-        mc.all_reduce(its.block.astype(np.int64), None, comm=its.comm), np.sum(its.everywhere(), axis=0)
+        mc.all_reduce(its.block.astype(np.int64), None, comm=its.comm), np.sum(its.of_all_ranks(), axis=0)
     ),
     "reduce_scatter": lambda its: np.array_equal(
         mc.reduce_scatter(its.block, None, 0, comm=its.comm),
-        np.split(np.sum(its.everywhere(), axis=0), its.size, 0)[its.me],
+        np.split(np.sum(its.of_all_ranks(), axis=0), its.size, 0)[its.me],
     ),
     "broadcast": lambda its: np.array_equal(mc.broadcast(its.block, None, 0, comm=its.comm), its.of_rank(0)),
     "broadcast_of_another": lambda its: np.array_equal(
@@ -269,7 +269,7 @@ CALLS = {
     "from_local": lambda its: mc.from_local(its.block, its.rows).shape == (2 * its.size**2, 2 * its.size),
 }
 """Calls that are one expression: what each gives is right. Others are methods of `Calls`."""
-HELPERS = ("of_rank", "everywhere", "is_block_of", "is_right")
+HELPERS = ("of_rank", "of_all_ranks", "is_block_of", "is_right")
 NAMES = [*CALLS, *(name for name in vars(Calls) if not name.startswith("_") and name not in HELPERS)]
 LOCAL_ALONE = ("sum_along_y",)  # Local where each rank is alone along y; ranks compare the other calls all the same
 
