@@ -1,4 +1,4 @@
-"""Fused functions of tensors under mpiexec; tests/fuse has the same on simulated ranks, with more cases."""
+"""Fused functions of tensors under mpiexec; tests/fusing has the same on simulated ranks, with more cases."""
 
 import numpy as np
 import pytest

@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshcomm as mc
+from logical_devices import test_assignment as assignments
+from logical_devices import test_strategy as strategies
+from logical_devices import test_topology as topology_tests
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.tensorflow.assignment import DeviceAssignment
 from meshcomm.tensorflow.strategy import check_partition
@@ -20,9 +23,6 @@ from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, ro
 from support.paths import DATA, DOCS
 from support.reference import on_ranks
 from support.tensors import on
-from training import test_assignment as assignments
-from training import test_strategy as strategies
-from training import test_topology as topology_tests
 
 GOLDEN = json.loads((DATA / "logical_devices.json").read_text())
 
