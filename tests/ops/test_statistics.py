@@ -38,15 +38,15 @@ def test_variance_where_the_mean_is_large():
 
 
 @on_ranks(3)
-def test_variance_of_blocks_in_stretches():
-    """Blocks beyond the cache are read once, in stretches."""
+def test_variance_of_blocks_by_intervals():
+    """Blocks beyond the cache are read once, in intervals."""
     for dtype in ("f4", "f8", "c16", "i4"):
         whole = (np.random.default_rng(0).normal(size=(3, 200_001)) * 100 + 50).astype(dtype)
         tensor = in_rows(whole)
         check(tensor.var(ddof=1), whole.var(ddof=1))
         check(tensor.std(keepdims=True), whole.std(keepdims=True))
         if dtype != "i4":
-            whole[1, 1000:190_000] = np.nan  # several stretches have nothing else
+            whole[1, 1000:190_000] = np.nan  # several intervals have nothing else
             tensor = in_rows(whole)
             check(np.nanvar(tensor), np.nanvar(whole))
             check(np.nanmean(tensor), np.nanmean(whole))

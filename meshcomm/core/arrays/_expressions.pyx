@@ -132,7 +132,7 @@ cdef bint _is_ours(dict names):
 
 
 cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
-    """Return a stretch along an axis of an expression, which waits; and of an array, `Pieces` or a number."""
+    """Return an interval along an axis of an expression, which waits, of an array, `Pieces` or a number."""
     cdef Expression expression, part
     cdef Pieces pieces
     if type(x) is Expression:
