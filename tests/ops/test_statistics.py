@@ -167,9 +167,9 @@ def test_memory_of_blocks_that_overlap():
         assert function(t, t + 1) is function(np.arange(3), t) is False
         assert function(t, t.local) is True
     assert not np.shares_memory(t[:, 0], t[:, 1])
-    lent = np.asarray(t)  # a read-only copy: libraries ask whether to copy it before they write
-    assert np.may_share_memory(lent, t) is np.may_share_memory(t, lent) is True
-    assert np.shares_memory(lent, t) is np.may_share_memory(np.array(t), t) is False
+    copy = np.asarray(t)  # a read-only copy: libraries ask whether to copy it before they write
+    assert np.may_share_memory(copy, t) is np.may_share_memory(t, copy) is True
+    assert np.shares_memory(copy, t) is np.may_share_memory(np.array(t), t) is False
 
 
 @on_ranks(3)
