@@ -1,4 +1,4 @@
-"""The waist: what features use of the core. About ten verbs on blocks, of which each is a module or two.
+"""Primitives: what features use of the core. About ten verbs on blocks, in a module or two each.
 
 | verb | what it does | where |
 |---|---|---|
