@@ -1,4 +1,4 @@
-"""Blocks that are put together from stretches of tensors: what other devices have comes in one exchange.
+"""Blocks that are put together from intervals of tensors: what other devices have comes in one exchange.
 
                 block 0      block 1
 a               0 1 2 3      4 5 6 7
@@ -35,7 +35,7 @@ def assembling(
     compute: Compute | None = None,
     dtype: DType | None = None,
 ) -> Call:
-    """Return the call that makes a tensor whose blocks are put together from stretches of *tensors*, or made of these.
+    """Return the call that makes a tensor whose blocks are put together from intervals of *tensors*, or made of these.
 
     To run it is Collective over the mesh.
 
@@ -44,7 +44,7 @@ def assembling(
     name: of the operation
     tensors: as `Edges` takes them, on the mesh of *layout*
     axis: along which
-    wanted: the stretches that each block needs
+    wanted: the intervals that each block needs
     layout, shape: of the result
     compute: makes a block of the pieces that it needs; by default these, joined
     dtype: of the result, if it is another one

@@ -1,11 +1,11 @@
-"""Edges: blocks that want stretches of an axis, of which only what other blocks have moves.
+"""Edges: blocks that want intervals of an axis, of which only what other blocks have moves.
 
             block 0      block 1
     has     0 1 2 3 4    5 6 7 8 9
     wants   0 1 2 3 4 5  6 7 8 9        5 moves; 0 to 4, and 6 to 9, stay where they are
 
-A block in its new form is in *pieces* along the axis: its own stretches, as views, and what came. All that moves goes
-in one exchange, whatever the number of tensors and stretches: each rank sends one message to each other one that
+A block in its new form is in *pieces* along the axis: its own intervals, as views, and what came. All that moves goes
+in one exchange, whatever the number of tensors and intervals: each rank sends one message to each other one that
 wants something of it.
 """
 
@@ -48,11 +48,11 @@ BlockPiece: TypeAlias = tuple[int, int, Array]
 
 Slices: TypeAlias = tuple[slice, ...]
 
-Stretch: TypeAlias = tuple[int, int, int]
-"""A stretch of an axis: of which tensor, from and to."""
+TensorInterval: TypeAlias = tuple[int, int, int]
+"""An interval of an axis: of which tensor, from and to."""
 
-WantedIntervals: TypeAlias = tuple[tuple[Stretch, ...], ...]
-"""The stretches that each block wants, in their order, by the number of the block along the axis."""
+WantedIntervals: TypeAlias = tuple[tuple[TensorInterval, ...], ...]
+"""The intervals that each block wants, in their order, by the number of the block along the axis."""
 
 
 class _EdgePlan(NamedTuple):
@@ -71,7 +71,7 @@ class _EdgePlan(NamedTuple):
 
 
 class Edges:
-    """What moves of tensors of some specs, so that each block has the stretches along an axis that it wants.
+    """What moves of tensors of some specs, so that each block has the intervals along an axis that it wants.
 
     Two of them are equal if all ranks can take one for the other.
 
@@ -171,7 +171,7 @@ class Edges:
         return np.concatenate([as_bytes(contiguous(part)) for part in parts])  # of elements it would give native ones
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
-        """Return the stretches that a block wants, cut where other blocks begin, and the numbers of their owners."""
+        """Return the intervals that a block wants, cut where other blocks begin, and the numbers of their owners."""
         for which, start, stop in self.wanted[number]:
             starts = self._starts[which]
             while start < stop:
@@ -250,7 +250,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
 
 @lru_cache(maxsize=1024)
 def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> Edges | None:
-    """Return what moves if blocks of *layout* want stretches of tensors; None if these are not as `Edges` says."""
+    """Return what moves if blocks of *layout* want intervals of tensors; None if these are not as `Edges` says."""
     return Edges(specs, layout, axis, wanted) if _come_together(specs, layout, axis) else None
 
 
@@ -334,8 +334,8 @@ def _text(name: str, edges: Edges) -> str:
     where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
     several = len(edges.specs) > 1
     taken = "; ".join(
-        ", ".join(f"{f'of {number} ' if several else ''}{start}:{stop}" for number, start, stop in stretches)
-        for stretches in edges.wanted
+        ", ".join(f"{f'of {number} ' if several else ''}{start}:{stop}" for number, start, stop in intervals)
+        for intervals in edges.wanted
     )
     return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
 
@@ -400,23 +400,23 @@ def in_pieces(
     *ends* are where the pieces begin and end.
     """
     before = (slice(None),) * axis
-    for stretch in pairwise(ends):
-        at = (*before, slice(*stretch))
-        function(*[_within(block, stretch, axis, into.ndim) for block in blocks], out=into[at])
+    for interval in pairwise(ends):
+        at = (*before, slice(*interval))
+        function(*[_within(block, interval, axis, into.ndim) for block in blocks], out=into[at])
 
 
-def _within(block: object, stretch: Interval, axis: int, ndim: int) -> object:
-    """Return what a *stretch* of the result needs of an operand; the result has *ndim* axes."""
+def _within(block: object, interval: Interval, axis: int, ndim: int) -> object:
+    """Return what an *interval* of the result needs of an operand; the result has *ndim* axes."""
     if isinstance(block, list):
         for start, stop, piece in block:
-            if start <= stretch[0] and stretch[1] <= stop:
-                return piece[(slice(None),) * axis + (slice(stretch[0] - start, stretch[1] - start),)]
+            if start <= interval[0] and interval[1] <= stop:
+                return piece[(slice(None),) * axis + (slice(interval[0] - start, interval[1] - start),)]
     if not isinstance(block, np.ndarray):
         return block
     along = axis - (ndim - block.ndim)
     if along < 0 or block.shape[along] == 1:
         return block
-    return block[(slice(None),) * along + (slice(*stretch),)]
+    return block[(slice(None),) * along + (slice(*interval),)]
 
 
 def apart(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:

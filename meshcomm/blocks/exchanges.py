@@ -1,4 +1,4 @@
-"""Exchanges that a feature describes itself, prepared once for calls that are alike: of ghosts, panels, lent blocks.
+"""Exchanges that a feature describes itself, prepared once for calls that are alike: of ghosts, panels, shared blocks.
 
 A feature says what its ranks compare, and how a rank builds what runs a call. `Prepared` lets all ranks build it,
 agree, and remember it. It is built of the exchanges below.
@@ -131,7 +131,7 @@ def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box
     return prepare(plan, call_session.location, order, held_box)
 
 
-class Lending:
+class SharedBlocks:
     """Lets ranks on one node read blocks of each other, where these are, without a copy.
 
     Parameters
@@ -139,31 +139,31 @@ class Lending:
     call_session: the session of these ranks
     mesh: theirs
     call: what tells it from others, the same on all ranks
-    count: how many blocks each rank lends
+    count: the number of blocks that each rank shares
     """
 
     def __init__(self, call_session: Session, mesh: Mesh, call: str, count: int) -> None:
-        self._group = call_session.location.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
+        self._group = call_session.location.team.group((mesh, mesh.dim_names, "shared"), 0, tuple(mesh.ranks))
         self._call, self._count = call, count
-        self._loan: SharedRead | None = None
-        self._made_for: Rendezvous | None = None
+        self._read: SharedRead | None = None
+        self._rendezvous: Rendezvous | None = None
 
     def is_possible(self) -> bool:
         """Return whether all ranks share the memory of one node. Collective when they first communicate."""
         self._group.communicator()
         return self._group.nodes is not None and len(set(self._group.nodes)) == 1
 
-    def lend(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
+    def begin(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
         """Return the blocks of each device, a list for each; None if some are not in shared memory. Collective.
 
         *sizes* has the bytes of the blocks of each device.
         """
-        if self._loan is None or self._made_for is not self._group.rendezvous:  # a new group, or opened again
-            self._loan = SharedRead(self._group, fingerprint(self._call), self._count)
-            self._made_for = self._group.rendezvous
-        return self._loan.begin(blocks, sizes)
+        if self._read is None or self._rendezvous is not self._group.rendezvous:  # a new group, or opened again
+            self._read = SharedRead(self._group, fingerprint(self._call), self._count)
+            self._rendezvous = self._group.rendezvous
+        return self._read.begin(blocks, sizes)
 
-    def take_back(self) -> None:
+    def end(self) -> None:
         """Wait until no rank reads the blocks of this one any more. Collective."""
-        assert self._loan is not None
-        self._loan.end()
+        assert self._read is not None
+        self._read.end()

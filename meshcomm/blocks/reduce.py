@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.intervals import by_intervals
 from meshcomm.blocks.rules import sharding, without
-from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays._evaluation import reduce_pieces
@@ -159,7 +159,7 @@ class Reduction(NamedTuple):
     """A reduction of NumPy over some axes: how one device makes it, and how several do together.
 
     It is kept for later calls with the same name, options, axes and dtype of tensors of one spec. So its functions may
-    depend on these and on this rank only. *share* also gets stretches of a block along other axes, and one element.
+    depend on these and on this rank only. *share* also gets intervals of a block along other axes, and one element.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     def compute(block: Array) -> Array:
         if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
             return np.zeros(without(block.shape, axes), dtype)
-        return np.asarray(in_stretches(share, block, axes), dtype, order="C")
+        return np.asarray(by_intervals(share, block, axes), dtype, order="C")
 
     key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
@@ -245,7 +245,7 @@ def _all_filled(cut: AnyCut) -> bool:
 
 def _whole(how: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
-        return np.asarray(in_stretches(how.whole, block, how.axes), how.dtype, order="C")
+        return np.asarray(by_intervals(how.whole, block, how.axes), how.dtype, order="C")
 
     return compute
 

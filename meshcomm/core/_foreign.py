@@ -29,7 +29,9 @@ def is_foreign(x: object) -> bool:
     (False, False)
     """
     kind = type(x)
-    if isinstance(x, np.ndarray | np.generic) or kind.__module__ == "meshcomm":  # a tensor refuses to lend its memory
+    if (
+        isinstance(x, np.ndarray | np.generic) or kind.__module__ == "meshcomm"
+    ):  # a tensor refuses to export its memory
         return False
     return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
 

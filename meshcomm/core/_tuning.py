@@ -203,7 +203,7 @@ what never comes tests more often; 10,000 tests take about 0.1 s."""
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
-STRETCH_BYTES = 2**22
+INTERVAL_BYTES = 2**22
 """Bytes of a block, counted as if all its elements had memory of their own, that a reduction of other axes takes at
 once. What it needs besides the block and the result stays within a few times that. Measured with deviations along rows
 of 64 MiB: half the time of all at once; 1 and 16 MiB were no faster."""
@@ -238,7 +238,7 @@ PASSING = 2**14
 """
 
 PACKED_AT_ONCE = 2**17
-"""Bytes that a rank sends or receives. If stretches of several tensors have no more, all of them go packed in one
+"""Bytes that a rank sends or receives. If intervals of several tensors have no more, all of them go packed in one
 exchange, also where most of the elements move; else each of them moves by a relayout, which packs nothing."""
 
 RECIPES = 1024

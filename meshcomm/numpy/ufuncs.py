@@ -37,7 +37,7 @@ ASSOCIATIVE = {
     *(*_MERGED_BY, np.fmax, np.fmin, np.logical_xor, np.bitwise_and, np.bitwise_or, np.bitwise_xor),
     *(np.gcd, np.lcm, np.hypot, np.logaddexp, np.logaddexp2),
 }
-"""Functions of two elements that may reduce stretches of elements first, and then what they made of these."""
+"""Functions of two elements that may reduce intervals of elements first, and then what they made of these."""
 
 
 def reduce(

@@ -1,10 +1,10 @@
-"""Windows as views, and reductions of long blocks stretch by stretch."""
+"""Windows as views, and reductions of long blocks interval by interval."""
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.blocks import stretches
+from meshcomm.blocks import intervals
 
 windows_of = np.lib.stride_tricks.sliding_window_view
 U = mc.UNSHARDED
@@ -72,8 +72,8 @@ def test_windows_of_axes_that_are_both_cut():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_stretches_give_what_all_at_once_gives(name, ranks, monkeypatch):
-    monkeypatch.setattr(stretches, "STRETCH_BYTES", 200)
+def test_intervals_give_what_all_at_once_gives(name, ranks, monkeypatch):
+    monkeypatch.setattr(intervals, "INTERVAL_BYTES", 200)
     array = np.random.default_rng(1).integers(0, 100, (13, 9, 5)).astype(float)
     array[2, 3] = array[5, :, 1] = np.nan
     function = REDUCTIONS[name]

@@ -38,15 +38,15 @@ def test_variance_where_the_mean_is_large():
 
 
 @on_ranks(3)
-def test_variance_of_blocks_in_stretches():
-    """Blocks beyond the cache are read once, in stretches."""
+def test_variance_of_blocks_by_intervals():
+    """Blocks beyond the cache are read once, in intervals."""
     for dtype in ("f4", "f8", "c16", "i4"):
         whole = (np.random.default_rng(0).normal(size=(3, 200_001)) * 100 + 50).astype(dtype)
         tensor = in_rows(whole)
         check(tensor.var(ddof=1), whole.var(ddof=1))
         check(tensor.std(keepdims=True), whole.std(keepdims=True))
         if dtype != "i4":
-            whole[1, 1000:190_000] = np.nan  # several stretches have nothing else
+            whole[1, 1000:190_000] = np.nan  # several intervals have nothing else
             tensor = in_rows(whole)
             check(np.nanvar(tensor), np.nanvar(whole))
             check(np.nanmean(tensor), np.nanmean(whole))
@@ -167,9 +167,9 @@ def test_memory_of_blocks_that_overlap():
         assert function(t, t + 1) is function(np.arange(3), t) is False
         assert function(t, t.local) is True
     assert not np.shares_memory(t[:, 0], t[:, 1])
-    lent = np.asarray(t)  # a read-only copy: libraries ask whether to copy it before they write
-    assert np.may_share_memory(lent, t) is np.may_share_memory(t, lent) is True
-    assert np.shares_memory(lent, t) is np.may_share_memory(np.array(t), t) is False
+    copy = np.asarray(t)  # a read-only copy: libraries ask whether to copy it before they write
+    assert np.may_share_memory(copy, t) is np.may_share_memory(t, copy) is True
+    assert np.shares_memory(copy, t) is np.may_share_memory(np.array(t), t) is False
 
 
 @on_ranks(3)

@@ -44,7 +44,7 @@ def holders_by_layout(layout, shape):
     return {index: listed(np.array(devices)) for index, devices in found.items()}
 
 
-def stretches(view, axis):
+def intervals(view, axis):
     return [None] if axis is None else [view.rulers[axis].interval(at) for at in range(view.rulers[axis].count)]
 
 
@@ -52,11 +52,11 @@ def holders_by_view(view):
     """Return for each element the devices in its box; what is in no slab is in every picture."""
     found = {}
     for panel in panels(view, MANY):
-        for row, column in itertools.product(stretches(view, view.rows), stretches(view, view.columns)):
+        for row, column in itertools.product(intervals(view, view.rows), intervals(view, view.columns)):
             ranges = [range(length) for length in view.shape]
-            for axis, stretch in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
+            for axis, interval in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
                 if axis is not None:
-                    ranges[axis] = range(stretch.start, stretch.stop)
+                    ranges[axis] = range(interval.start, interval.stop)
             text = view.devices(blocks_of(view, panel, row, column))
             for index in itertools.product(*ranges):
                 assert index not in found, "an element is in two boxes"
@@ -79,7 +79,7 @@ def test_random_layouts_are_of_all_kinds():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_stretches_are_found_by_their_indices(seed):
+def test_intervals_are_found_by_their_indices(seed):
     layout, shape = random_layout(seed)
     for ruler, length in zip(LayoutView(layout, shape).rulers, shape, strict=True):
         for start, stop in itertools.combinations(range(length + 1), 2):

@@ -25,7 +25,7 @@ def plain(stripe, magic=V1, count=4):
 
 
 def composite(*components):
-    """What Lustre tells of a file with several layouts, one for each stretch of it."""
+    """What Lustre tells of a file with several layouts, one for each interval of it."""
     entries, at = b"", 32 + 48 * len(components)
     for number, each in enumerate(components):
         entries += struct.pack("=IIQQIIIQI", number + 1, 0, number << 30, number + 1 << 30, at, len(each), 0, 0, 0)

@@ -38,10 +38,10 @@ def drawn(random):
     while True:
         letters = random.sample(LETTERS, random.randint(1, 5))
         sizes = {letter: random.choice(LENGTHS) for letter in letters}
-        stretch = [random.choice(LENGTHS) for _ in range(random.choice([0, 0, 0, 1, 2]))]
+        extra = [random.choice(LENGTHS) for _ in range(random.choice([0, 0, 0, 1, 2]))]
         if random.random() < 0.06:
             sizes[letters[0]] = 0
-        if prod(sizes.values()) * prod(stretch) > MOST:
+        if prod(sizes.values()) * prod(extra) > MOST:
             continue
         terms, shapes = [], []
         for _ in range(random.choice([1, 2, 2, 2, 2, 3, 3, 4])):
@@ -49,9 +49,9 @@ def drawn(random):
             if term and random.random() < 0.15:
                 term.insert(random.randint(0, len(term)), random.choice(term))
             shape = [1 if random.random() < 0.06 else sizes[letter] for letter in term]
-            if stretch and random.random() < 0.8:
+            if extra and random.random() < 0.8:
                 at = random.randint(0, len(term))
-                own = stretch[random.randint(0, len(stretch)) :]
+                own = extra[random.randint(0, len(extra)) :]
                 shape[at:at] = [1 if random.random() < 0.15 else n for n in own]
                 term.insert(at, ...)
             terms.append(term)

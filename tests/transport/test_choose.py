@@ -43,9 +43,9 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
         source[:] = case.source(rank.position)
     wanted = [case.target(rank.position) for case in cases]
     offsets = block_offsets([len(its) for its in wanted])
-    stretch = rank.block(offsets[-1], target_shared)
-    targets = [stretch[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
-    operation.run(sources, targets, stretch if len(cases) > 1 else None)
+    memory = rank.block(offsets[-1], target_shared)
+    targets = [memory[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
+    operation.run(sources, targets, memory if len(cases) > 1 else None)
     for target, its in zip(targets, wanted, strict=True):
         assert np.array_equal(target, its)
 

@@ -95,10 +95,10 @@ def test_other_ranks_of_the_group_are_passed_over(ranks):
 # -- several tensors --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stretch_shared", [True, False])
+@pytest.mark.parametrize("memory_shared", [True, False])
 @pytest.mark.parametrize("sources_shared", [True, False])
 @pytest.mark.parametrize("size", [2, 3])
-def test_several_tensors(ranks, size, sources_shared, stretch_shared):
+def test_several_tensors(ranks, size, sources_shared, memory_shared):
     cases = [rows_to_columns(size, (7, 5), dtype="V3"), anything(size, 4, dtype="V8"), Case((4,), *same(size), seed=3)]
 
     def program(rank):
@@ -109,17 +109,17 @@ def test_several_tensors(ranks, size, sources_shared, stretch_shared):
             sources = [rank.block(len(case.source(rank.position)), sources_shared) for case in cases]
             for source, case in zip(sources, cases, strict=True):
                 source[:] = case.source(rank.position)
-            stretch = rank.block(offsets[-1], stretch_shared)
-            stretch[:] = MARK
-            targets = [stretch[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
-            exchange.run(sources, targets, stretch)
+            memory = rank.block(offsets[-1], memory_shared)
+            memory[:] = MARK
+            targets = [memory[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
+            exchange.run(sources, targets, memory)
             for target, its in zip(targets, wanted, strict=True):
                 assert np.array_equal(target, its)
         return len(rank.communicator.received) > 0
 
     results = ranks([0] * size).results(program)
-    if stretch_shared:
-        assert results == [False] * size, "who writes to a shared stretch sends no messages"
+    if memory_shared:
+        assert results == [False] * size, "who writes to shared memory sends no messages"
     else:
         assert any(results)
 
@@ -300,12 +300,12 @@ def test_the_rank_with_the_shorter_runs_copies():
 
 
 def test_several_tensors_are_always_written():
-    """Their new blocks lie in one stretch, which can be found; their blocks lie anywhere."""
+    """Their new blocks lie in one array, which can be found; their blocks lie anywhere."""
     cases = [rows_to_columns(2, (6, 6)), rows_to_columns(2, (4, 4))]
     copies = LocalCopies([case.tensor(0) for case in cases], (0, 1))
     assert copies.pairs(True) == copies.pairs(False) == [(1, True)]
 
 
-def test_blocks_in_a_stretch_begin_on_lines_of_their_own():
+def test_blocks_in_one_array_begin_on_lines_of_their_own():
     offsets = block_offsets([1, 0, 64, 65, 7])
     assert offsets == [0, 64, 64, 128, 256, 320]

@@ -16,16 +16,16 @@ cdef extern from *:
     void set_get_buffer(object, void *)
     void have_none(Py_buffer *)
 
-cdef object _lent = None
+cdef object _array_of = None
 
 
 cdef int _get_buffer(object x, Py_buffer *view, int flags) except -1:
     have_none(view)  # if there is an error
-    return PyObject_GetBuffer(_lent(x), view, flags)
+    return PyObject_GetBuffer(_array_of(x), view, flags)
 
 
-def lend(type kind, lent):
-    """Let objects of a class of Python have buffers: of the array that *lent* returns; none if it is None."""
-    global _lent
-    _lent = lent
-    set_get_buffer(kind, NULL if lent is None else <void *>_get_buffer)
+def set_buffers(type kind, array_of):
+    """Let objects of a class of Python have buffers: of the array that *array_of* returns; none if it is None."""
+    global _array_of
+    _array_of = array_of
+    set_get_buffer(kind, NULL if array_of is None else <void *>_get_buffer)

@@ -127,7 +127,7 @@ cdef class Evaluation:
     target: the array to which it goes; None for a new block
     order: what is computed: the expressions of this shape, operands first
     stored: those whose blocks are kept, with these, by their identities
-    segments: one for each stretch along the axis of pieces
+    segments: one for each interval along the axis of pieces
     boxes: the pieces in the order of memory: of each the number of its segment, its slices, and its lengths
     first_whole: this axis and those behind it are whole in each piece
     reduce: takes a piece, and reduces it; None: pieces go to the target as they are

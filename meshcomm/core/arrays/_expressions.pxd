@@ -2,7 +2,7 @@ cdef void *newest
 
 cdef class Memory:
     cdef Py_ssize_t waiting
-    cdef bint is_alone, is_lent
+    cdef bint is_alone, is_exported
 
 cdef class Pieces:
     cdef readonly Py_ssize_t axis

@@ -15,7 +15,7 @@ An operation on large blocks need not be computed at once. Its result is a tenso
 #   tell: one that only the expressions of this evaluation have is not stored anywhere.
 # - All expressions that are computed together have one shape. Operands with other shapes are broadcast, or computed
 #   first.
-# - Floating-point errors are logged, and reported in the end: each once for an operation, as a warning at the line of the
+# - Floating-point errors are logged, and reported at last: each once for an operation, as a warning at the line of the
 #   program that made it. Where the program would see more of them than a warning, nothing waits.
 # - Waiting is a matter of one rank: nothing here communicates, and ranks need not agree on when anything is computed.
 
@@ -39,7 +39,7 @@ cdef class Memory:
     """Memory that expressions read.
 
     `waiting` is how many operands of expressions are in it, `is_alone` whether nobody outside of this package can have
-    an array in it, and `is_lent` whether that cannot be found out any more.
+    an array in it, and `is_exported` whether that cannot be found out any more.
     """
 
 
@@ -132,7 +132,7 @@ cdef bint _is_ours(dict names):
 
 
 cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
-    """Return a stretch along an axis of an expression, which waits; and of an array, `Pieces` or a number."""
+    """Return an interval along an axis of an expression, which waits, of an array, `Pieces` or a number."""
     cdef Expression expression, part
     cdef Pieces pieces
     if type(x) is Expression:

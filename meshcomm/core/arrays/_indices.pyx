@@ -4,7 +4,7 @@
 
 Loops over rows take another index in each turn. Where it begins along an axis that each device has whole does not
 matter to the layout of a slice, only how many elements it takes. Along an axis that is cut, an integer decides which
-block has it, and a stretch where the result is cut. It is in C because it takes a tenth of the time.
+block has it, and an interval where the result is cut. It is in C because it takes a tenth of the time.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def sliced(index, tuple shape, tuple cuts):
             key.append(None)
         elif item is Ellipsis:
             for _ in range(ndim - taken):
-                _stretch(_WHOLE, shape[axis], cuts[axis], key, starts)
+                _interval(_WHOLE, shape[axis], cuts[axis], key, starts)
                 axis += 1
         elif type(item) is int:
             n, cut = shape[axis], cuts[axis]
@@ -63,12 +63,12 @@ def sliced(index, tuple shape, tuple cuts):
                     return None
             if item.step == 0:
                 return None
-            _stretch(item, shape[axis], cuts[axis], key, starts)
+            _interval(item, shape[axis], cuts[axis], key, starts)
             axis += 1
         else:
             return None
     while axis < ndim:
-        _stretch(_WHOLE, shape[axis], cuts[axis], key, starts)
+        _interval(_WHOLE, shape[axis], cuts[axis], key, starts)
         axis += 1
     if is_open:
         key.append(Ellipsis)  # t[..., 1] of one axis is a view, t[1] an element
@@ -78,7 +78,7 @@ def sliced(index, tuple shape, tuple cuts):
 cdef slice _WHOLE = slice(None)
 
 
-cdef int _stretch(slice item, Py_ssize_t n, cut, list key, list starts) except -1:
+cdef int _interval(slice item, Py_ssize_t n, cut, list key, list starts) except -1:
     cdef Py_ssize_t start, stop, step, count
     start, stop, step = item.indices(n)
     count = (stop - start + step - (1 if step > 0 else -1)) // step

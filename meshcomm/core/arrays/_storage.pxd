@@ -35,7 +35,7 @@ cdef object block_of(Stored tensor)
 cpdef object lazy_block_of(Stored tensor)
 cdef bint has_block(Stored tensor)
 cdef bint is_alone(Stored tensor) except -1
-cdef int lend(Stored tensor) except -1
+cdef int note_export(Stored tensor) except -1
 
 cpdef bint count_write(Stored tensor, index=*, list next_ones=*) except -1
 cpdef int refresh(x) except -1

@@ -197,7 +197,7 @@ cdef bint _is_alone(Stored tensor) except -1:
     cdef Storage storage = tensor._storage
     cdef object block, base
     cdef Py_ssize_t tensors
-    if storage.is_alone or storage.is_lent or storage.waiting or storage._writes is not None:
+    if storage.is_alone or storage.is_exported or storage.waiting or storage._writes is not None:
         return storage.is_alone
     block = _owner(tensor)._array
     base = block.base
@@ -209,13 +209,14 @@ cdef bint _is_alone(Stored tensor) except -1:
     return storage.is_alone
 
 
-cdef int lend(Stored tensor) except -1:
+cdef int note_export(Stored tensor) except -1:
     """Note that the program gets the block, to which it may write whenever it likes."""
     if is_fusing():
         end_fusing()
     settle(tensor._storage)
     tensor._storage.is_alone = False
-    tensor._storage.is_lent = tensor._storage.is_lent or (tensor._view is not None and tensor._view.root is not None)
+    if tensor._view is not None and tensor._view.root is not None:
+        tensor._storage.is_exported = True
     return 0
 
 

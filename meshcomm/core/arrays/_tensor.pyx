@@ -30,7 +30,7 @@ from meshcomm.core._tuning import PASSING, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, tensors_in
 from meshcomm.core.arrays._storage cimport (
-    Storage, Stored, begin, block_of, count_write, end, has_block, lend, sources
+    Storage, Stored, begin, block_of, count_write, end, has_block, note_export, sources
 )
 from meshcomm.core.arrays._indices import sliced, with_ints
 from meshcomm.core.arrays._recipes import set_kind as set_kind_of_results
@@ -129,7 +129,7 @@ cdef class TensorBase(Stored):
         if self._storage.source is not None and self._storage.is_stale():
             raise StaleViewError(STALE)
         block = block_of(self)
-        lend(self)
+        note_export(self)
         return block
 
     @property
@@ -364,10 +364,11 @@ cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
     if are_seen() or watch.any_closed:
         return NotImplemented
     if way == _by_operator:
-        return _rows.run_on_copies((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
+        return _rows.run_local((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
     if way == _by_ufunc or way == _by_function:
-        return _rows.run_on_copies(a, b, c, d)
-    return _rows.run_on_copies(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
+        return _rows.run_local(a, b, c, d)
+    is_element = way == _item and _is_element(tensor, a)
+    return _rows.run_local(_getitem, None, (tensor, a), {}) if is_element else NotImplemented
 
 
 cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):

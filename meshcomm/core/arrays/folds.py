@@ -155,7 +155,7 @@ class _RowFold:
 
 
 class _TreeFold:
-    """Sums over stretches of *count* elements that lie together, one for each element of the result."""
+    """Sums over intervals of *count* elements that lie together, one for each element of the result."""
 
     def __init__(self, shape: Shape, count: int, dtype: DType, largest: int) -> None:
         numbers = 2 if dtype.kind == "c" else 1

@@ -22,7 +22,7 @@ WAY = "x.to_numpy() is an array with a copy of all elements, to be read and writ
 """What to do where a library does not take a tensor, in words of a script."""
 
 
-def lent(tensor: TypedTensor) -> Array:
+def exported_array(tensor: TypedTensor) -> Array:
     """Return all elements of a tensor for Python's buffers, to be read. Collective.
 
     ``BufferError`` of a dtype that NumPy would not know again in a buffer, such as dates: it asks for the array then.
@@ -51,7 +51,7 @@ def _interface(tensor: TypedTensor) -> dict[str, Value]:
 
 OF_SCRIPTS: dict[str, Callable[[TypedTensor], Value]] = {
     "__array_interface__": _interface,
-    "data": lambda tensor: lent(tensor).data,
+    "data": lambda tensor: exported_array(tensor).data,
 }
 """Attributes of NumPy's arrays that a tensor has in a script only. Collective."""
 

@@ -340,7 +340,7 @@ class _Batch:
 
     def build(self, location: Location) -> MoveAll:
         """Return what makes the new blocks. To call it is Collective over the team."""
-        # What is written to outs does not lie in one stretch of memory, and moves by itself.
+        # What is written to outs does not lie in one buffer, and moves by itself.
         alone = {number for number, (*_, has_out, _) in enumerate(self._specs) if has_out}
         run = _prepare_many(self._plans(location.team.machine), location, self._limit, alone)
         if not agreement.checks_every_call():

@@ -11,7 +11,7 @@ import numpy as np
 from meshcomm.core import _hooks
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _tensor, libraries, operators
-from meshcomm.core.arrays._buffers import lend
+from meshcomm.core.arrays._buffers import set_buffers
 from meshcomm.core.arrays._tensor import TensorBase
 from meshcomm.core.arrays.operators import LIKE
 
@@ -45,7 +45,7 @@ def set_scripted(on: bool, alone: bool = False) -> None:
     _tensor.script = for_script if on else None
     operators.of_libraries = libraries.operated if on else None
     for kind in _kinds:
-        lend(kind, libraries.lent if on else None)
+        set_buffers(kind, libraries.exported_array if on else None)
 
 
 def set_kind(kind: type) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
-from meshcomm.blocks.exchanges import Lending, Move, Prepared, move
+from meshcomm.blocks.exchanges import Move, Prepared, SharedBlocks, move
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import axes_in_memory
@@ -33,8 +33,8 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
 from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
-from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up
+from meshcomm.numpy.contractions.shared_products import Order, SharedProduct, can_share, moving_operands
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
@@ -243,19 +243,21 @@ def _built(
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, scope.machine)
     shapes = _shapes(contraction, scope.device)
-    lending: Lending | None = None
-    if can_lend(contraction, orders):
-        lending = Lending(scope, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
-    on_node: LentProduct | None = None
-    panels = _PanelContraction(contraction, scope.device, orders, scope) if lending is None else None
+    shared: SharedBlocks | None = None
+    if can_share(contraction, orders):
+        shared = SharedBlocks(
+            scope, contraction.mesh, f"shared reads for {contraction!r}", len(moving_operands(contraction))
+        )
+    on_node: SharedProduct | None = None
+    panels = _PanelContraction(contraction, scope.device, orders, scope) if shared is None else None
 
     def contract(*blocks: Array) -> Array:
         nonlocal on_node, panels
         # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
         with unstopped():
             result = None
-            if lending is not None and lending.is_possible():
-                on_node = on_node or LentProduct(contraction, orders, scope.device, lending)
+            if shared is not None and shared.is_possible():
+                on_node = on_node or SharedProduct(contraction, orders, scope.device, shared)
                 result = on_node(*blocks)
             if result is None:
                 panels = panels or _PanelContraction(contraction, scope.device, orders, scope)

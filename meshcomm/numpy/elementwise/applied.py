@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, replicated
+from meshcomm.blocks.intervals import by_intervals
 from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.map import deciding, elementwise, with_out
 from meshcomm.blocks.rules import as_number, mesh_of
 from meshcomm.blocks.small import gathered, looked_up, together
-from meshcomm.blocks.stretches import in_stretches
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -57,7 +57,7 @@ def i0(x: DTensor) -> DTensor:
     """
     tensor = as_tensor("numpy.i0", x)
     numbers = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
-    result = elementwise("numpy.i0", lambda block: in_stretches(np.i0, block, ()), [numbers])
+    result = elementwise("numpy.i0", lambda block: by_intervals(np.i0, block, ()), [numbers])
     assert isinstance(result, DTensor)
     return result
 

@@ -1,8 +1,8 @@
 """Diagonals of tensors: views, as NumPy's, in a layout that keeps every element on the device that has it.
 
 Of an axis of rows and one of columns, each cut into consecutive blocks, a diagonal runs through blocks from the upper
-left to the lower right. So in the order of these blocks, row by row, their stretches of the diagonal follow each
-other: the diagonal has `Cuts` over the mesh dimensions of both axes. Most of its stretches are empty.
+left to the lower right. So in the order of these blocks, row by row, their intervals of the diagonal follow each
+other: the diagonal has `Cuts` over the mesh dimensions of both axes. Most of its intervals are empty.
 
             columns 0-2   columns 3-5
     rows 0-3    0 1 2         3         of a diagonal of 6 elements:
@@ -73,13 +73,13 @@ def kept_diagonal(
     first = max(-offset, 0), max(offset, 0)  # the row and the column where the diagonal begins
     length = max(0, min(shape[axis] - begin for axis, begin in zip(axes, first, strict=True)))
     spans = [_spans(cut, begin, length) for cut, begin in zip(cuts, first, strict=True)]
-    stretches = [(max(a, c), min(b, d)) for (a, b), (c, d) in product(*spans)]
-    bounds = [0, *accumulate(max(0, stop - start) for start, stop in stretches)]
+    intervals = [(max(a, c), min(b, d)) for (a, b), (c, d) in product(*spans)]
+    bounds = [0, *accumulate(max(0, stop - start) for start, stop in intervals)]
     spec = cut_at((*layout.axes[axes[0]], *layout.axes[axes[1]]), bounds, length)
     if device is None:
         return Diagonal(spec, length, slice(0, 0), slice(0, 0))
     numbers = [layout.block_numbers(device)[axis] for axis in axes]
-    start, stop = stretches[numbers[0] * len(spans[1]) + numbers[1]]
+    start, stop = intervals[numbers[0] * len(spans[1]) + numbers[1]]
     count = max(0, stop - start)
     begins = [
         start + begin - (cut.start(number) if cut.is_consecutive else 0) if count else 0

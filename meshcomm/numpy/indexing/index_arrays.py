@@ -500,7 +500,7 @@ def _lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> 
 
 
 def _flat_layout(base: DTensor, asked: IndexRequest, names: Names) -> Layout:
-    """Return a layout of the index in which *names* cut it into consecutive stretches, in the order of the ranks."""
+    """Return a layout of the index in which *names* cut it into consecutive intervals, in the order of the ranks."""
     first = next((axis for axis, n in enumerate(asked.shape) if n > 1), 0)
     return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
 

@@ -164,7 +164,7 @@ def _of_result(items: Items) -> list[AxisSlice | None]:
 
 
 def _forward(item: Item) -> Item:
-    """Return the stretch of the same elements with a positive step."""
+    """Return the slice of the same elements with a positive step."""
     if not isinstance(item, AxisSlice) or item.step > 0:
         return item
     if not item.length:
@@ -173,7 +173,7 @@ def _forward(item: Item) -> Item:
 
 
 def _around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
-    """Return a stretch with all elements of *item* that can stay where it is, and the elements as a stretch of it."""
+    """Return a slice with all elements of *item* that can stay where it is, and the elements as a slice of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
     begin, end = cut.around(item.start, end)
     return AxisSlice(begin, end - begin), AxisSlice(item.start - begin, item.length, item.step)
@@ -305,9 +305,9 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
         _copy_to(_taken(tensor, region), value, name)
         return None
-    # Cyclic blocks, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
-    stretches = [item for item in region if isinstance(item, AxisSlice)]  # all of them
-    both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
+    # Cyclic blocks, from within a block on: an interval that begins with a block is taken to a usual cut and back.
+    slices = [item for item in region if isinstance(item, AxisSlice)]  # all of them
+    both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(slices)]
     around = _taken(tensor, tuple(outer for outer, _ in both))
     usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
     _copy_to(_taken(usual, tuple(inner for _, inner in both)), value, name)

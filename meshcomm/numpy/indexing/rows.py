@@ -76,7 +76,7 @@ def note_written(target: Value, index: object = None, value: Value = None) -> No
     pages.write_slice(index, value)
 
 
-def run_on_copies(function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     """Return what a call makes of rows, of which this rank has a copy; NotImplemented if it is to go its usual way.
 
     The arguments are those of NumPy's protocols.

@@ -1,6 +1,6 @@
 """Slices of sharded arrays: which layout keeps every element on the device that has it.
 
-An index of NumPy takes a stretch of each axis, or one index of it. A stretch of consecutive blocks gives consecutive
+An index of NumPy takes an interval of each axis, or one index of it. One of consecutive blocks gives consecutive
 blocks, so the result has `Cuts`. One index of a sharded axis leaves its elements to the devices of one block: the mesh
 dimensions of that axis then cut another axis, where all other devices get nothing.
 
@@ -63,7 +63,7 @@ def result_shape(items: Items) -> Shape:
 def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
 
-    They must, if a step is negative along a sharded axis; if a stretch of cyclic blocks neither begins with a
+    They must, if a step is negative along a sharded axis; if an interval of cyclic blocks neither begins with a
     block nor lies within one, or has a step; and if an index drops a sharded axis, and no axis can be cut instead.
 
     Parameters
@@ -94,9 +94,9 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             lengths.append(1)
             counts.append(1)
             continue
-        stretch = AxisSlice(item, 1) if isinstance(item, int) else item
+        axis_slice = AxisSlice(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
-        part = _kept(names, cut, number, stretch)
+        part = _kept(names, cut, number, axis_slice)
         if part is None:
             return None
         if isinstance(item, int):
@@ -154,11 +154,11 @@ class _Kept(NamedTuple):
     length: int
 
 
-def _kept(names: Names, cut: AnyCut, number: int, stretch: AxisSlice) -> _Kept | None:
-    """Return how a *stretch* of one axis is cut, and what it takes of block *number*."""
-    start, count, step = stretch
+def _kept(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _Kept | None:
+    """Return how an *axis_slice* is cut, and what it takes of block *number*."""
+    start, count, step = axis_slice
     if cut.blocks == 1:
-        return _Kept(names, stretch.slice, count)
+        return _Kept(names, axis_slice.slice, count)
     if step < 0 and count > 1:
         return None
     step = max(step, 1)
@@ -174,8 +174,8 @@ def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: i
     return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
 
 
-def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, stretch: AxisSlice) -> _Kept | None:
-    start, count, step = stretch
+def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _Kept | None:
+    start, count, step = axis_slice
     assert isinstance(names, Cyclic)
     assert not cut.is_consecutive
     one = np.array([number], dtype=np.intp)

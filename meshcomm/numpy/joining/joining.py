@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
-from meshcomm.blocks.edges import Stretch
+from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import cut, mapping
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
@@ -145,15 +145,15 @@ def _joined(
     return result
 
 
-def _within(ends: Interval, lengths: Sequence[int]) -> tuple[Stretch, ...]:
-    """Return what lies between *ends* of several axes of these lengths, one after the other, as stretches of each."""
-    stretches, begin = list[Stretch](), 0
+def _within(ends: Interval, lengths: Sequence[int]) -> tuple[TensorInterval, ...]:
+    """Return what lies between *ends* of several axes of these lengths, one after the other, as intervals of each."""
+    intervals, begin = list[TensorInterval](), 0
     for which, length in enumerate(lengths):
         start, stop = max(ends[0] - begin, 0), min(ends[1] - begin, length)
         if start < stop:
-            stretches.append((which, start, stop))
+            intervals.append((which, start, stop))
         begin += length
-    return tuple(stretches)
+    return tuple(intervals)
 
 
 def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> Call:

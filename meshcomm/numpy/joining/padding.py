@@ -177,13 +177,13 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
 def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     """Return *tensor* padded along one axis. Collective if elements move."""
     n, (before, after), dtype = tensor.shape[axis], width, tensor.dtype
-    ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
+    ends = [MODES[mode](np.arange(*interval, dtype=np.intp), n) for interval in ((-before, 0), (n, n + after))]
     spans = [(int(at.min()), int(at.max()) + 1) if len(at) else (0, 0) for at in ends]
     cut = tensor.layout.cut(axis, n).consecutive
     layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
 
     def needed(number: int) -> list[Interval]:
-        """Return the stretches with what lies before a block, its own, and what lies behind."""
+        """Return the intervals with what lies before a block, its own, and what lies behind."""
         low, high = spans[0] if number == 0 else (0, 0), spans[1] if number == cut.blocks - 1 else (0, 0)
         return [low, cut.interval(number), high]
 

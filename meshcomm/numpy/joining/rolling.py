@@ -7,7 +7,7 @@ import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.assemble import assembling_if_thin
-from meshcomm.blocks.edges import Stretch
+from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.small import is_passing, to_all
@@ -168,8 +168,8 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     return result
 
 
-def _before(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[Stretch, ...]]:
-    """Return the stretches, of *n* elements that go round, which are *by* elements before each of these."""
+def _before(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
+    """Return the intervals, of *n* elements that go round, which are *by* elements before each of these."""
     for start, stop in ends:
         first, last = start - by, stop - by
         yield tuple((0, a, b) for a, b in ((max(first + n, 0), min(last + n, n)), (max(first, 0), last)) if a < b)

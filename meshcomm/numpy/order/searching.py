@@ -1,7 +1,7 @@
 """Searches: where values belong in a sorted tensor, and whether they are in another tensor.
 
 Where one of the two operands is whole on each device, every device looks into its block, and only results move. Else
-each rank sends its values to the ranks in whose stretch of the sorted tensor they belong, and gets the answers:
+each rank sends its values to the ranks in whose interval of the sorted tensor they belong, and gets the answers:
 `ask` of :mod:`meshcomm.blocks.rows`. A tensor that is not sorted is sorted first.
 """
 

@@ -267,7 +267,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     if other.shape[0] > one.shape[0]:
         one, other = other, one
     n, m = one.shape[0], other.shape[0]
-    return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _stretch(mode, n, m))
+    return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _interval(mode, n, m))
 
 
 @implements(np.correlate, partly=True)
@@ -280,8 +280,8 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     one, other = _lines(name, a, v)
     n, m = one.shape[0], other.shape[0]
     if n >= m:
-        return _convolved(name, one, np.conj(gathered(name, other))[::-1], _stretch(mode, n, m))
-    start, length = _stretch(mode, m, n)
+        return _convolved(name, one, np.conj(gathered(name, other))[::-1], _interval(mode, n, m))
+    start, length = _interval(mode, m, n)
     flipped: Value = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
     return _convolved(name, flipped, gathered(name, one), (n + m - 1 - start - length, length))
 
@@ -296,7 +296,7 @@ def _lines(name: str, a: Value, v: Value) -> list[DTensor]:
     return lines
 
 
-def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:
+def _interval(mode: str, n: int, m: int) -> tuple[int, int]:
     """Return where a result begins in the full convolution of *n* and *m* elements, *n* the more, and its length."""
     intervals = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
     if mode not in intervals:
@@ -304,10 +304,10 @@ def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:
     return intervals[mode]
 
 
-def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]) -> DTensor:
-    """Return a *stretch* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
+def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int]) -> DTensor:
+    """Return an *interval* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
     line = relaid(line, line.layout.undealt([0]), name)
-    (n,), m, (offset, length), kind = line.shape, len(kernel), stretch, line.dtype
+    (n,), m, (offset, length), kind = line.shape, len(kernel), interval, line.dtype
     dtype = np.convolve(np.ones(1, kind), np.ones(1, kernel.dtype)).dtype
     layout = line.layout.usual_cut(0)
     cut = Cut(length, layout.num_shards(0))

@@ -94,11 +94,11 @@ def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | Non
     """
 
     operands: list[Value] = [unwrapped(a), unwrapped(b)]
-    lent = [x for x in operands if isinstance(x, np.ndarray) and not x.flags.writeable]
-    may_be_lent = bool(lent) and np.shape(operands[0]) == np.shape(operands[1])
+    read_only = [x for x in operands if isinstance(x, np.ndarray) and not x.flags.writeable]
+    may_be_export = bool(read_only) and np.shape(operands[0]) == np.shape(operands[1])
 
     def may(x: Array, y: Array, work: Value) -> bool:
-        return may_be_lent or np.may_share_memory(x, y, work)
+        return may_be_export or np.may_share_memory(x, y, work)
 
     return _overlaps(may, a, b, max_work)
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
+from meshcomm.blocks.intervals import by_intervals
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.small import gathered
-from meshcomm.blocks.stretches import in_stretches
 from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._callers import naming_callers
@@ -185,10 +185,10 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
             if result.of_nothing is not None:  # it has warned
                 return np.full(shape, result.of_nothing, result.dtype)
 
-            def of_stretch(stretch: Array) -> ArrayLike:
-                return statistic.of(stretch, axis=where, keepdims=keepdims)
+            def of_interval(interval: Array) -> ArrayLike:
+                return statistic.of(interval, axis=where, keepdims=keepdims)
 
-            values = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
+            values = by_intervals(of_interval, block, axes, leading=leading, keepdims=keepdims)
             # It may forget the levels of nothing.
             return np.array(np.broadcast_to(np.asarray(values, result.dtype), shape), order="C")
 

@@ -27,7 +27,7 @@ from meshcomm.numpy.reductions.reductions import mean, reducing_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
 
 CACHED_BYTES = 2**18
-"""Bytes of an array that several passes go over, one after the other, before the next stretch of it: it stays in the
+"""Bytes of an array that several passes go over, one after the other, before the next interval of it: it stays in the
 cache of a core then. Measured with the variance of 32 MiB."""
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
@@ -261,7 +261,7 @@ def _squares(off: Array) -> Array:
 def _moments(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes*."""
     if _is_long(block, axes):
-        return _moments_in_stretches(_moments, block.reshape(-1), wide)
+        return _moments_by_intervals(_moments, block.reshape(-1), wide)
     count = product(block.shape[axis] for axis in axes)
     mean = np.asarray(np.sum(block, axis=axes, dtype=wide, keepdims=True) / wide.type(count))
     squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=wide))), axis=axes)
@@ -274,24 +274,24 @@ def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
     return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
 
 
-def _moments_in_stretches(moments: Callable[..., Array], flat: Array, wide: DType) -> Array:
+def _moments_by_intervals(moments: Callable[..., Array], flat: Array, wide: DType) -> Array:
     """Return the *moments* of a long array, which is read only once.
 
-    It is cut into stretches that stay in the cache between the passes over them.
+    It is cut into intervals that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    stretches = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
-    counts, count = stretches["count"].astype(_real(wide)), np.sum(stretches["count"])
-    mean = np.sum(stretches["mean"] * (counts / np.maximum(count, 1)))
-    # A stretch of nothing but NaN has no mean: what is in the record then must not count.
-    between = np.sum(_squares(np.where(counts > 0, stretches["mean"] - mean, 0)) * counts)
-    return record(count=count, mean=mean, squares=np.sum(stretches["squares"]) + between)
+    parts = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
+    counts, count = parts["count"].astype(_real(wide)), np.sum(parts["count"])
+    mean = np.sum(parts["mean"] * (counts / np.maximum(count, 1)))
+    # An interval of nothing but NaN has no mean: what is in the record then must not count.
+    between = np.sum(_squares(np.where(counts > 0, parts["mean"] - mean, 0)) * counts)
+    return record(count=count, mean=mean, squares=np.sum(parts["squares"]) + between)
 
 
 def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes* of the elements that are not NaN."""
     if _is_long(block, axes):
-        return _moments_in_stretches(_moments_of_numbers, block.reshape(-1), wide)
+        return _moments_by_intervals(_moments_of_numbers, block.reshape(-1), wide)
     missing = np.isnan(block)
     count = np.sum(~missing, axis=axes, keepdims=True)
     total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.exchanges import Lending
+from meshcomm.blocks.exchanges import SharedBlocks
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
@@ -20,11 +20,11 @@ from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
 from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply
 
-LENT_FROM = 2**20
+SHARED_FROM = 2**20
 """Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
 are. A compromise: pieces of less are multiplied faster after one exchange."""
 
-SHORTEST_LENT = 256
+SHORTEST_SHARED = 256
 """Elements of an axis of a block. Blocks that are shorter along an axis are not multiplied where they are: BLAS needs
 more to do in one call. Measured with 4096 x 4096 in pieces of the summed axis: 128 elements have 0.75 of the speed of
 one product, 256 have 0.88, 512 have 0.96."""
@@ -32,11 +32,14 @@ one product, 256 have 0.88, 512 have 0.96."""
 Order: TypeAlias = Shape | None
 """Which axis of a contiguous block in memory each axis is; None for a block that may have gaps."""
 
-Lent: TypeAlias = list[list[Bytes]]
-"""For each device, the blocks that it has lent."""
+Spans: TypeAlias = dict[str, tuple[int, int]]
+"""For each index, the interval of a piece."""
+
+DeviceBlocks: TypeAlias = list[list[Bytes]]
+"""For each device, its blocks in shared memory."""
 
 
-class _LentPiece(NamedTuple):
+class _SharedPiece(NamedTuple):
     """What this device multiplies of the block of a device.
 
     Parameters
@@ -52,7 +55,7 @@ class _LentPiece(NamedTuple):
     stops: tuple[int, ...]
 
 
-def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
+def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     """Return whether all operands that move can be read where they are, in pieces that are worth it.
 
     It is the same on all ranks. *orders* are those of the axes of blocks in memory; None is that of no whole block.
@@ -60,7 +63,7 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     if not contraction.keeps_result or len(contraction.operands) < 2:
         return False
     moving = 0
-    for number in lent(contraction):
+    for number in moving_operands(contraction):
         operand = contraction.operands[number]
         wanted = _wanted(contraction, operand)
         if orders[number] is None:
@@ -71,10 +74,10 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
                 continue
             if not (cut.is_consecutive and there.is_consecutive):
                 return False
-            if cut.shortest < SHORTEST_LENT:
+            if cut.shortest < SHORTEST_SHARED:
                 return False
         moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
-    return moving >= LENT_FROM and 0 not in contraction.lengths.values()
+    return moving >= SHARED_FROM and 0 not in contraction.lengths.values()
 
 
 def _wanted(contraction: Contraction, operand: Factor) -> Layout:
@@ -83,29 +86,29 @@ def _wanted(contraction: Contraction, operand: Factor) -> Layout:
     return Layout([cut[index] for index in operand.indices], contraction.mesh)
 
 
-def lent(contraction: Contraction) -> list[int]:
+def moving_operands(contraction: Contraction) -> list[int]:
     """Return the operands of which devices need more than they have."""
     plans = ((n, contraction.moved(operand, contraction.first)) for n, operand in enumerate(contraction.operands))
     return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
-class LentProduct:
-    """A contraction for which `can_lend`, ready to run on a *device* of a mesh on one node."""
+class SharedProduct:
+    """A contraction for which `can_share`, ready to run on a *device* of a mesh on one node."""
 
-    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], device: int, lending: Lending) -> None:
-        self._contraction, self._orders, self._device, self._lending = contraction, orders, device, lending
-        self._lent = lent(contraction)
+    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], device: int, shared: SharedBlocks) -> None:
+        self._contraction, self._orders, self._device, self._shared = contraction, orders, device, shared
+        self._moving = moving_operands(contraction)
         self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
         devices = range(contraction.mesh.size)
         self._shapes = [[f.layout.block_shape(f.shape, device) for f in contraction.operands] for device in devices]
         itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
-        self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
+        self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._moving] for shapes in self._shapes]
 
     def __call__(self, *blocks: Array) -> Array | None:
         """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
         contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
-        lent = self._lending.lend([as_bytes(self._in_memory(n, blocks[n])) for n in self._lent], self._sizes)
-        if lent is None:
+        of_devices = self._shared.begin([as_bytes(self._in_memory(n, blocks[n])) for n in self._moving], self._sizes)
+        if of_devices is None:
             return None
         result = contraction.result
         into = new_block(result.layout.block_shape(result.shape, self._device), result.dtype)
@@ -116,14 +119,16 @@ class LentProduct:
             if spans is None:
                 continue
             operands = [
-                IndexedBlock(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
+                IndexedBlock(
+                    self._read(number, piece, spans, of_devices, blocks), contraction.operands[number].indices
+                )
                 for number, piece in enumerate((one, other))
             ]
             target = tuple(slice(*spans[index]) for index in result.indices)
             key = tuple(spans[index] for index in result.indices)
             multiply(operands, IndexedBlock(into[target], result.indices), adds=key in written, limit=limit)
             written.add(key)
-        self._lending.take_back()
+        self._shared.end()
         return into
 
     def _in_memory(self, number: int, block: Array) -> Array:
@@ -132,25 +137,25 @@ class LentProduct:
         return block.transpose(np.argsort(order))
 
     def _read(
-        self, number: int, piece: _LentPiece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
+        self, number: int, piece: _SharedPiece, spans: Spans, of_devices: DeviceBlocks, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
         is_local = piece.device == self._device
-        block = blocks[number] if is_local else self._block(number, piece.device, lent)
+        block = blocks[number] if is_local else self._block(number, piece.device, of_devices)
         piece_block: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
         return piece_block[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 
-    def _block(self, number: int, device: int, lent: Lent) -> Array:
-        """Return the block of an operand that another device has lent."""
+    def _block(self, number: int, device: int, of_devices: DeviceBlocks) -> Array:
+        """Return the block of an operand of another device, in shared memory."""
         order, shape = self._orders[number], self._shapes[device][number]
         assert order is not None
         in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
-        data = lent[device][self._lent.index(number)]
+        data = of_devices[device][self._moving.index(number)]
         block: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
         return block
 
-    def _pieces_of(self, operand: Factor) -> list[_LentPiece]:
+    def _pieces_of(self, operand: Factor) -> list[_SharedPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
         wanted = _wanted(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
@@ -177,11 +182,11 @@ class LentProduct:
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
             taken, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
-            pieces.append(_LentPiece(owner, taken, starts, tuple(part[3] for part in row)))
+            pieces.append(_SharedPiece(owner, taken, starts, tuple(part[3] for part in row)))
         return pieces
 
 
-def _common(a: str, one: _LentPiece, b: str, other: _LentPiece) -> dict[str, tuple[int, int]] | None:
+def _common(a: str, one: _SharedPiece, b: str, other: _SharedPiece) -> Spans | None:
     """Return the elements of each index that two pieces have in common; None if there are none of some index."""
     spans = dict(zip(a, zip(one.starts, one.stops, strict=True), strict=True))
     for index, start, stop in zip(b, other.starts, other.stops, strict=True):

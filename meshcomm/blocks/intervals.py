@@ -1,14 +1,14 @@
-"""Reductions of long blocks, stretch by stretch, so that what NumPy makes on the way stays small."""
+"""Reductions of long blocks, interval by interval, so that what NumPy makes on the way stays small."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from meshcomm.core._tuning import STRETCH_BYTES
+from meshcomm.core._tuning import INTERVAL_BYTES
 from meshcomm.core._types import Array
 
 
-def in_stretches(
+def by_intervals(
     function: Callable[[Array], object],
     block: Array,
     axes: tuple[int, ...],
@@ -16,23 +16,23 @@ def in_stretches(
     leading: int = 0,
     keepdims: bool = False,
 ) -> object:
-    """Return what *function* makes of a *block* by reducing *axes*: of a long one, stretch by stretch of another axis.
+    """Return what *function* makes of a *block* by reducing *axes*: of a long one, by intervals of another axis.
 
-    So the arrays that it makes on the way are small, also if the block is a view of many windows. The stretches are
+    So the arrays that it makes on the way are small, also if the block is a view of many windows. The intervals are
     those of the axis that is outermost in memory: if that is reduced, columns would be cut, which takes longer.
 
     Parameters
     ----------
-    function: takes a stretch of the block
+    function: takes an interval of the block
     block: any array
     axes: those that it reduces
     leading: how many axes of its result are new, before the others
     keepdims: whether reduced axes stay in its result
 
-    >>> in_stretches(lambda rows: rows.sum(axis=1), np.ones((2**18, 4)), (1,)).shape
+    >>> by_intervals(lambda rows: rows.sum(axis=1), np.ones((2**18, 4)), (1,)).shape
     (262144,)
     """
-    count = -(-block.nbytes // STRETCH_BYTES)
+    count = -(-block.nbytes // INTERVAL_BYTES)
     if count < 2:
         return function(block)
     steps = [abs(step) if n > 1 else 0 for n, step in zip(block.shape, block.strides, strict=True)]
@@ -43,9 +43,9 @@ def in_stretches(
     result: Array | None = None
     stop = 0
     # Two rows at least: of one, NumPy adds up in another order.
-    for stretch in np.array_split(block, min(count, block.shape[along] // 2), along):
-        part = np.asarray(function(stretch))
-        start, stop = stop, stop + stretch.shape[along]
+    for interval in np.array_split(block, min(count, block.shape[along] // 2), along):
+        part = np.asarray(function(interval))
+        start, stop = stop, stop + interval.shape[along]
         if result is None:
             result = np.empty((*part.shape[:at], block.shape[along], *part.shape[at + 1 :]), part.dtype)
         result[(*(slice(None),) * at, slice(start, stop))] = part
