@@ -58,7 +58,7 @@ def shell(options: argparse.Namespace) -> int:
             _needs("install", "jupyter_client").write_spec(Path(folder, "kernels", _SHELL), _SHELL, _options(options))
             code: int = _needs("console", "jupyter_console").console(_SHELL, options.file)
             return code
-    from meshcomm.tools.interactive.prompt import prompt
+    from meshcomm.tools.interactive.terminal import prompt
 
     return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
 

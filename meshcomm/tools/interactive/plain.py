@@ -1,103 +1,93 @@
-"""Ranks without IPython: they run what is typed at Python's prompt, which talks to rank 0 by a socket."""
+"""Ranks without IPython: rank 0 is Python's prompt, which reads lines from a terminal, and all ranks run them."""
 
 import builtins
+import code
 import contextlib
-import io
-import queue
 import rlcompleter
 import sys
-import threading
-import traceback
 import types
+from functools import partial
+from multiprocessing.connection import Client
 from pathlib import Path
 
-from meshcomm.core._callers import in_short
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Json
-from meshcomm.core.ranks import interruptible
 from meshcomm.tools.interactive.cells import Job
-from meshcomm.tools.interactive.held import hold_output, key_of, show_warnings
-from meshcomm.tools.interactive.lines import Lines
-from meshcomm.tools.interactive.reports import report
+from meshcomm.tools.interactive.outcomes import report
+from meshcomm.tools.interactive.streams import CalledStream, keep_streams, prepare
+from meshcomm.tools.interactive.terminal import Messages
 
 
 def run(job: Job, address: Path) -> None:
-    """Run what the prompt at this *address* sends, on all ranks, until it goes."""
-    module = sys.modules["__main__"] = types.ModuleType("__main__")
-    show_warnings(job)
+    """Run what is typed in the terminal at this *address*, on all ranks, until it goes."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    prepare(job)
     if job.rank:
-        hold_output(job)
-        while (cell := job.next_cell()) is not None:
-            _run_cell(job, cell, module.__dict__)
+        keep_streams(job)
+        job.follow(_execute)
     else:
-        _serve(job, Lines.connected(address), module.__dict__)
-    job.end()
+        with contextlib.suppress(EOFError):
+            RankConsole(job, address).begin()
+        job.end()
 
 
-def _run_cell(job: Job, cell: Json, names: dict[str, Value]) -> None:
-    errors = []
-    with job.cell():
+def _execute(cell: Json) -> None:
+    exec(compile(cell["text"], cell["file"], cell["mode"]), vars(sys.modules["__main__"]))
+
+
+class RankConsole(code.InteractiveConsole):
+    """Python's prompt on rank 0."""
+
+    def __init__(self, job: Job, address: Path) -> None:
+        super().__init__()
+        at_once = {"interrupt": job.interrupt, "complete": self._complete, "gone": job.interrupt}
+        self._job, self._terminal = job, Messages(Client(str(address)), at_once)
+
+    def begin(self) -> None:
+        """Run the file of the command, and what is typed after it."""
+        sys.stdout, sys.stderr = (CalledStream(partial(self._terminal.write, name)) for name in ("stdout", "stderr"))
+        builtins.input = lambda prompt="": self._job.shared("input()", lambda: self.raw_input(str(prompt)))
+        _, *file = self._terminal.receive()
+        if file:
+            self._run(*file, "exec")
+        self.interact(f"Python {sys.version.split()[0]} on {self._job.size} ranks of meshcomm", "")
+
+    def raw_input(self, prompt: str = "") -> str:
+        """Return a line that is typed in the terminal."""
+        self._terminal.write("read", prompt)
+        kind, *line = self._terminal.receive()
+        if kind == "break":
+            self._job.interrupt()
+            raise KeyboardInterrupt
+        if kind == "gone":
+            raise EOFError
+        return str(*line)
+
+    def runsource(self, source: str, filename: str = "<input>", symbol: str = "single") -> bool:
+        """Run *source* on all ranks, and return whether more lines are needed. Errors of syntax are shown here."""
         try:
-            job.raise_if_stopped()
-            exec(compile(cell["text"], cell["file"], cell["mode"]), names)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            with in_short(error):
-                lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
-            errors.append((type(error).__name__, str(error), key_of(error), lines))
-    job.note_end(errors)
+            if self.compile(source, filename, symbol) is None:
+                return True
+        except (OverflowError, SyntaxError, ValueError):
+            self.showsyntaxerror(filename)
+            return False
+        if source.strip() in {"exit()", "quit()"}:
+            raise EOFError
+        self._run(source, filename, symbol)
+        return False
 
+    def _run(self, text: str, file: str, mode: str) -> None:
+        cell = {"text": text, "file": file, "mode": mode}
+        self._job.begin(cell)
+        with self._job.cell():
+            _execute(cell)
+        output, error = report(self._job.outcomes(lambda text: self.write(f"meshcomm: {text}\n")))
+        for stream, shown in output:
+            self._terminal.write(stream, shown)
+        if error is not None:
+            self.write("\n".join(error[2]) + "\n")
 
-def _serve(job: Job, prompt: Lines, names: dict[str, Value]) -> None:
-    """Run what the *prompt* sends. A thread reads: it may send an interrupt while a cell runs."""
-    received = queue.SimpleQueue[Json]()
-
-    def read() -> None:
-        while (message := prompt.receive()) is not None:
-            if message == ["interrupt"]:
-                job.interrupt()
-            else:
-                received.put(message)
-        job.interrupt()
-        received.put(None)
-
-    def ask(text: object = "") -> str:
-        prompt.write(["input", str(text)])
-        return str(received.get()[1])
-
-    threading.Thread(target=read, daemon=True).start()
-    sys.stdout, sys.stderr = Sent(prompt, "stdout"), Sent(prompt, "stderr")
-    builtins.input = lambda text="": job.shared("input()", lambda: ask(text))
-    while (message := received.get()) is not None:
-        kind, *arguments = message
-        if kind == "complete":
-            prompt.write(["completed", _completed(names, *arguments)])
-            continue
-        job.begin(arguments[0])
-        _run_cell(job, arguments[0], names)
-        shown = report(job.outcomes(lambda text: prompt.write(["stderr", f"meshcomm: {text}\n"])))
-        lines = [] if shown.error is None else [("stderr", "\n".join(shown.error[2]) + "\n")]
-        for stream, text in [*shown.output, *lines]:
-            prompt.write([stream, text])
-        prompt.write(["done"])
-
-
-def _completed(names: dict[str, Value], text: str, state: int) -> str | None:
-    with contextlib.suppress(Exception), interruptible.alone("to complete a name takes rank 0 alone"):
-        return rlcompleter.Completer(names).complete(text, state)
-    return None
-
-
-class Sent(io.TextIOBase):
-    """A stream whose text the prompt shows."""
-
-    def __init__(self, prompt: Lines, name: str) -> None:
-        self._prompt, self._name = prompt, name
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        """Send *text*."""
-        self._prompt.write([self._name, text])
-        return len(text)
+    def _complete(self, text: str, state: int) -> None:
+        completed = None
+        with contextlib.suppress(Exception), self._job.gates.alone("completion uses rank 0 alone"):
+            completed = rlcompleter.Completer(vars(sys.modules["__main__"])).complete(text, state)
+        self._terminal.write("completed", completed)
