@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 WITHIN = 60
-PLAIN = "import sys; sys.modules['jupyter_console'] = None; from meshcomm.tools.cli.main import main; sys.exit(main())"
+PLAIN = "import sys; sys.modules['IPython'] = None; from meshcomm.tools.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import argparse
 import os
 import shlex
 import sys
-import tempfile
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,8 @@ def kernel(options: argparse.Namespace) -> int:
         return _rank(options)
     from meshcomm.tools.interactive.launch import keep_kernel
 
-    return keep_kernel(rank_command(options), environment(options.ranks), options.connection)
+    command = [*rank_command(options, "kernel"), "-f", str(options.connection)]
+    return keep_kernel(command, environment(options.ranks), options.connection)
 
 
 def jupyter(options: argparse.Namespace) -> int:
@@ -52,15 +52,10 @@ def shell(options: argparse.Namespace) -> int:
     if options.file is not None and not options.file.exists():
         say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
         return 2
-    if find_spec("jupyter_console") is not None and find_spec("ipykernel") is not None:
-        with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:
-            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("JUPYTER_PATH"))))
-            _needs("install", "jupyter_client").write_spec(Path(folder, "kernels", _SHELL), _SHELL, _options(options))
-            code: int = _needs("console", "jupyter_console").console(_SHELL, options.file)
-            return code
-    from meshcomm.tools.interactive.terminal import prompt
+    from meshcomm.tools.interactive.terminal import lend_terminal
 
-    return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
+    role = "ipython" if find_spec("IPython") is not None else "python"
+    return lend_terminal([*rank_command(options, role), "-f"], environment(options.ranks), options.file)
 
 
 def _needs(module: str, library: str) -> ModuleType:
@@ -77,20 +72,16 @@ def _options(options: argparse.Namespace) -> list[str]:
     return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
 
 
-def rank_command(options: argparse.Namespace, plain: bool = False) -> list[str]:
-    """Return the command that starts the ranks of a kernel, or of Python's *plain* prompt, which adds its file."""
+def rank_command(options: argparse.Namespace, role: str) -> list[str]:
+    """Return the command that starts the ranks of a kernel or of a prompt; it lacks where rank 0 is connected."""
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
-    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank"]
-    return [*command, *_options(options), *(["--plain", "-f"] if plain else ["-f", str(options.connection)])]
+    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
+    return [*command, *_options(options)]
 
 
 def environment(ranks: int) -> dict[str, str]:
     """Return the environment of the ranks: an error of a cell ends no job."""
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
-
-
-_SHELL = "meshcomm-shell"
-"""The kernel of the prompt."""
 
 
 def _rank(options: argparse.Namespace) -> int:
@@ -102,17 +93,21 @@ def _rank(options: argparse.Namespace) -> int:
     job = Job()
     if options.numpy:
         NumPyScript(Path.cwd()).begin_imports()
-    if options.plain:
+    if options.rank == "python":
         from meshcomm.tools.interactive.plain import run
 
         run(job, options.connection)
-    elif job.rank == 0:
-        from meshcomm.tools.interactive.kernel import serve
-
-        serve(job, options.connection, options.note)
-    else:
+    elif job.rank:
         from meshcomm.tools.interactive.shells import follow
 
         os.environ["MPLBACKEND"] = "agg"  # rank 0 shows figures
         follow(job)
+    elif options.rank == "ipython":
+        from meshcomm.tools.interactive.prompt import serve as prompt
+
+        prompt(job, options.connection)
+    else:
+        from meshcomm.tools.interactive.kernel import serve
+
+        serve(job, options.connection, options.note)
     return 0

@@ -9,6 +9,7 @@ calls each of them has made. Where these differ, all begin anew with the next ce
 
 import os
 import signal
+import sys
 import threading
 import time
 from asyncio import CancelledError
@@ -24,7 +25,7 @@ from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.interruptible import Gates, call_states, calls_differ, start_over, wait_until
-from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, traceback_lines
+from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, show_outcomes, traceback_lines
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
 """Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
@@ -116,31 +117,34 @@ class Job:
         """Return whether the cell was stopped, and this *error* comes from that."""
         return bool(self._why) and isinstance(error, KeyboardInterrupt | CancelledError)
 
-    def outcomes(self, say: Callable[[str], object]) -> list[Outcome]:
-        """Return how the cell ended on each rank, when it has on all. *say* says who keeps them waiting."""
+    def finish(self) -> CellError | None:
+        """Wait until the cell has ended on all ranks, show what they have to show, and return its error."""
         said = False
 
         def complete() -> bool:
             nonlocal said
             self.poll()
-            if not said and self._missing() and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
+            missing = self._missing()
+            if not said and missing and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
                 said = True
-                ranks = ranks_text(self._missing())
-                say(f"{ranks} cannot be stopped yet: in code that is not Python's. Restart ends it")
-            return not self._missing()
+                how = "in code that is not Python's. Restart ends it"
+                sys.stderr.write(f"meshcomm: {ranks_text(missing)} cannot be stopped yet: {how}\n")
+                sys.stderr.flush()
+            return not missing
 
         wait_until(complete)
         self._busy.clear()
         outcomes = [self._outcomes[rank] for rank in range(self.size)]
         failed = any("error" in outcome for outcome in outcomes)
         self._anew = failed and calls_differ([outcome["states"] for outcome in outcomes])
-        return outcomes
+        return show_outcomes(outcomes)
 
-    def interrupt(self) -> None:
-        """Stop the cell on all ranks. For any thread of rank 0."""
+    def interrupt(self) -> bool:
+        """Stop the cell on all ranks; return whether there is one. For any thread of rank 0."""
         with self._lock:
             if self._busy.is_set():
                 self._stop("KeyboardInterrupt", "")
+            return self._busy.is_set()
 
     def end(self) -> None:
         """Let all ranks end their programs."""

@@ -1,9 +1,7 @@
 """Rank 0: ipykernel's kernel, whose cells run on all ranks."""
 
-import builtins
 import json
 import logging
-import sys
 from collections.abc import Callable
 from inspect import isawaitable
 from pathlib import Path
@@ -17,48 +15,14 @@ from traitlets import Type
 from meshcomm.core._files import replacing
 from meshcomm.core._tracing import Value
 from meshcomm.tools.interactive.cells import Job
-from meshcomm.tools.interactive.outcomes import report
-from meshcomm.tools.interactive.shells import RankShell
+from meshcomm.tools.interactive.shells import FirstShell, RankShell
+from meshcomm.tools.interactive.streams import share_input
 
 _BESIDES = "completion, inspection and widgets use rank 0 alone"
 
 
-class KernelShell(RankShell, ZMQInteractiveShell):  # type: ignore[misc]
-    """The shell of rank 0."""
-
-    async def run_ast_nodes(self, nodelist: Value, cell_name: str, *args: Value, **named: Value) -> Value:
-        """Run the code of a cell, which has no error of syntax: on all ranks, unless a cell of theirs runs it."""
-        run = super().run_ast_nodes(nodelist, cell_name, *args, **named)
-        if self.job.running or not nodelist:
-            return await run
-        result = named["result"]
-        info, count = result.info, result.execution_count
-        cell = {"text": info.raw_cell, "count": count, "store": info.store_history, "silent": info.silent}
-        self.job.begin(cell)
-        with self.job.cell():
-            await run
-            self.note_error(result)
-        return self._show_outcomes(result)
-
-    def _show_outcomes(self, result: Value) -> bool:
-        """Show what the other ranks have to show, and the error of the cell; return whether there is one."""
-        output, error = report(self.job.outcomes(lambda text: self._write("stderr", f"meshcomm: {text}\n")))
-        for stream, text in output:
-            self._write(stream, text)
-        if error is None:
-            return False
-        name, text, lines = error
-        kind: type[Exception] = type(name, (RuntimeError,), {})
-        if lines:  # else IPython has said so
-            self._showtraceback(kind, kind(text), lines)
-        result.error_in_exec = result.error_in_exec or kind(text)
-        return True
-
-    @staticmethod
-    def _write(stream: str, text: str) -> None:
-        shown = sys.stderr if stream == "stderr" else sys.stdout
-        shown.write(text)
-        shown.flush()
+class KernelShell(FirstShell, ZMQInteractiveShell):  # type: ignore[misc]
+    """The shell of a kernel."""
 
     def user_expressions(self, expressions: Value) -> Value:
         """Return what a frontend asks for after a cell, without other ranks."""
@@ -105,8 +69,7 @@ class RankKernel(IPythonKernel):  # type: ignore[misc]
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
         super()._forward_input(allow_stdin)
-        ask: Callable[[object], str] = builtins.input
-        builtins.input = lambda prompt="": self.shell.job.shared("input()", lambda: ask(prompt))
+        share_input(self.shell.job)
 
 
 def serve(job: Job, connection: Path, note: Path | None) -> None:

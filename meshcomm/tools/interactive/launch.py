@@ -1,6 +1,5 @@
 """The process that Jupyter starts: it starts the job, ends it when Jupyter goes, and says why the job has ended."""
 
-import contextlib
 import ctypes
 import json
 import os
@@ -70,12 +69,6 @@ class LaunchedJob:
             self.process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def end_gently(self) -> None:
-        """Give the job time to end by itself, and end it then."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_WITHIN)
-        self.end()
 
     def _read(self, stream: IO[bytes] | None) -> None:
         for line in stream or ():

@@ -1,9 +1,10 @@
 """How a cell ends on each rank, and what rank 0 shows of that."""
 
+import sys
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from meshcomm.core._callers import in_short, is_ours
 from meshcomm.core._types import Json
@@ -36,14 +37,6 @@ class Outcome(TypedDict, total=False):
     """What the rank has called: see `meshcomm.core.ranks.interruptible.call_states`."""
 
 
-class CellReport(NamedTuple):
-    """What is to be shown after the output of rank 0: streams with texts, and the error of the cell."""
-
-    output: list[tuple[str, str]]
-    error: tuple[str, str, list[str]] | None
-    """Its class, its text and the lines of its traceback."""
-
-
 def cell_error(error: BaseException, lines: list[str]) -> CellError:
     """Return *error*, with the *lines* of its traceback, as outcomes have it."""
     name, text = type(error).__name__, str(error)
@@ -64,48 +57,44 @@ def _runs_cells(frame: FrameType) -> bool:
     return is_ours(frame) or str(frame.f_globals.get("__name__")).partition(".")[0] in ("IPython", "asyncio")
 
 
-def report(outcomes: Sequence[Outcome]) -> CellReport:
-    """Return what to show of a cell: an error of all ranks once, others with the ranks that have them."""
-    output = [
-        ("stdout", f"rank {rank}:\n{outcome['output']}")
-        for rank, outcome in enumerate(outcomes)
-        if rank and outcome.get("show")
-    ]
-    output += _facts(outcomes) + _warnings(outcomes)
-    errors = {
-        rank: outcome["error"]
-        for rank, outcome in enumerate(outcomes)
-        if "error" in outcome and outcome["error"]["name"]
-    }
-    if not errors:
-        return CellReport(output, None)
+def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
+    """Show what other ranks than 0 have to show, and return the error of the cell.
+
+    An error of all ranks is shown once, others with the ranks that have them.
+    """
+    for rank, outcome in enumerate(outcomes):
+        if rank and outcome.get("show"):
+            sys.stdout.write(f"rank {rank}:\n{outcome['output']}")
+    _show_facts(outcomes)
+    own = outcomes[0]["warnings"]  # which rank 0 has shown
+    sys.stderr.writelines(
+        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in own)
+    )
+    sys.stderr.flush()
+    found = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}
+    errors = {rank: error for rank, error in found.items() if error["name"]}
     groups = list(ranks_by_value(errors, [error["key"] for error in errors.values()]).values())
-    first = errors[groups[0][0]]
-    if len(groups[0]) == len(outcomes):
-        return CellReport(output, (first["name"], first["text"], first["traceback"]))
+    if not groups or len(groups[0]) == len(outcomes):
+        return errors.get(0)
     lines: list[str] = []
     for ranks in groups:
         error, outcome = errors[ranks[0]], outcomes[ranks[0]]
         if ranks[0] and outcome["output"] and not outcome.get("show"):
-            output.append(("stdout", f"rank {ranks[0]} has printed:\n{outcome['output']}"))
-        last = f"{error['name']}: {error['text']}".removesuffix(": ")
-        lines += [f"rank{'s' * (len(ranks) > 1)} {spans(ranks)} of {len(outcomes)}:", *error["traceback"]]
+            sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
+        lines += [f"{_ranks(ranks)} of {len(outcomes)}:", *error["traceback"]]
         if not error["traceback"] or error["name"] not in error["traceback"][-1]:  # or it was stopped
-            lines.append(last)
-    text = f"{first['text']} (on rank{'s' * (len(groups[0]) > 1)} {spans(groups[0])})"
-    return CellReport(output, (first["name"], text, lines))
+            lines.append(f"{error['name']}: {error['text']}".removesuffix(": "))
+    sys.stdout.flush()
+    first = errors[groups[0][0]]
+    return {**first, "text": f"{first['text']} (on {_ranks(groups[0])})", "traceback": lines}
 
 
-def _facts(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    rows = [outcome["facts"] for outcome in outcomes if "facts" in outcome]
-    if not rows:
-        return []
-    rows = [["rank", "host", "process", "memory"], *rows]
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}"
+
+
+def _show_facts(outcomes: Sequence[Outcome]) -> None:
+    rows = [["rank", "host", "process", "memory"], *(outcome["facts"] for outcome in outcomes if "facts" in outcome)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [("stdout", "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows))]
-
-
-def _warnings(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    """Return the warnings that rank 0 has not shown, each once."""
-    texts = dict.fromkeys(text for outcome in outcomes[1:] for text in outcome["warnings"])
-    return [("stderr", text) for text in texts if text not in outcomes[0]["warnings"]]
+    for row in rows if len(rows) > 1 else ():
+        sys.stdout.write("  ".join(map(str.ljust, row, widths)).rstrip() + "\n")

@@ -18,7 +18,7 @@ from meshcomm.core._units import bytes_text
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.tools.interactive.cells import Job
 from meshcomm.tools.interactive.outcomes import traceback_lines
-from meshcomm.tools.interactive.streams import keep_streams, prepare
+from meshcomm.tools.interactive.streams import prepare
 
 _EVERYWHERE = (
     "time timeit prun run capture cd pushd popd env set_env load_ext reload_ext autoreload reset reset_selective xdel "
@@ -129,6 +129,30 @@ class RankShell(InteractiveShell):  # type: ignore[misc]  # IPython is not typed
         self.job.outcome["facts"] = [str(self.job.rank), this_host().split()[0], str(os.getpid()), memory]
 
 
+class FirstShell(RankShell):
+    """The shell of rank 0, which lets the others run its cells."""
+
+    async def run_ast_nodes(self, nodelist: Value, cell_name: str, *args: Value, **named: Value) -> Value:
+        """Run the code of a cell, which has no error of syntax: on all ranks, unless a cell of theirs runs it."""
+        run = super().run_ast_nodes(nodelist, cell_name, *args, **named)
+        if self.job.running or not nodelist:
+            return await run
+        result = named["result"]
+        info, count = result.info, result.execution_count
+        self.job.begin({"text": info.raw_cell, "count": count, "store": info.store_history, "silent": info.silent})
+        with self.job.cell():
+            await run
+            self.note_error(result)
+        error = self.job.finish()
+        if error is None:
+            return False
+        shown: type[Exception] = type(error["name"], (RuntimeError,), {})
+        if error["traceback"]:  # else IPython has said so
+            self._showtraceback(shown, shown(error["text"]), error["traceback"])
+        result.error_in_exec = result.error_in_exec or shown(error["text"])
+        return True
+
+
 class QuietDisplay(DisplayHook):  # type: ignore[misc]
     """Shows results of a rank as text, after all ranks have computed what rank 0 shows of them."""
 
@@ -166,6 +190,5 @@ def follow(job: Job) -> None:
     """Run the cells that rank 0 sends, until it sends no more."""
     RankShell.job = job
     shell = FollowerShell.instance()
-    keep_streams(job)
     shell.begin()
     job.follow(shell.run)

@@ -16,37 +16,36 @@ _LONGEST_OUTPUT = 1 << 17
 """Characters that a rank keeps of what it prints in a cell: half from the beginning, half from the end."""
 
 
-class CalledStream(io.TextIOBase):
-    """A stream that calls *take* with what is written to it."""
+class OutcomeStream(io.TextIOBase):
+    """A stream of a rank whose text goes into the outcome of a cell: it is shown if the rank fails, or if asked."""
 
-    def __init__(self, take: Callable[[str], object]) -> None:
-        self._take = take
+    def __init__(self, job: Job) -> None:
+        self._job = job
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        """Let *text* be taken."""
-        self._take(text)
-        return len(text)
-
-
-def keep_streams(job: Job) -> None:
-    """Keep what this rank prints, for its outcome; let ``input`` be that of rank 0."""
-
-    def keep(text: str) -> None:
-        output = job.outcome.get("output", "") + text
+        """Keep *text*, or forget what is in the middle."""
+        output = self._job.outcome.get("output", "") + text
         if len(output) > 2 * _LONGEST_OUTPUT:
             half = _LONGEST_OUTPUT // 2
             output = f"{output[:half]}\n...\n{output[-half:]}"
-        job.outcome["output"] = output
+        self._job.outcome["output"] = output
+        return len(text)
 
-    sys.stdout = sys.stderr = CalledStream(keep)
-    builtins.input = lambda prompt="": job.shared("input()", str)
+
+def share_input(job: Job) -> None:
+    """Let ``input`` give all ranks what it gives rank 0."""
+    ask: Callable[[object], str] = builtins.input
+    builtins.input = lambda prompt="": job.shared("input()", lambda: ask(prompt))
 
 
 def prepare(job: Job) -> None:
-    """Let warnings be noted in outcomes, which rank 0 shows at once; let tensors, meshes and plans have pictures."""
+    """Let rank 0 speak for all: it shows warnings and asks for input. Let tensors, meshes and plans have pictures."""
+    if job.rank:
+        sys.stdout = sys.stderr = OutcomeStream(job)
+    share_input(job)
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Value) -> None:

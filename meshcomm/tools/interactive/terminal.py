@@ -1,111 +1,70 @@
-"""``meshcomm shell`` without IPython, in its terminal: it reads lines for rank 0 and shows what this one prints."""
+"""The terminal of ``meshcomm shell``: a launcher gives ranks none, so rank 0 gets the files of it by a socket."""
 
 import contextlib
-import json
-import queue
+import os
+import signal
+import socket
 import sys
 import tempfile
+import termios
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from meshcomm.core._types import Json
+from meshcomm.tools.interactive.cells import Job
 from meshcomm.tools.interactive.launch import LaunchedJob
 
 
-class Messages:
-    """Messages of JSON between the terminal and rank 0, as lists that begin with a kind.
+def lend_terminal(command: Sequence[str], environment: dict[str, str], file: Path | None) -> int:
+    """Run the ranks that *command* starts with the address of a socket, and let rank 0 use this terminal.
 
-    Parameters
-    ----------
-    connection: with the other end
-    at_once: functions that a thread calls with messages of their kind; ``gone`` if the other end has gone
+    Return the exit code. *file* is a program that runs first.
     """
-
-    def __init__(self, connection: Connection, at_once: Mapping[str, Callable[..., object]]) -> None:
-        self._connection, self._at_once, self._lock = connection, at_once, threading.Lock()
-        self._received = queue.SimpleQueue[Json]()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def write(self, *message: Json) -> None:
-        """Send a message."""
-        with self._lock:
-            self._connection.send_bytes(json.dumps(message).encode())
-
-    def receive(self) -> Json:
-        """Wait for a message that no function has got, and return it; ``["gone"]`` if the other end has gone."""
-        return self._received.get()
-
-    def _read(self) -> None:
-        kind = ""
-        while kind != "gone":
-            try:
-                kind, *arguments = json.loads(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                kind, arguments = "gone", []
-            if kind in self._at_once:
-                self._at_once[kind](*arguments)
-            if kind not in self._at_once or kind == "gone":
-                self._received.put([kind, *arguments])
+    with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/terminal")
+        listening.listen()
+        launched = LaunchedJob([*command, f"{folder}/terminal"], environment)
+        threading.Thread(target=_close_at_end, args=(launched, listening), daemon=True).start()
+        with contextlib.suppress(OSError), _unchanged(), listening.accept()[0] as rank_0:
+            socket.send_fds(rank_0, [f"{file or ''}\n".encode()], [0, 1, 2])
+            signal.signal(signal.SIGINT, lambda number, frame: rank_0.send(b"\3"))
+            launched.wait()
+        return launched.wait()
 
 
-def prompt(command: Sequence[str], environment: dict[str, str], file: Path | None) -> int:
-    """Run a prompt over ranks that *command* starts with the address of a socket; first, run a *file* on them."""
-    with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder, Listener(f"{folder}/prompt") as listener:
-        launched = LaunchedJob([*command, f"{folder}/prompt"], environment)
-        threading.Thread(target=_connect_at_end, args=(launched, listener.address), daemon=True).start()
-        with listener.accept() as connection:
-            rank_0 = Messages(connection, {})
-            rank_0.write("file", *([] if file is None else [file.read_text(), str(file)]))
-            with contextlib.suppress(ImportError):
-                import readline
-
-                readline.set_completer(partial(_completed, rank_0))
-                readline.parse_and_bind("tab: complete")
-            has_gone = _serve(rank_0)
-        launched.end_gently()
-        if has_gone and launched.process.returncode:
-            sys.stderr.write("meshcomm: the ranks have ended\n")
-            return launched.process.returncode
-        return 0
-
-
-def _connect_at_end(launched: LaunchedJob, address: str) -> None:
-    """Let the prompt wait no longer for ranks that have ended before they came."""
+def _close_at_end(launched: LaunchedJob, listening: socket.socket) -> None:
+    """Wait no longer for rank 0 if the job has ended before it came."""
     launched.process.wait()
     with contextlib.suppress(OSError):
-        Client(address).close()
+        listening.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(rank_0: Messages) -> bool:
-    """Do what rank 0 asks for, until Ctrl-D or until it has gone; return whether it has. Ctrl-C stops a cell."""
-    while True:
-        try:
-            kind, *texts = rank_0.receive()
-            if kind == "read":
-                rank_0.write(*_line(*texts))
-            elif kind in {"stdout", "stderr"}:
-                stream = getattr(sys, kind)
-                stream.write(*texts)
-                stream.flush()
-            else:
-                return True
-        except KeyboardInterrupt:
-            rank_0.write("interrupt")
-        except EOFError:
-            sys.stdout.write("\n")
-            return False
-
-
-def _line(prompt: str) -> tuple[str, ...]:
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """Return a context after which the terminal is as before, also if rank 0 was killed while it read a line."""
+    settings = termios.tcgetattr(0) if os.isatty(0) else None
     try:
-        return "line", input(prompt)
-    except KeyboardInterrupt:
-        return ("break",)
+        yield
+    finally:
+        if settings is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, settings)
 
 
-def _completed(rank_0: Messages, text: str, state: int) -> str | None:
-    rank_0.write("complete", text, state)
-    return rank_0.receive()[1]
+def take_terminal(job: Job, address: Path) -> str:
+    """Let rank 0 use the terminal that is lent at this *address*; return the path of the file that runs first."""
+    terminal = socket.socket(socket.AF_UNIX)
+    terminal.connect(str(address))
+    message, files, _, _ = socket.recv_fds(terminal, 1 << 16, 3)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for number, name in (1, "stdout"), (2, "stderr"):
+        setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))
+    threading.Thread(target=_pass_interrupts, args=(job, terminal), daemon=True).start()
+    return message.decode().rstrip("\n")
+
+
+def _pass_interrupts(job: Job, terminal: socket.socket) -> None:
+    """Let Ctrl-C, which the terminal sends to its own process, stop the cell that runs, or the line that is typed."""
+    while terminal.recv(1):
+        if not job.interrupt():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,0 +1,25 @@
+"""Rank 0: IPython's prompt in the terminal of ``meshcomm shell``, whose lines run on all ranks."""
+
+from pathlib import Path
+
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+
+from meshcomm.tools.interactive.cells import Job
+from meshcomm.tools.interactive.shells import FirstShell, RankShell
+from meshcomm.tools.interactive.terminal import take_terminal
+
+
+class PromptShell(FirstShell, TerminalInteractiveShell):  # type: ignore[misc]
+    """The shell of a prompt."""
+
+
+def serve(job: Job, address: Path) -> None:
+    """Run what is typed in the terminal that is lent at this *address*, until Ctrl-D."""
+    RankShell.job = job
+    file = take_terminal(job, address)
+    shell = PromptShell.instance(confirm_exit=False)
+    shell.begin()
+    if file:
+        shell.run_cell(f"%run -i {file!r}", store_history=False)
+    shell.mainloop()
+    job.end()
