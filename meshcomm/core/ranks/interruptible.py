@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import POLL_FROM, POLL_TO
@@ -80,16 +80,6 @@ def wait_until(test: Callable[[], T]) -> T:
     return result
 
 
-class Mail(Protocol):
-    """Messages between all ranks besides their calls."""
-
-    def send(self, rank: int, name: str, *arguments: object) -> None:
-        """Send a message."""
-
-    def poll(self) -> None:
-        """Handle the messages that have come; those called ``gate`` by `Gates.arrived`."""
-
-
 class Gates:
     """What ranks pass together before collective calls of MPI. One object for each process.
 
@@ -98,18 +88,18 @@ class Gates:
 
     Parameters
     ----------
-    mail: sends by `channel`, which connects all ranks
+    send: sends a message to a rank, by `channel`, which connects all ranks
+    poll: handles the messages that have come; those called ``gate`` by `arrived`
     """
 
-    def __init__(self, mail: Mail) -> None:
+    def __init__(self, send: Callable[..., object], poll: Callable[[], object]) -> None:
         MPI = mpi()
         self.channel = SideChannel(MPI, MPI.COMM_WORLD.Dup())
         self.why_alone = ""
         """Why this rank can make no call with others, if it cannot."""
-        self._mail, self._everyone = mail, MPI.COMM_WORLD.Get_group()
+        self._send, self._poll, self._everyone = send, poll, MPI.COMM_WORLD.Get_group()
         self._epoch, self._messages = 0, defaultdict[tuple[int, int], deque[list[str]]](deque)
-        self._since = 0.0
-        self._awaited: Sequence[int] = ()
+        self._awaited: tuple[float, Sequence[int]] = 0.0, ()
         self._holds, self._interrupted = False, 0.0
         MPIWorld.guarded = False
         known: Value = MPI  # a module, whose names change here
@@ -162,15 +152,15 @@ class Gates:
         call = watch.call()
         if call is not None and call[1] is not None:
             return call[3], call[1].world.ranks_in_comm_world(call[1].ranks)
-        return self._since, self._awaited
+        return self._awaited
 
     @contextmanager
     def _waiting_for(self, ranks: Sequence[int]) -> Iterator[None]:
-        self._since, self._awaited = time.monotonic(), ranks
+        self._awaited = time.monotonic(), ranks
         try:
             yield
         finally:
-            self._awaited = ()
+            self._awaited = 0.0, ()
 
     @contextmanager
     def passed(self, ranks: Sequence[int], name: str) -> Iterator[None]:
@@ -191,11 +181,11 @@ class Gates:
         here = f"{name} of MPI in {watch.operation()}" if watch.calls else f"{name} of MPI"
         rank, size = self.channel.rank, len(ranks)
         position, distance = ranks.index(rank), 1
-        self._mail.poll()
+        self._poll()
         if self._interrupted:
             raise KeyboardInterrupt
         while distance < size:
-            self._mail.send(ranks[(position + distance) % size], "gate", self._epoch, name, here)
+            self._send(ranks[(position + distance) % size], "gate", self._epoch, name, here)
             source = ranks[(position - distance) % size]
             other, there = self._received(source)
             if other != name:
@@ -204,7 +194,7 @@ class Gates:
 
     def _received(self, source: int) -> list[str]:
         messages = self._messages[self._epoch, source]
-        wait_until(lambda: self._mail.poll() or messages or self._leaves())
+        wait_until(lambda: self._poll() or messages or self._leaves())
         if not messages:
             raise KeyboardInterrupt
         return messages.popleft()
@@ -266,14 +256,14 @@ def _request_class(mpi: ModuleType) -> type:
     class PolledRequest(kind):  # type: ignore[misc]
         """A request that waits in steps of Python."""
 
-        def Wait(self, status: Value = None) -> bool:
+        def Wait(self, status: Value = None) -> Value:
             return wait_until(lambda: self.Test(status))
 
         def wait(self, status: Value = None) -> Value:
             return _message(lambda: self.test(status))
 
         @classmethod
-        def Waitall(cls, requests: Value, statuses: Value = None) -> bool:
+        def Waitall(cls, requests: Value, statuses: Value = None) -> Value:
             return wait_until(lambda: cls.Testall(requests, statuses))
 
         @classmethod
@@ -285,12 +275,13 @@ def _request_class(mpi: ModuleType) -> type:
 
 def _message(test: Callable[[], tuple[bool, Value]]) -> Value:
     """Return the message with which *test* says at last that a request is complete."""
-    return wait_until(lambda: answer if (answer := test())[0] else None)[1]
+    answer: Value = wait_until(lambda: answer if (answer := test())[0] else None)
+    return answer[1]
 
 
 def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
     """Return a class of communicators with the calls of mpi4py; those that it makes have it, too."""
-    kind: type = mpi.Intracomm
+    kind: Value = mpi.Intracomm
 
     class GatedCommunicator(kind):  # type: ignore[misc]
         """A communicator whose calls can be interrupted while they wait."""

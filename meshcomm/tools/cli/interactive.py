@@ -7,7 +7,6 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 from meshcomm.core.failures.launchers import launched
 from meshcomm.errors import MeshcommError
@@ -23,17 +22,19 @@ def kernel(options: argparse.Namespace) -> int:
         return _rank(options)
     from meshcomm.tools.interactive.launch import keep_kernel
 
-    command = [*rank_command(options, "kernel"), "-f", str(options.connection)]
-    return keep_kernel(command, environment(options.ranks), options.connection)
+    return keep_kernel(_rank_command(options, "kernel"), _environment(options.ranks), options.connection)
 
 
 def jupyter(options: argparse.Namespace) -> int:
     """Install a kernel for Jupyter, list those that are installed, or remove one."""
-    install = _needs("install", "jupyter_client")
+    if find_spec("jupyter_client") is None:
+        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyterlab", error=True)
+        return 1
+    install = import_module("meshcomm.tools.interactive.install")
     default = f"{'NumPy' if options.numpy else 'Python'} on {options.ranks} rank{'s' * (options.ranks > 1)}"
     try:
         if options.list:
-            for name, command in install.installed().items():
+            for name, (_, command) in install.installed().items():
                 say(f"{name}: {command}")
         elif options.remove:
             install.remove(options.remove)
@@ -55,15 +56,7 @@ def shell(options: argparse.Namespace) -> int:
     from meshcomm.tools.interactive.terminal import lend_terminal
 
     role = "ipython" if find_spec("IPython") is not None else "python"
-    return lend_terminal([*rank_command(options, role), "-f"], environment(options.ranks), options.file)
-
-
-def _needs(module: str, library: str) -> ModuleType:
-    """Return a *module* of `meshcomm.tools.interactive`; end the process if it needs a *library* that is not there."""
-    if find_spec(library) is None:
-        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyter_console", error=True)
-        sys.exit(1)
-    return import_module(f"meshcomm.tools.interactive.{module}")
+    return lend_terminal(_rank_command(options, role), _environment(options.ranks), options.file)
 
 
 def _options(options: argparse.Namespace) -> list[str]:
@@ -72,14 +65,14 @@ def _options(options: argparse.Namespace) -> list[str]:
     return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
 
 
-def rank_command(options: argparse.Namespace, role: str) -> list[str]:
-    """Return the command that starts the ranks of a kernel or of a prompt; it lacks where rank 0 is connected."""
+def _rank_command(options: argparse.Namespace, role: str) -> list[str]:
+    """Return the command that starts the ranks of a kernel or a prompt; it ends before where rank 0 connects to."""
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
-    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
-    return [*command, *_options(options)]
+    python = [sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
+    return [*launcher, "-n", str(options.ranks), *python, *_options(options), "-f"]
 
 
-def environment(ranks: int) -> dict[str, str]:
+def _environment(ranks: int) -> dict[str, str]:
     """Return the environment of the ranks: an error of a cell ends no job."""
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
 

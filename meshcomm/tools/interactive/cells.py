@@ -7,6 +7,7 @@ Ranks may leave a cell at different lines. Rank 0 then stops those that are stil
 calls each of them has made. Where these differ, all begin anew with the next cell: meshes and tensors stay.
 """
 
+import math
 import os
 import signal
 import sys
@@ -36,7 +37,7 @@ LISTEN_EVERY = 0.02
 FAIL_WITHIN = 1.0
 """Seconds in which other ranks may raise the error of a rank themselves, before they are stopped."""
 WAIT_WITHIN = 2.0
-"""Seconds for which a rank waits for one that has ended the cell: this one may have sent something at its end."""
+"""Seconds for which a rank waits for one that has ended the cell, which may have sent something at its end."""
 STOP_WITHIN = 2.0
 """Seconds in which a rank that is stopped should end its cell. Then it is stopped again: some code loses errors."""
 PARENT_EVERY = 1.0
@@ -48,7 +49,7 @@ class Job:
 
     def __init__(self) -> None:
         self._lock, self._busy = threading.RLock(), threading.Event()
-        self.gates = Gates(self)
+        self.gates = Gates(self.send, self.poll)
         self.rank, self.size = self.gates.channel.rank, self.gates.channel.size
         self.running = False
         self.outcome = Outcome()
@@ -59,6 +60,7 @@ class Job:
         self._cells, self._values = deque[tuple[bool, Json]](), deque[tuple[str, Json]]()
         self._outcomes: dict[int, Outcome] = {}
         self._ended: dict[int, float] = {}
+        """When rank 0 has got outcomes."""
         self._why: tuple[str, str] | None = None
         """Why the cell is stopped: the name and the text of an error."""
         self._stopped_at = self._all_stopped_at = 0.0
@@ -206,13 +208,17 @@ class Job:
         self._cells.append((anew, cell))
 
     def _on_outcome(self, source: int, outcome: Outcome) -> None:
-        self._outcomes[source] = outcome
+        self._outcomes[source], self._ended[source] = outcome, time.monotonic()
 
     def _on_value(self, source: int, what: str, value: Json) -> None:
         self._values.append((what, value))
 
-    def _on_ended(self, source: int, ranks: list[int]) -> None:
-        self._ended.update(dict.fromkeys(ranks, time.monotonic()))
+    def _on_waits(self, source: int, ranks: list[int], where: str) -> None:
+        gone = [rank for rank in ranks if time.monotonic() > self._ended.get(rank, math.inf) + WAIT_WITHIN]
+        if gone:
+            have = "have" if len(gone) > 1 else "has"
+            text = f"waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
+            self.send(source, "stop", "CollectiveMismatch", text)
 
     def _on_stop(self, source: int, name: str, text: str) -> None:
         self._why, self._stopped_at = self._why or (name, text), time.monotonic()
@@ -257,22 +263,13 @@ class Job:
         self._all_stopped_at = time.monotonic()
 
     def _look(self) -> None:
-        """Stop what waits in vain: this rank for others that have ended the cell; all, if one has failed."""
+        """Stop all if one has failed, and this rank again if it goes on; say for whom it waits."""
         now = time.monotonic()
-        if self.rank == 0:
-            new = self._outcomes.keys() - self._ended.keys()
-            failed = [rank for rank, outcome in self._outcomes.items() if "error" in outcome]
-            for rank in {0, *self._missing()} if new else ():
-                self.send(rank, "ended", [*new])
-            if failed and not self._all_stopped_at and now > min(self._ended[rank] for rank in failed) + FAIL_WITHIN:
-                self._stop("", "")
+        failed = [self._ended[rank] for rank, outcome in self._outcomes.items() if "error" in outcome]
+        if failed and not self._all_stopped_at and now > min(failed) + FAIL_WITHIN:
+            self._stop("", "")
         if self.running and self._why and now > self._stopped_at + STOP_WITHIN:
             self._on_stop(self.rank, *self._why)
-        elif self.running and not self._why:
-            since, ranks = self.gates.awaited()
-            gone = sorted(self._ended.keys() & {*ranks} - {self.rank})
-            if gone and now > max(since, *(self._ended[rank] for rank in gone)) + WAIT_WITHIN:
-                where = watch.operation() or "a call of MPI"
-                have = "have" if len(gone) > 1 else "has"
-                text = f"waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
-                self._on_stop(self.rank, "CollectiveMismatch", text)
+        since, ranks = self.gates.awaited()
+        if self.running and not self._why and ranks and now > since + WAIT_WITHIN:
+            self.send(0, "waits", [*ranks], watch.operation() or "a call of MPI")

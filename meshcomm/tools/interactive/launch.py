@@ -83,10 +83,13 @@ def _end_with_parent() -> None:
 
 
 def keep_kernel(command: Sequence[str], environment: dict[str, str], connection: Path) -> int:
-    """Run the ranks of a kernel, and return the exit code. Of a job that fails, show why in the notebook."""
+    """Run the ranks that *command* starts with a *connection* file, and return the exit code.
+
+    Of a job that fails, show why in the notebook.
+    """
     with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:  # only this user can read it
         running = Path(folder, "cell.json")
-        launched = LaunchedJob([*command, "--note", str(running)], environment)
+        launched = LaunchedJob([*command, str(connection), "--note", str(running)], environment)
         code = launched.wait()
         if code > 0 and running.exists():
             text = f"meshcomm: the ranks have ended, with code {code}:\n{''.join(launched.words)}"

@@ -46,14 +46,15 @@ def prepare(job: Job) -> None:
     if job.rank:
         sys.stdout = sys.stderr = OutcomeStream(job)
     share_input(job)
-    usual = warnings.showwarning
+    usual: Value = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Value) -> None:
         job.outcome.setdefault("warnings", []).append(f"{category.__name__}: {message}\n")
         if job.rank == 0:
             usual(message, category, *where)
 
-    warnings.showwarning = show
+    known: Value = warnings  # Python calls it by position
+    known.showwarning = show
     conditions.begin()  # operations may wait with this as what shows warnings usually
     if is_scripted() and job.size > 1:
         conditions.let_see(True)
