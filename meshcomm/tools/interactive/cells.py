@@ -50,7 +50,8 @@ class Job:
     def __init__(self) -> None:
         self._lock, self._busy = threading.RLock(), threading.Event()
         self.gates = Gates(self.send, self.poll)
-        self.rank, self.size = self.gates.channel.rank, self.gates.channel.size
+        self._channel = self.gates.channel
+        self.rank, self.size = self._channel.rank, self._channel.size
         self.running = False
         self.outcome = Outcome()
         """What this rank notes for its outcome while a cell runs."""
@@ -180,7 +181,7 @@ class Job:
     def poll(self) -> None:
         """Handle the messages that have come."""
         with self._lock:
-            for source, message in self.gates.channel.receive():
+            for source, message in self._channel.receive():
                 self._handle(source, *message)
 
     def send(self, rank: int, name: str, *arguments: object) -> None:
@@ -189,7 +190,7 @@ class Job:
             if rank == self.rank:
                 self._handle(rank, name, *arguments)
             else:
-                self.gates.channel.send([name, *arguments], rank)
+                self._channel.send([name, *arguments], rank)
 
     def _handle(self, source: int, name: str, *arguments: Value) -> None:
         handle = self.gates.arrived if name == "gate" else getattr(self, f"_on_{name}")

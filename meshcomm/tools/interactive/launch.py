@@ -109,6 +109,6 @@ def _publish(connection: Path, parent: Value, text: str) -> None:
     if socket.poll(int(1000 * CONNECT_WITHIN)):  # one has subscribed; the others are about to
         time.sleep(2 * LOOK_EVERY)
         for kind, content in ("stream", {"name": "stderr", "text": text}), ("status", {"execution_state": "idle"}):
-            kernel.session.send(socket, kind, content, parent)
+            socket.send_multipart(kernel.session.serialize(kernel.session.msg(kind, content, parent)))
         time.sleep(LOOK_EVERY)
     socket.close()

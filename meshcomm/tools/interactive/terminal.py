@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from meshcomm.core._tracing import Value
 from meshcomm.tools.interactive.cells import Job
 from meshcomm.tools.interactive.launch import LaunchedJob
 
@@ -27,7 +28,7 @@ def lend_terminal(command: Sequence[str], environment: dict[str, str], file: Pat
         threading.Thread(target=_close_at_end, args=(launched, listening), daemon=True).start()
         with contextlib.suppress(OSError), _unchanged(), listening.accept()[0] as rank_0:
             socket.send_fds(rank_0, [f"{file or ''}\n".encode()], [0, 1, 2])
-            signal.signal(signal.SIGINT, lambda number, frame: rank_0.send(b"\3"))
+            signal.signal(signal.SIGINT, lambda number, frame: rank_0.sendall(b"\3"))
             launched.wait()
         return launched.wait()
 
@@ -57,14 +58,15 @@ def take_terminal(job: Job, address: Path) -> str:
     message, files, _, _ = socket.recv_fds(terminal, 1 << 16, 3)
     for number, file in enumerate(files):
         os.dup2(file, number)
-    for number, name in (1, "stdout"), (2, "stderr"):
-        setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))
+    streams: list[Value] = [sys.stdout, sys.stderr]
+    for stream in streams:
+        stream.reconfigure(line_buffering=True)
     threading.Thread(target=_pass_interrupts, args=(job, terminal), daemon=True).start()
     return message.decode().rstrip("\n")
 
 
 def _pass_interrupts(job: Job, terminal: socket.socket) -> None:
     """Let Ctrl-C, which the terminal sends to its own process, stop the cell that runs, or the line that is typed."""
-    while terminal.recv(1):
+    while terminal.recv_into(bytearray(1)):
         if not job.interrupt():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
