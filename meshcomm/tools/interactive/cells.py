@@ -26,7 +26,7 @@ from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.interruptible import Gates, call_states, calls_differ, start_over, wait_until
-from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, show_outcomes, traceback_lines
+from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, show_outcomes, stopped, traceback_lines
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
 """Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
@@ -104,17 +104,16 @@ class Job:
                 self.running = False
         except BaseException as error:
             self.note(error, traceback_lines(error))
+        if self._why and "error" in self.outcome:  # which may come from that: another rank has left an exchange
+            self.outcome["error"] = stopped(self.outcome["error"], *self._why)
         self.outcome["states"] = call_states()
         if self.rank:
             self._busy.clear()
         self.send(0, "outcome", self.outcome)
 
     def note(self, error: BaseException, traceback: list[str]) -> None:
-        """Note that the cell ends with this *error*, or if it was stopped with what has stopped it."""
+        """Note that the cell ends with this *error*."""
         self.outcome["error"] = cell_error(error, traceback)
-        if self._why and self.was_stopped_by(error):
-            name, text = self._why
-            self.outcome["error"] = CellError(name=name, text=text, key=f"{name}: {text}", traceback=traceback)
 
     def was_stopped_by(self, error: BaseException | None) -> bool:
         """Return whether the cell was stopped, and this *error* comes from that."""

@@ -44,6 +44,15 @@ def cell_error(error: BaseException, lines: list[str]) -> CellError:
     return CellError(name=name, text=text, key=key, traceback=lines)
 
 
+def stopped(error: CellError, name: str, text: str) -> CellError:
+    """Return the *error* of a rank that was stopped because of an error of this *name*."""
+    last = f"{name}: {text}".removesuffix(": ")
+    lines = error["traceback"]
+    return CellError(
+        name=name, text=text, key=last, traceback=lines if name in "".join(lines[-1:]) else [*lines, last]
+    )
+
+
 def traceback_lines(error: BaseException) -> list[str]:
     """Return the traceback of *error*, from the program on and without calls of meshcomm."""
     entry = error.__traceback__
@@ -81,9 +90,8 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
         error, outcome = errors[ranks[0]], outcomes[ranks[0]]
         if ranks[0] and outcome["output"] and not outcome.get("show"):
             sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
-        lines += [f"{_ranks(ranks)} of {len(outcomes)}:", *error["traceback"]]
-        if not error["traceback"] or error["name"] not in error["traceback"][-1]:  # or it was stopped
-            lines.append(f"{error['name']}: {error['text']}".removesuffix(": "))
+        last = [f"{error['name']}: {error['text']}"]
+        lines += [f"{_ranks(ranks)} of {len(outcomes)}:", *(error["traceback"] or last)]
     sys.stdout.flush()
     first = errors[groups[0][0]]
     return {**first, "text": f"{first['text']} (on {_ranks(groups[0])})", "traceback": lines}
