@@ -3,10 +3,11 @@
 import sys
 import time
 
-import pexpect
 import pytest
 
 from support.jobs import mpiexec
+
+pexpect = pytest.importorskip("pexpect")  # the extra "test" has it
 
 pytestmark = [
     pytest.mark.jobs,
@@ -15,7 +16,7 @@ pytestmark = [
 ]
 
 WITHIN = 60
-PLAIN = "import sys; sys.modules['jupyter_console'] = None; from meshcomm.tools.cli.main import main; sys.exit(main())"
+PLAIN = "import sys; sys.modules['IPython'] = None; from meshcomm.tools.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ def test_pythons_prompt(file):
 
 
 def test_ipythons_prompt(file):
+    pytest.importorskip("IPython")
     terminal = typed(["-m", "meshcomm"], file)
     terminal.expect("In ")
     time.sleep(1)

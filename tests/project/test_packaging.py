@@ -65,6 +65,11 @@ def read_files(file):
     return found.union(*map(read_files, found))
 
 
+def test_ci_skips_no_test_of_notebooks_and_prompts():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert {*extras["jupyter"], "nbclient", "pexpect"} <= {*extras["test"]}
+
+
 def test_every_module_is_built_typed_and_in_a_package():
     assert {"meshcomm/py.typed", *(name.replace(".pyx", ".pyi") for name in CYTHON)} <= PACKAGE
     folders = {Path(name).parent.as_posix() for name in PACKAGE if name.endswith((".py", ".pyx"))}

@@ -8,9 +8,9 @@ NEEDED = {
     "meshcomm.adapters.scipy_ndimage": "scipy",
     "meshcomm.adapters.scipy_sparse_linalg": "scipy",
     "meshcomm.adapters.zarr": "zarr",
-    "meshcomm.tools.interactive.console": "jupyter_console",
     "meshcomm.tools.interactive.install": "jupyter_client",
     "meshcomm.tools.interactive.kernel": "ipykernel",
+    "meshcomm.tools.interactive.prompt": "IPython",
     "meshcomm.tools.interactive.shells": "IPython",
     "meshcomm.torch": "torch",
 }

@@ -1,7 +1,7 @@
 """Host signals: what ranks on one host can tell each other without MPI, in any state of it.
 
 A host signal is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Four things are shown so:
+process. To look for one never waits. Five things are shown so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
@@ -9,12 +9,14 @@ process. To look for one never waits. Four things are shown so:
 - that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job says so (`show_ending`,
   `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
+- that a rank need not wait any longer (`Bell`, `ring`)
 
 Where there are no such sockets, there are no signals. Ranks on other hosts see none.
 """
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import sys
@@ -229,6 +231,31 @@ class Error:
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
                 self._ranks.update(_ONE.unpack(received(other)))
         return sorted(self._ranks)
+
+
+class Bell:
+    """A bell of *rank*, this one in COMM_WORLD, which any rank on this host can `ring`."""
+
+    def __init__(self, rank: int) -> None:
+        self._signal = _shown(f"wakes {rank}")
+        self.has_rung = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until the bell rings; return whether it does."""
+        if self._signal is None:
+            time.sleep(seconds)
+            return False
+        select.select([self._signal], [], [], seconds)
+        rings = list(_accepted(self._signal))
+        for other in rings:
+            other.close()
+        self.has_rung = self.has_rung or bool(rings)
+        return bool(rings)
+
+
+def ring(rank: int) -> None:
+    """Ring the bell of *rank*, if it is on this host."""
+    _is_shown(f"wakes {rank}")
 
 
 def _address(name: str) -> str:

@@ -4,11 +4,9 @@ import argparse
 import os
 import shlex
 import sys
-import tempfile
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 from meshcomm.core.failures.launchers import launched
 from meshcomm.errors import MeshcommError
@@ -24,16 +22,19 @@ def kernel(options: argparse.Namespace) -> int:
         return _rank(options)
     from meshcomm.tools.interactive.launch import keep_kernel
 
-    return keep_kernel(rank_command(options), environment(options.ranks), options.connection)
+    return keep_kernel(_rank_command(options, "kernel"), _environment(options.ranks), options.connection)
 
 
 def jupyter(options: argparse.Namespace) -> int:
     """Install a kernel for Jupyter, list those that are installed, or remove one."""
-    install = _needs("install", "jupyter_client")
+    if find_spec("jupyter_client") is None:
+        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyterlab", error=True)
+        return 1
+    install = import_module("meshcomm.tools.interactive.install")
     default = f"{'NumPy' if options.numpy else 'Python'} on {options.ranks} rank{'s' * (options.ranks > 1)}"
     try:
         if options.list:
-            for name, command in install.installed().items():
+            for name, (_, command) in install.installed().items():
                 say(f"{name}: {command}")
         elif options.remove:
             install.remove(options.remove)
@@ -52,23 +53,10 @@ def shell(options: argparse.Namespace) -> int:
     if options.file is not None and not options.file.exists():
         say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
         return 2
-    if find_spec("jupyter_console") is not None and find_spec("ipykernel") is not None:
-        with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:
-            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("JUPYTER_PATH"))))
-            _needs("install", "jupyter_client").write_spec(Path(folder, "kernels", _SHELL), _SHELL, _options(options))
-            code: int = _needs("console", "jupyter_console").console(_SHELL, options.file)
-            return code
-    from meshcomm.tools.interactive.prompt import prompt
+    from meshcomm.tools.interactive.terminal import lend_terminal
 
-    return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
-
-
-def _needs(module: str, library: str) -> ModuleType:
-    """Return a *module* of `meshcomm.tools.interactive`; end the process if it needs a *library* that is not there."""
-    if find_spec(library) is None:
-        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyter_console", error=True)
-        sys.exit(1)
-    return import_module(f"meshcomm.tools.interactive.{module}")
+    role = "ipython" if find_spec("IPython") is not None else "python"
+    return lend_terminal(_rank_command(options, role), _environment(options.ranks), options.file)
 
 
 def _options(options: argparse.Namespace) -> list[str]:
@@ -77,20 +65,16 @@ def _options(options: argparse.Namespace) -> list[str]:
     return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
 
 
-def rank_command(options: argparse.Namespace, plain: bool = False) -> list[str]:
-    """Return the command that starts the ranks of a kernel, or of Python's *plain* prompt, which adds its file."""
+def _rank_command(options: argparse.Namespace, role: str) -> list[str]:
+    """Return the command that starts the ranks of a kernel or a prompt; it ends before where rank 0 connects to."""
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
-    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank"]
-    return [*command, *_options(options), *(["--plain", "-f"] if plain else ["-f", str(options.connection)])]
+    python = [sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
+    return [*launcher, "-n", str(options.ranks), *python, *_options(options), "-f"]
 
 
-def environment(ranks: int) -> dict[str, str]:
+def _environment(ranks: int) -> dict[str, str]:
     """Return the environment of the ranks: an error of a cell ends no job."""
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
-
-
-_SHELL = "meshcomm-shell"
-"""The kernel of the prompt."""
 
 
 def _rank(options: argparse.Namespace) -> int:
@@ -102,17 +86,21 @@ def _rank(options: argparse.Namespace) -> int:
     job = Job()
     if options.numpy:
         NumPyScript(Path.cwd()).begin_imports()
-    if options.plain:
+    if options.rank == "python":
         from meshcomm.tools.interactive.plain import run
 
         run(job, options.connection)
-    elif job.rank == 0:
-        from meshcomm.tools.interactive.kernel import serve
-
-        serve(job, options.connection, options.note)
-    else:
+    elif job.rank:
         from meshcomm.tools.interactive.shells import follow
 
         os.environ["MPLBACKEND"] = "agg"  # rank 0 shows figures
         follow(job)
+    elif options.rank == "ipython":
+        from meshcomm.tools.interactive.prompt import serve as prompt
+
+        prompt(job, options.connection)
+    else:
+        from meshcomm.tools.interactive.kernel import serve
+
+        serve(job, options.connection, options.note)
     return 0

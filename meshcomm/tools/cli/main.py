@@ -118,7 +118,7 @@ COMMANDS = {
     ),
     "shell": Command(
         help="a prompt whose lines run on all ranks",
-        description="A prompt on several ranks: IPython's where jupyter_console and ipykernel are installed, else "
+        description="A prompt on several ranks: IPython's where it is installed, else "
         "Python's own. What is typed runs on all ranks; rank 0 shows its output. A file runs first.",
         arguments=(*_RANKS, Argument("file", type=Path, nargs="?", help="a program that runs first")),
         action=imported("interactive:shell"),
@@ -140,8 +140,7 @@ COMMANDS = {
         arguments=(
             *_RANKS,
             Argument("-f", dest="connection", type=Path, required=True, help="the connection file"),
-            Argument("--rank", action="store_true", help="be one of the ranks"),
-            Argument("--plain", action="store_true", help="serve Python's prompt, without IPython"),
+            Argument("--rank", choices=("kernel", "ipython", "python"), help="be a rank of a kernel, or of a prompt"),
             Argument("--note", type=Path, help="where rank 0 notes the message whose cell runs"),
         ),
         action=imported("interactive:kernel"),

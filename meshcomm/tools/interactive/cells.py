@@ -3,27 +3,30 @@
 Rank 0 sends a cell to the others, runs it, too, and waits for an outcome of each. A thread of each rank listens while
 a cell runs: a rank in a loop, asleep or in a call that waits for others can be stopped by a signal to itself.
 
-Ranks may leave a cell at different lines. Rank 0 then stops those that are still in it, compares which collective
-calls each of them has made, and lets all begin anew where these differ: meshes and tensors stay.
+Ranks may leave a cell at different lines. Rank 0 then stops those that are still in it, and compares which collective
+calls each of them has made. Where these differ, all begin anew with the next cell: meshes and tensors stay.
 """
 
-import json
+import math
 import os
 import signal
+import sys
 import threading
 import time
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypedDict
 
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.spec import forget_recipes
+from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks import interruptible
-from meshcomm.tools.interactive.bell import Bell, ring
+from meshcomm.core.ranks.interruptible import Gates, call_states, calls_differ, start_over, wait_until
+from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, show_outcomes, stopped, traceback_lines
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
 """Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
@@ -34,302 +37,239 @@ LISTEN_EVERY = 0.02
 FAIL_WITHIN = 1.0
 """Seconds in which other ranks may raise the error of a rank themselves, before they are stopped."""
 WAIT_WITHIN = 2.0
-"""Seconds for which a rank waits for one that has ended the cell: this one may have sent something at its end."""
+"""Seconds for which a rank waits for one that has ended the cell, which may have sent something at its end."""
 STOP_WITHIN = 2.0
-"""Seconds in which a rank that is stopped should end its cell."""
+"""Seconds in which a rank that is stopped should end its cell. Then it is stopped again: some code loses errors."""
 PARENT_EVERY = 1.0
 """Seconds between two looks whether the process that started this one is still there."""
-
-
-class Outcome(TypedDict, total=False):
-    """How a cell ended on a rank."""
-
-    status: str
-    """``ok``, ``error``, or ``stopped`` if something else has ended it."""
-    name: str
-    """The class of the error."""
-    text: str
-    key: str
-    """The same on ranks with the same error."""
-    traceback: list[str]
-    output: list[list[str]]
-    """Names of streams and texts."""
-    warnings: list[str]
-    show: bool
-    """Whether the output was asked for."""
-    facts: list[str]
-    """A row of ``%mesh``."""
-    states: list[list[Json]]
-    """What the rank has called: see `meshcomm.core.ranks.interruptible.states`."""
 
 
 class Job:
     """All ranks, seen by one of them. Collective over COMM_WORLD to make, before the first mesh."""
 
     def __init__(self) -> None:
-        self._channel = interruptible.begin(self.poll)
+        self._lock, self._busy = threading.RLock(), threading.Event()
+        self.gates = Gates(self.send, self.poll)
+        self._channel = self.gates.channel
         self.rank, self.size = self._channel.rank, self._channel.size
-        self.number = 0
-        """How many cells have begun."""
         self.running = False
-        self.alone = ""
-        """Why this rank runs its code alone, if it does."""
         self.outcome = Outcome()
         """What this rank notes for its outcome while a cell runs."""
         self.wake: Callable[[], object] = lambda: None
         """Wakes the event loop of the main thread, if it has one: a signal alone does not."""
-        self._bell, self._bells = Bell(), dict[int, str]()
-        self._cells = deque[Json]()
-        self._values = deque[Json]()
+        self._bell = host_signals.Bell(self.rank)
+        self._cells, self._values = deque[tuple[bool, Json]](), deque[tuple[str, Json]]()
         self._outcomes: dict[int, Outcome] = {}
         self._ended: dict[int, float] = {}
-        self._stopped, self._why, self._epoch = 0, "", 1
-        self._lock, self._busy = threading.RLock(), threading.Event()
+        """When rank 0 has got outcomes."""
+        self._why: tuple[str, str] | None = None
+        """Why the cell is stopped: the name and the text of an error."""
+        self._stopped_at = self._all_stopped_at = 0.0
+        self._anew = False
         self._parent = os.getppid()
-        if self.rank:
-            self._send(0, "bell", self._bell.name)
+        self.take_signals()
         threading.Thread(target=self._listen, name="meshcomm cells", daemon=True).start()
+
+    def take_signals(self) -> None:
+        """Let SIGINT stop a cell that runs, and nothing else."""
+        signal.signal(signal.SIGINT, self._interrupted)
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
     def begin(self, cell: Json) -> None:
-        """Let the other ranks begin a *cell*, which this one begins, too."""
-        self._outcomes.clear()
-        self._to_others("cell", self.number + 1, cell)
+        """Let the other ranks begin a *cell*, which this one begins, too. None ends their programs."""
+        self._to_others("cell", self._anew, cell)
+        for rank in range(1, self.size):
+            host_signals.ring(rank)
+        self.send(0, "cell", self._anew, cell)
+        self._next_cell()
 
-    def next_cell(self) -> Json:
-        """Return the next cell for this rank, or None at the end of the job."""
-        pause = POLL_FROM
-        while True:
-            self.poll()
-            if self._cells:
-                name, *arguments = self._cells.popleft()
-                if name != "anew":
-                    return arguments[0] if arguments else None
-                self._begin_anew(*arguments)
-            rings = self._bell.wait(pause)
-            pause = POLL_FROM if rings else min(1.2 * pause, LOOK_BESIDES if self._bell.works else POLL_TO)
+    def follow(self, run: Callable[[Json], object]) -> None:
+        """Run each cell that rank 0 sends by *run*, until it sends no more."""
+        while (cell := self._next_cell()) is not None:
+            with self.cell():
+                if self._why:
+                    raise KeyboardInterrupt
+                run(cell)
 
     @contextmanager
     def cell(self) -> Iterator[None]:
         """Return a context in which this rank runs a cell, and can be stopped."""
-        before = signal.getsignal(signal.SIGINT)
-        takes = before is signal.default_int_handler or before == signal.SIG_IGN
-        with self._lock:
-            self.number += 1
-            self._ended.clear()
-            self._values.clear()
-            self._why, self.outcome, self.running = "", Outcome(output=[], warnings=[]), True
-        if takes:
-            signal.signal(signal.SIGINT, self._interrupted)
+        self.outcome, self.running = Outcome(output="", warnings=[]), True
         self._busy.set()
         try:
-            yield
-        finally:
-            with self._lock:
+            try:
+                yield
+            finally:
                 self.running = False
-            if takes:
-                signal.signal(signal.SIGINT, before)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the cell that runs is stopped."""
-        return bool(self._why)
-
-    def raise_if_stopped(self) -> None:
-        """Raise ``KeyboardInterrupt`` if the cell was stopped before this rank began it."""
-        if self._stopped == self.number:
-            raise KeyboardInterrupt
-
-    def note_end(self, errors: list[tuple[str, str, str, list[str]]]) -> None:
-        """Note how the cell has ended on this rank: with *errors*, by name, text, key and traceback."""
-        outcome = self.outcome
-        outcome["status"], outcome["states"] = "ok", interruptible.states()
-        if errors:
-            outcome["status"] = "stopped" if self._why and errors[-1][0] == "KeyboardInterrupt" else "error"
-            outcome["name"], outcome["text"], outcome["key"], outcome["traceback"] = errors[-1]
-            if outcome["status"] == "stopped" and self._why != "interrupt":
-                name, _, text = self._why.partition(": ")
-                if text:
-                    outcome["status"], outcome["name"], outcome["text"], outcome["key"] = (
-                        "error",
-                        name,
-                        text,
-                        self._why,
-                    )
+        except BaseException as error:
+            self.note(error, traceback_lines(error))
+        if self._why and "error" in self.outcome:  # which may come from that: another rank has left an exchange
+            self.outcome["error"] = stopped(self.outcome["error"], *self._why)
+        self.outcome["states"] = call_states()
         if self.rank:
             self._busy.clear()
-            self._send(0, "outcome", self.number, outcome)
-        else:
-            self._outcomes[0] = outcome
+        self.send(0, "outcome", self.outcome)
 
-    def outcomes(self, say: Callable[[str], object]) -> list[Outcome]:
-        """Return how the cell ended on each rank, when it has on all. *say* says who keeps them waiting."""
-        late = False
+    def note(self, error: BaseException, traceback: list[str]) -> None:
+        """Note that the cell ends with this *error*."""
+        self.outcome["error"] = cell_error(error, traceback)
+
+    def was_stopped_by(self, error: BaseException | None) -> bool:
+        """Return whether the cell was stopped, and this *error* comes from that."""
+        return bool(self._why) and isinstance(error, KeyboardInterrupt | CancelledError)
+
+    def finish(self) -> CellError | None:
+        """Wait until the cell has ended on all ranks, show what they have to show, and return its error."""
+        said = False
 
         def complete() -> bool:
-            nonlocal late
+            nonlocal said
             self.poll()
-            since = min(self._ended.get(-1, time.monotonic()), time.monotonic())
-            if not late and self._why and self._missing() and time.monotonic() > since + STOP_WITHIN:
-                late = True
-                ranks = ranks_text(self._missing())
-                say(f"{ranks} cannot be stopped yet: in code that is not Python's. Restart ends it")
-            return len(self._outcomes) == self.size
+            missing = self._missing()
+            if not said and missing and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
+                said = True
+                how = "in code that is not Python's. Restart ends it"
+                sys.stderr.write(f"meshcomm: {ranks_text(missing)} cannot be stopped yet: {how}\n")
+                sys.stderr.flush()
+            return not missing
 
-        interruptible.wait_until(complete)
+        wait_until(complete)
         self._busy.clear()
         outcomes = [self._outcomes[rank] for rank in range(self.size)]
-        if any(outcome["status"] != "ok" for outcome in outcomes):
-            self._epoch += 1
-            differ = _differ(outcomes)
-            self._to_others("anew", self._epoch, differ)
-            self._begin_anew(self._epoch, differ)
-        return outcomes
+        failed = any("error" in outcome for outcome in outcomes)
+        self._anew = failed and calls_differ([outcome["states"] for outcome in outcomes])
+        return show_outcomes(outcomes)
 
-    def interrupt(self) -> None:
-        """Stop the cell on all ranks. For any thread of rank 0."""
+    def interrupt(self) -> bool:
+        """Stop the cell on all ranks; return whether there is one. For any thread of rank 0."""
         with self._lock:
             if self._busy.is_set():
-                self._stop([*range(self.size)], "interrupt")
+                self._stop("KeyboardInterrupt", "")
+            return self._busy.is_set()
 
     def end(self) -> None:
         """Let all ranks end their programs."""
-        if self.rank == 0:
-            self._to_others("end")
-        self._begin_anew(self._epoch + 1, True)
+        self._anew = True
+        self.begin(None)
 
     # -- what ranks share within a cell -------------------------------------------------------------------------------
 
-    def shared(self, what: str, make: Callable[[], Json]) -> Json:
+    def shared(self, what: str, make: Callable[[], Value]) -> Value:
         """Return on all ranks what *make* returns on rank 0; on a rank that is alone, it is an error but on rank 0."""
-        if self.rank and self.alone:
-            raise RuntimeError(f"{what} is possible on rank 0 only: {self.alone}")
+        if self.rank and self.gates.why_alone:
+            raise RuntimeError(f"{what} is possible on rank 0 only: {self.gates.why_alone}")
         if self.rank:
-            interruptible.wait_until(self._has_value)
+            wait_until(self._has_value)
             sent, value = self._values.popleft()
             if sent != what:
                 raise RuntimeError(f"rank {self.rank} asks for {what}, but rank 0 for {sent}")
             return value
         value = make()
-        if not self.alone and self.running:
-            self._to_others("value", self.number, what, value)
+        if not self.gates.why_alone and self.running:
+            self._to_others("value", what, value)
         return value
+
+    def _has_value(self) -> bool:
+        with self.gates.held():
+            self.poll()
+        return bool(self._values)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Handle the messages that have come."""
         with self._lock:
-            for source, (name, *arguments) in self._channel.receive():
-                if name in ("cell", "anew", "end"):
-                    self._cells.append([name, *(arguments[1:] if name == "cell" else arguments)])
-                else:
-                    getattr(self, f"_on_{name}")(source, *arguments)
+            for source, message in self._channel.receive():
+                self._handle(source, *message)
 
-    def _send(self, rank: int, name: str, *arguments: object) -> None:
+    def send(self, rank: int, name: str, *arguments: object) -> None:
+        """Send a message, which may be to this rank."""
         with self._lock:
-            self._channel.send([name, *arguments], rank)
+            if rank == self.rank:
+                self._handle(rank, name, *arguments)
+            else:
+                self._channel.send([name, *arguments], rank)
+
+    def _handle(self, source: int, name: str, *arguments: Value) -> None:
+        handle = self.gates.arrived if name == "gate" else getattr(self, f"_on_{name}")
+        handle(source, *arguments)
 
     def _to_others(self, name: str, *arguments: object) -> None:
         for rank in range(1, self.size):
-            self._send(rank, name, *arguments)
-            if self._bells.get(rank):
-                ring(self._bells[rank])
+            self.send(rank, name, *arguments)
 
-    def _on_bell(self, source: int, name: str) -> None:
-        self._bells[source] = name
+    def _on_cell(self, source: int, anew: bool, cell: Json) -> None:
+        self.gates.begin_epoch()
+        self._outcomes.clear()
+        self._ended.clear()
+        self._values.clear()
+        self._why, self._all_stopped_at = None, 0.0
+        self._cells.append((anew, cell))
 
-    def _on_outcome(self, source: int, number: int, outcome: Outcome) -> None:
-        if number == self.number:
-            self._outcomes[source] = outcome
+    def _on_outcome(self, source: int, outcome: Outcome) -> None:
+        self._outcomes[source], self._ended[source] = outcome, time.monotonic()
 
-    def _on_value(self, source: int, number: int, *value: Json) -> None:
-        if number == self.number:
-            self._values.append(value)
+    def _on_value(self, source: int, what: str, value: Json) -> None:
+        self._values.append((what, value))
 
-    def _has_value(self) -> bool:
-        self.poll()
-        return bool(self._values)
+    def _on_waits(self, source: int, ranks: list[int], where: str) -> None:
+        gone = [rank for rank in ranks if time.monotonic() > self._ended.get(rank, math.inf) + WAIT_WITHIN]
+        if gone:
+            have = "have" if len(gone) > 1 else "has"
+            text = f"waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
+            self.send(source, "stop", "CollectiveMismatch", text)
 
-    def _on_ended(self, source: int, number: int, ranks: list[int]) -> None:
-        if number == self.number:
-            for rank in ranks:
-                self._ended.setdefault(rank, time.monotonic())
-
-    def _on_stop(self, source: int, number: int, why: str) -> None:
-        self._stopped = number
-        if number == self.number and self.running:
-            self._why = self._why or why
+    def _on_stop(self, source: int, name: str, text: str) -> None:
+        self._why, self._stopped_at = self._why or (name, text), time.monotonic()
+        if self.running:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             self.wake()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self.running:
-            interruptible.interrupt()
+            self.gates.interrupt()
 
-    def _begin_anew(self, epoch: int, differ: bool) -> None:
-        self._epoch = epoch
-        interruptible.start_over(epoch, differ)
-        if differ:
+    def _next_cell(self) -> Json:
+        """Return the next cell for this rank, or None at the end of the job."""
+        pause = POLL_FROM
+        while not self._cells:
+            self.poll()
+            rung = not self._cells and self._bell.wait(pause)
+            pause = POLL_FROM if rung else min(1.2 * pause, LOOK_BESIDES if self._bell.has_rung else POLL_TO)
+        anew, cell = self._cells.popleft()
+        if anew:
+            start_over()
             forget_recipes()
+        return cell
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        looked = time.monotonic()
-        while True:
+        while os.getppid() == self._parent:
             if self._busy.wait(PARENT_EVERY):
                 with self._lock:
                     self.poll()
                     self._look()
                 time.sleep(LISTEN_EVERY)
-            if time.monotonic() > looked + PARENT_EVERY:
-                looked = time.monotonic()
-                if os.getppid() != self._parent:
-                    os._exit(1)
+        os._exit(1)
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(self.size) if rank not in self._outcomes]
 
-    def _stop(self, ranks: list[int], why: str) -> None:
-        self._ended.setdefault(-1, time.monotonic())
-        for rank in ranks:
-            if rank:
-                self._send(rank, "stop", self.number, why)
-        if 0 in ranks:
-            self._on_stop(0, self.number, why)
-        self._why = self._why or why
+    def _stop(self, name: str, text: str) -> None:
+        for rank in self._missing():
+            self.send(rank, "stop", name, text)
+        self._all_stopped_at = time.monotonic()
 
     def _look(self) -> None:
-        """Stop what waits in vain: this rank for others that have ended the cell; all, if one has failed."""
+        """Stop all if one has failed, and this rank again if it goes on; say for whom it waits."""
         now = time.monotonic()
-        if self.rank == 0:
-            new = [rank for rank in self._outcomes if rank not in self._ended]
-            self._on_ended(0, self.number, new)
-            if new and self._missing():
-                for rank in self._missing():
-                    if rank:
-                        self._send(rank, "ended", self.number, [*self._outcomes])
-            failed = [rank for rank, outcome in self._outcomes.items() if outcome["status"] == "error"]
-            if failed and not self._why and now > min(self._ended[rank] for rank in failed) + FAIL_WITHIN:
-                self._stop(self._missing(), "failed")
-        if self.running and not self._why:
-            since, ranks = interruptible.waits_for()
-            gone = sorted(self._ended.keys() & {*ranks} - {self.rank})
-            if gone and now > max(since, *(self._ended[rank] for rank in gone)) + WAIT_WITHIN:
-                where = watch.operation() or "a call of MPI"
-                have = "have" if len(gone) > 1 else "has"
-                text = f"CollectiveMismatch: waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
-                self._on_stop(0, self.number, text)
-
-
-def _differ(outcomes: list[Outcome]) -> bool:
-    """Return whether ranks have made different collective calls, or can make no more on some communicator."""
-    known = [{json.dumps(team[:2]): team[2:] for team in outcome["states"]} for outcome in outcomes]
-    for states in known:
-        for team, state in states.items():
-            _, ranks = json.loads(team)
-            if state[-1] is not None or any(known[rank].get(team) != state for rank in ranks):
-                return True
-    return False
+        failed = [self._ended[rank] for rank, outcome in self._outcomes.items() if "error" in outcome]
+        if failed and not self._all_stopped_at and now > min(failed) + FAIL_WITHIN:
+            self._stop("", "")
+        if self.running and self._why and now > self._stopped_at + STOP_WITHIN:
+            self._on_stop(self.rank, *self._why)
+        since, ranks = self.gates.awaited()
+        if self.running and not self._why and ranks and now > since + WAIT_WITHIN:
+            self.send(0, "waits", [*ranks], watch.operation() or "a call of MPI")

@@ -47,20 +47,20 @@ def install(name: str, options: Sequence[str]) -> str:
         return str(KernelSpecManager().install_kernel_spec(folder, directory, user=prefix is None, prefix=prefix))
 
 
-def installed() -> dict[str, str]:
-    """Return the names of our kernels, and the command of each."""
-    specs = KernelSpecManager().get_all_specs().values()
-    ours = [entry["spec"] for entry in specs if entry["spec"].get("metadata", {}).get(_OURS)]
-    return {spec["display_name"]: " ".join(spec["argv"][1:-2]) for spec in ours}
+def installed() -> dict[str, tuple[str, str]]:
+    """Return the names of our kernels; for each its directory and its command."""
+    kernels = {directory: entry["spec"] for directory, entry in KernelSpecManager().get_all_specs().items()}
+    return {
+        spec["display_name"]: (directory, " ".join(spec["argv"][1:-2]))
+        for directory, spec in kernels.items()
+        if spec.get("metadata", {}).get(_OURS)
+    }
 
 
 def remove(name: str) -> None:
     """Remove the kernel that Jupyter shows as *name*; ``MeshcommError`` if there is none of ours."""
-    manager = KernelSpecManager()
-    for directory, entry in manager.get_all_specs().items():
-        if entry["spec"]["display_name"] == name and name in installed():
-            manager.remove_kernel_spec(directory)
-            return
-    raise MeshcommError(
-        f"there is no kernel of meshcomm called {name!r}; meshcomm jupyter --list shows those there are"
-    )
+    kernels = installed()
+    if name not in kernels:
+        known = "meshcomm jupyter --list shows those there are"
+        raise MeshcommError(f"there is no kernel of meshcomm called {name!r}; {known}")
+    KernelSpecManager().remove_kernel_spec(kernels[name][0])

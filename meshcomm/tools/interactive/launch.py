@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from types import FrameType
 from typing import IO
 
 from meshcomm.core._tracing import Value
@@ -28,7 +27,7 @@ _LAST_LINES = 20
 _PR_SET_PDEATHSIG = 1
 
 
-class Launched:
+class LaunchedJob:
     """A job of ranks, which ends when this process does, killed or not.
 
     Parameters
@@ -52,7 +51,7 @@ class Launched:
         """The last lines that the launcher has written, and ranks other than by Python's streams."""
         self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
-        signal.signal(signal.SIGTERM, self._ended)
+        signal.signal(signal.SIGTERM, lambda number, frame: self.end())
 
     def wait(self) -> int:
         """Wait for the end of the job, and return its exit code. End it if who started this process goes."""
@@ -63,13 +62,6 @@ class Launched:
         self._reader.join(LOOK_EVERY)
         return self.process.returncode
 
-    def end_gently(self) -> None:
-        """Give the job time to end by itself, and end it then."""
-        try:
-            self.process.wait(END_WITHIN)
-        except subprocess.TimeoutExpired:
-            self.end()
-
     def end(self) -> None:
         """End the job now."""
         self.process.terminate()
@@ -77,9 +69,6 @@ class Launched:
             self.process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _ended(self, number: int, frame: FrameType | None) -> None:
-        self.end()
 
     def _read(self, stream: IO[bytes] | None) -> None:
         for line in stream or ():
@@ -94,10 +83,13 @@ def _end_with_parent() -> None:
 
 
 def keep_kernel(command: Sequence[str], environment: dict[str, str], connection: Path) -> int:
-    """Run the ranks of a kernel, and return the exit code. Of a job that fails, show why in the notebook."""
+    """Run the ranks that *command* starts with a *connection* file, and return the exit code.
+
+    Of a job that fails, show why in the notebook.
+    """
     with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:  # only this user can read it
         running = Path(folder, "cell.json")
-        launched = Launched([*command, "--note", str(running)], environment)
+        launched = LaunchedJob([*command, str(connection), "--note", str(running)], environment)
         code = launched.wait()
         if code > 0 and running.exists():
             text = f"meshcomm: the ranks have ended, with code {code}:\n{''.join(launched.words)}"
@@ -107,22 +99,16 @@ def keep_kernel(command: Sequence[str], environment: dict[str, str], connection:
 
 def _publish(connection: Path, parent: Value, text: str) -> None:
     """Show *text* as an output of the cell of the message *parent*, in place of the kernel that has gone."""
-    from jupyter_client.session import Session
-
-    zmq: Value = import_module("zmq")
-    facts = json.loads(connection.read_text())
-    session = Session(key=facts["key"].encode(), signature_scheme=facts["signature_scheme"])
-    socket = zmq.Context.instance().socket(zmq.XPUB)
+    zmq, client_module = import_module("zmq"), import_module("jupyter_client.client")
+    kernel: Value = client_module.KernelClient(connection_file=str(connection))  # it knows the ports and the key
+    kernel.load_connection_file()
+    socket = kernel.context.socket(zmq.XPUB)
     socket.linger = int(1000 * CONNECT_WITHIN)
-    at = (
-        f"{facts['ip']}:{facts['iopub_port']}"
-        if facts["transport"] == "tcp"
-        else f"{facts['ip']}-{facts['iopub_port']}"
-    )
-    socket.bind(f"{facts['transport']}://{at}")
+    separator = ":" if kernel.transport == "tcp" else "-"
+    socket.bind(f"{kernel.transport}://{kernel.ip}{separator}{kernel.iopub_port}")
     if socket.poll(int(1000 * CONNECT_WITHIN)):  # one has subscribed; the others are about to
         time.sleep(2 * LOOK_EVERY)
         for kind, content in ("stream", {"name": "stderr", "text": text}), ("status", {"execution_state": "idle"}):
-            socket.send_multipart(session.serialize(session.msg(kind, content, parent)))
+            socket.send_multipart(kernel.session.serialize(kernel.session.msg(kind, content, parent)))
         time.sleep(LOOK_EVERY)
     socket.close()

@@ -1,103 +1,83 @@
-"""Ranks without IPython: they run what is typed at Python's prompt, which talks to rank 0 by a socket."""
+"""Ranks without IPython: rank 0 is Python's prompt, and all ranks run what is typed."""
 
-import builtins
+import code
 import contextlib
-import io
-import queue
 import rlcompleter
+import signal
 import sys
-import threading
-import traceback
 import types
 from pathlib import Path
 
-from meshcomm.core._callers import in_short
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Json
-from meshcomm.core.ranks import interruptible
 from meshcomm.tools.interactive.cells import Job
-from meshcomm.tools.interactive.held import hold_output, key_of, show_warnings
-from meshcomm.tools.interactive.lines import Lines
-from meshcomm.tools.interactive.reports import report
+from meshcomm.tools.interactive.streams import prepare
+from meshcomm.tools.interactive.terminal import take_terminal
 
 
 def run(job: Job, address: Path) -> None:
-    """Run what the prompt at this *address* sends, on all ranks, until it goes."""
-    module = sys.modules["__main__"] = types.ModuleType("__main__")
-    show_warnings(job)
+    """Run what is typed in the terminal that is lent at this *address*, until Ctrl-D."""
+    file = "" if job.rank else take_terminal(job, address)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    prepare(job)
     if job.rank:
-        hold_output(job)
-        while (cell := job.next_cell()) is not None:
-            _run_cell(job, cell, module.__dict__)
-    else:
-        _serve(job, Lines.connected(address), module.__dict__)
+        job.follow(_execute)
+        return
+    console = RankConsole(job)
+    with contextlib.suppress(EOFError):
+        if file:
+            console.run(Path(file).read_text(), file, "exec")
+        console.interact(f"Python {sys.version.split()[0]} on {job.size} ranks of meshcomm", "")
     job.end()
 
 
-def _run_cell(job: Job, cell: Json, names: dict[str, Value]) -> None:
-    errors = []
-    with job.cell():
+def _execute(cell: Json) -> None:
+    exec(compile(cell["text"], cell["file"], cell["mode"]), vars(sys.modules["__main__"]))
+
+
+class RankConsole(code.InteractiveConsole):
+    """Python's prompt on rank 0."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+        with contextlib.suppress(ImportError):
+            import readline
+
+            readline.set_completer(self._completed)
+            readline.parse_and_bind("tab: complete")
+
+    def raw_input(self, prompt: str = "") -> str:
+        """Return a line that is typed, which Ctrl-C ends."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            job.raise_if_stopped()
-            exec(compile(cell["text"], cell["file"], cell["mode"]), names)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            with in_short(error):
-                lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
-            errors.append((type(error).__name__, str(error), key_of(error), lines))
-    job.note_end(errors)
+            return super().raw_input(prompt)
+        finally:
+            self._job.take_signals()
 
+    def runsource(self, source: str, filename: str = "<input>", symbol: str = "single") -> bool:
+        """Run *source* on all ranks, and return whether more lines are needed. Errors of syntax are shown here."""
+        try:
+            if self.compile(source, filename, symbol) is None:
+                return True
+        except (OverflowError, SyntaxError, ValueError):
+            self.showsyntaxerror(filename)
+            return False
+        if source.strip() in {"exit()", "quit()"}:
+            raise EOFError
+        self.run(source, filename, symbol)
+        return False
 
-def _serve(job: Job, prompt: Lines, names: dict[str, Value]) -> None:
-    """Run what the *prompt* sends. A thread reads: it may send an interrupt while a cell runs."""
-    received = queue.SimpleQueue[Json]()
+    def run(self, text: str, file: str, mode: str) -> None:
+        """Run code on all ranks, and show what the others have to show."""
+        cell = {"text": text, "file": file, "mode": mode}
+        self._job.begin(cell)
+        with self._job.cell():
+            _execute(cell)
+        error = self._job.finish()
+        if error is not None:
+            self.write("\n".join(error["traceback"]) + "\n")
 
-    def read() -> None:
-        while (message := prompt.receive()) is not None:
-            if message == ["interrupt"]:
-                job.interrupt()
-            else:
-                received.put(message)
-        job.interrupt()
-        received.put(None)
-
-    def ask(text: object = "") -> str:
-        prompt.write(["input", str(text)])
-        return str(received.get()[1])
-
-    threading.Thread(target=read, daemon=True).start()
-    sys.stdout, sys.stderr = Sent(prompt, "stdout"), Sent(prompt, "stderr")
-    builtins.input = lambda text="": job.shared("input()", lambda: ask(text))
-    while (message := received.get()) is not None:
-        kind, *arguments = message
-        if kind == "complete":
-            prompt.write(["completed", _completed(names, *arguments)])
-            continue
-        job.begin(arguments[0])
-        _run_cell(job, arguments[0], names)
-        shown = report(job.outcomes(lambda text: prompt.write(["stderr", f"meshcomm: {text}\n"])))
-        lines = [] if shown.error is None else [("stderr", "\n".join(shown.error[2]) + "\n")]
-        for stream, text in [*shown.output, *lines]:
-            prompt.write([stream, text])
-        prompt.write(["done"])
-
-
-def _completed(names: dict[str, Value], text: str, state: int) -> str | None:
-    with contextlib.suppress(Exception), interruptible.alone("to complete a name takes rank 0 alone"):
-        return rlcompleter.Completer(names).complete(text, state)
-    return None
-
-
-class Sent(io.TextIOBase):
-    """A stream whose text the prompt shows."""
-
-    def __init__(self, prompt: Lines, name: str) -> None:
-        self._prompt, self._name = prompt, name
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        """Send *text*."""
-        self._prompt.write([self._name, text])
-        return len(text)
+    def _completed(self, text: str, state: int) -> str | None:
+        with contextlib.suppress(Exception), self._job.gates.alone("completion uses rank 0 alone"):
+            return rlcompleter.Completer(vars(sys.modules["__main__"])).complete(text, state)
+        return None

@@ -1,0 +1,108 @@
+"""How a cell ends on each rank, and what rank 0 shows of that."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import TypedDict
+
+from meshcomm.core._callers import in_short, is_ours
+from meshcomm.core._types import Json
+from meshcomm.core.failures import host_signals
+from meshcomm.core.failures.messages import ranks_by_value, spans
+
+
+class CellError(TypedDict):
+    """With what a cell ends on a rank."""
+
+    name: str
+    """The class of the error; nothing if the rank was stopped because of others."""
+    text: str
+    key: str
+    """The same on ranks with the same error."""
+    traceback: list[str]
+
+
+class Outcome(TypedDict, total=False):
+    """How a cell ends on a rank."""
+
+    error: CellError
+    output: str
+    warnings: list[str]
+    show: bool
+    """Whether the output was asked for."""
+    facts: list[str]
+    """A row of ``%mesh``."""
+    states: dict[str, list[Json]]
+    """What the rank has called: see `meshcomm.core.ranks.interruptible.call_states`."""
+
+
+def cell_error(error: BaseException, lines: list[str]) -> CellError:
+    """Return *error*, with the *lines* of its traceback, as outcomes have it."""
+    name, text = type(error).__name__, str(error)
+    key = host_signals.shared_text(error)[0] if host_signals.is_shared(error) else f"{name}: {text}"
+    return CellError(name=name, text=text, key=key, traceback=lines)
+
+
+def stopped(error: CellError, name: str, text: str) -> CellError:
+    """Return the *error* of a rank that was stopped because of an error of this *name*."""
+    last = f"{name}: {text}".removesuffix(": ")
+    lines = error["traceback"]
+    return CellError(
+        name=name, text=text, key=last, traceback=lines if name in "".join(lines[-1:]) else [*lines, last]
+    )
+
+
+def traceback_lines(error: BaseException) -> list[str]:
+    """Return the traceback of *error*, from the program on and without calls of meshcomm."""
+    entry = error.__traceback__
+    while entry is not None and _runs_cells(entry.tb_frame):
+        entry = entry.tb_next
+    with in_short(error.with_traceback(entry)):
+        return "".join(traceback.format_exception(error)).rstrip().split("\n")
+
+
+def _runs_cells(frame: FrameType) -> bool:
+    return is_ours(frame) or str(frame.f_globals.get("__name__")).partition(".")[0] in ("IPython", "asyncio")
+
+
+def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
+    """Show what other ranks than 0 have to show, and return the error of the cell.
+
+    An error of all ranks is shown once, others with the ranks that have them.
+    """
+    for rank, outcome in enumerate(outcomes):
+        if rank and outcome.get("show"):
+            sys.stdout.write(f"rank {rank}:\n{outcome['output']}")
+    _show_facts(outcomes)
+    own = outcomes[0]["warnings"]  # which rank 0 has shown
+    sys.stderr.writelines(
+        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in own)
+    )
+    sys.stderr.flush()
+    found = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}
+    errors = {rank: error for rank, error in found.items() if error["name"]}
+    groups = list(ranks_by_value(errors, [error["key"] for error in errors.values()]).values())
+    if not groups or len(groups[0]) == len(outcomes):
+        return errors.get(0)
+    lines: list[str] = []
+    for ranks in groups:
+        error, outcome = errors[ranks[0]], outcomes[ranks[0]]
+        if ranks[0] and outcome["output"] and not outcome.get("show"):
+            sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
+        last = [f"{error['name']}: {error['text']}"]
+        lines += [f"{_ranks(ranks)} of {len(outcomes)}:", *(error["traceback"] or last)]
+    sys.stdout.flush()
+    first = errors[groups[0][0]]
+    return {**first, "text": f"{first['text']} (on {_ranks(groups[0])})", "traceback": lines}
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}"
+
+
+def _show_facts(outcomes: Sequence[Outcome]) -> None:
+    rows = [["rank", "host", "process", "memory"], *(outcome["facts"] for outcome in outcomes if "facts" in outcome)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if len(rows) > 1 else ():
+        sys.stdout.write("  ".join(map(str.ljust, row, widths)).rstrip() + "\n")

@@ -1,0 +1,62 @@
+"""What a rank does with its output, its input and its warnings while cells run, with IPython or without."""
+
+import builtins
+import io
+import sys
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays import conditions
+from meshcomm.core.arrays.scripted import is_scripted
+from meshcomm.tools.interactive.cells import Job
+
+_LONGEST_OUTPUT = 1 << 17
+"""Characters that a rank keeps of what it prints in a cell: half from the beginning, half from the end."""
+
+
+class OutcomeStream(io.TextIOBase):
+    """A stream of a rank whose text goes into the outcome of a cell: it is shown if the rank fails, or if asked."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        """Keep *text*, or forget what is in the middle."""
+        output = self._job.outcome.get("output", "") + text
+        if len(output) > 2 * _LONGEST_OUTPUT:
+            half = _LONGEST_OUTPUT // 2
+            output = f"{output[:half]}\n...\n{output[-half:]}"
+        self._job.outcome["output"] = output
+        return len(text)
+
+
+def share_input(job: Job) -> None:
+    """Let ``input`` give all ranks what it gives rank 0."""
+    ask: Callable[[object], str] = builtins.input
+    builtins.input = lambda prompt="": job.shared("input()", lambda: ask(prompt))
+
+
+def prepare(job: Job) -> None:
+    """Let rank 0 speak for all: it shows warnings and asks for input. Let tensors, meshes and plans have pictures."""
+    if job.rank:
+        sys.stdout = sys.stderr = OutcomeStream(job)
+    share_input(job)
+    usual: Value = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Value) -> None:
+        job.outcome.setdefault("warnings", []).append(f"{category.__name__}: {message}\n")
+        if job.rank == 0:
+            usual(message, category, *where)
+
+    known: Value = warnings  # Python calls it by position
+    known.showwarning = show
+    conditions.begin()  # operations may wait with this as what shows warnings usually
+    if is_scripted() and job.size > 1:
+        conditions.let_see(True)
+    for name in ("layouts", "meshes", "plans"):  # also if the program does not import meshcomm
+        import_module(f"meshcomm.tools.pictures.of_{name}")
