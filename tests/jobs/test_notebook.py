@@ -30,7 +30,8 @@ MARK = "KERNEL_OF_TESTS"
 """An environment variable of all processes of a kernel."""
 WITHIN = 60
 """Seconds for a cell."""
-STOPS_WITHIN = 10 if os.cpu_count() < 4 else 2
+STOPS_WITHIN = 10
+"""Seconds from an interrupt to the end of a cell, on busy cores."""
 
 
 class Client:
