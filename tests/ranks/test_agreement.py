@@ -163,7 +163,7 @@ def test_a_mismatch_tells_which_call_a_rank_has_refused():
 
 
 def test_ranks_count_alike_after_a_difference_that_the_program_has_caught():
-    """One rank has made a call more, but what a roll call compares later are calls after as many others."""
+    """One rank has made a call more, but what a liveness check compares later are calls after as many others."""
 
     def program():
         mesh = mc.create_mesh([("x", 2)])
