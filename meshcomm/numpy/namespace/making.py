@@ -121,7 +121,7 @@ def create_by_blocks(
     return for_program(tensor) if where is None else tensor
 
 
-def _grown(ufunc: np.ufunc, a: Array, b: Array) -> Value:
+def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> Value:
     """Return the result of two arrays of a script, of which each rank makes a block; None if it is not to be cut."""
     mesh = mesh_of_program()
     try:
@@ -144,4 +144,4 @@ def _item(array: Array, index: Value) -> Value:
     return small_arrays_on(mesh).make(array)[index]
 
 
-set_kind(WholeArray, _grown, of_array, _item)
+set_kind(WholeArray, _cut_result, of_array, _item)
