@@ -149,7 +149,7 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
 def map_into(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
     """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
 
-    Collective for a view whose elements had to move: they go home.
+    Collective for a view whose elements had to move: they are written back.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))

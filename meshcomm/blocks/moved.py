@@ -1,4 +1,4 @@
-"""Views whose elements had to move: copies that show what is written to their base, and send home what they get.
+"""Views whose elements had to move: copies that show what is written to their base, and write back what they get.
 
 NumPy's view of an array is a byte at which it begins, and a stride for each axis. Whatever calls have made the view,
 these say where its elements are in the array that owns the memory, its *base*. So a view of a view has the same base,

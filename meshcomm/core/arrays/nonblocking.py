@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._storage import refresh, send_home
+from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import prepare_start
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.moving import Moving, relayout_text
@@ -151,7 +151,7 @@ class RelayoutRequest(Request):
         """
         if self._exchange is not None:
             Request.wait(self)
-        send_home(self._result)
+        write_back(self._result)
         return self._result
 
     def __str__(self) -> str:

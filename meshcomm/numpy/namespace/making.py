@@ -25,13 +25,13 @@ from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
-from meshcomm.numpy.namespace.homes import SmallArrays, small_arrays, small_arrays_on
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
+from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
 
 
-def _made(home: SmallArrays, array: Array) -> Value:
+def _made(arrays: SmallArrays, array: Array) -> Value:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
-    return whole_array(array) if home.everyone else home.make(array)
+    return whole_array(array) if arrays.everyone else arrays.make(array)
 
 
 def whole_array(array: Array) -> Array:
