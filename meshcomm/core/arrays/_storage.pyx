@@ -24,7 +24,7 @@ It is in C because each call of a tensor asks for it.
 # between which a call writes follow from shapes, strides and indices of the global array, which are the same on all
 # ranks; no block is looked at. When a rank drops a view does not matter to others: nobody else asks for it.
 #
-# After ``x = x.reshape(n, n)`` only the view has the base. Then to write each write back would be in vain. So the first
+# After ``x = x.reshape(n, n)`` only the view has the base. Then it would be in vain to write all back. So the first
 # writes through a view ask all ranks whether one of them still has the base: if none has, the view has no source from
 # then on. The base is held by variables of the program, by other views of it, and by views with the same source.
 #
