@@ -145,8 +145,8 @@ class _SliceView(NamedTuple):
         for n, stride in zip(where.shape, where.strides, strict=True):
             if n == 1 or not stride:
                 continue
-            fit = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
-            axis = next((k for k in fit if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
+            options = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
+            axis = next((k for k in options if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
             if axis is None:
                 return None
             step, start = stride // steps[axis], int(starts[axis])

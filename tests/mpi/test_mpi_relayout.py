@@ -54,14 +54,14 @@ def check(array, source, target):
 
 
 def test_recorded_relayouts_on_meshes_that_fit():
-    fitting = [case for case in GOLDEN if np.prod([size for _, size in case["mesh_dims"]]) <= SIZE]
-    for case in fitting:
+    cases = [case for case in GOLDEN if np.prod([size for _, size in case["mesh_dims"]]) <= SIZE]
+    for case in cases:
         mesh = mc.create_mesh([tuple(dim) for dim in case["mesh_dims"]])
         array = numbered(case["global_shape"], case["dtype"])
         moved = check(array, Layout(case["src"], mesh), Layout(case["dst"], mesh))
         if mesh.rank is not None:
             assert moved.local.tolist() == case["dst_components"][mesh.rank]
-    assert SIZE < 6 or fitting
+    assert SIZE < 6 or cases
 
 
 @pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
