@@ -26,7 +26,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays._evaluation import array_of
-from meshcomm.core.arrays._expressions import Pieces, part_of
+from meshcomm.core.arrays._expressions import Expression, Pieces, part_of
 from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.replicas import comparing_replicas
@@ -147,7 +147,7 @@ class Edges:
         """
         return self._pieces([tensor._block for tensor in tensors], name, device)
 
-    def _pieces(self, blocks: Sequence[Value], name: str, device: int) -> list[tuple[int, int, Value]]:
+    def _pieces(self, blocks: Sequence[Expression | Array], name: str, device: int) -> list[tuple[int, int, Value]]:
         plan = self._plans.get(device) or self._plan_for(device)
         came, begins = NOTHING, iter(plan.came)
         if self.messages:
@@ -164,7 +164,7 @@ class Edges:
                 pieces.append((start, stop, _part(blocks[which], at)))
         return pieces
 
-    def _sent(self, plan: _EdgePlan, blocks: Sequence[Value]) -> Bytes:
+    def _sent(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
         parts = [array_of(_part(blocks[which], at)) for which, at in plan.sends]
         if len(parts) < 2:
             return as_bytes(contiguous(parts[0])) if parts else NOTHING
@@ -220,7 +220,7 @@ class Edges:
         return [end for piece in plan.pieces for end in piece[:2]]
 
 
-def _part(block: Value, at: Slices) -> Value:
+def _part(block: Expression | Array, at: Slices) -> Expression | Array:
     """Return what an index along the last of its axes takes of a block, or of an expression."""
     if isinstance(block, np.ndarray):
         return block[at]

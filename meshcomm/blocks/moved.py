@@ -8,6 +8,7 @@ and a loop that turns an array around in each step keeps one base, not one for e
 from collections.abc import Callable
 from functools import partial, reduce
 from math import prod
+from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
@@ -128,9 +129,9 @@ class _SliceView(NamedTuple):
     """Elements that are a slice of the base, with its axes in another order."""
 
     base: DTensor
-    items: tuple[Value, ...]
+    items: tuple[int | slice | EllipsisType, ...]
     order: tuple[int, ...]
-    added: tuple[Value, ...]
+    added: tuple[slice | None, ...]
     shape: Shape
 
     @classmethod
@@ -139,7 +140,7 @@ class _SliceView(NamedTuple):
         starts = _digits(where.begin, base.shape, steps)
         if starts is None:
             return None
-        items: list[Value] = [int(start) for start in starts]
+        items: list[int | slice] = [int(start) for start in starts]
         by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
         axes = list[int]()
         for n, stride in zip(where.shape, where.strides, strict=True):
