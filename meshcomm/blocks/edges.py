@@ -60,7 +60,7 @@ class _EdgePlan(NamedTuple):
 
     Parameters
     ----------
-    sends: what of which blocks others lack, in the order in which they are sent
+    sends: slices of blocks that other devices lack, in the order of sending
     pieces: where each piece of the new block is, from and to, of which block, and where in it; None for one that came
     came: where each piece that came begins among the bytes that came, and its shape
     """
@@ -77,11 +77,11 @@ class Edges:
 
     Parameters
     ----------
-    specs: of the tensors. They are on one mesh, and differ in nothing but their length and cut along the axis: there,
+    specs: specs of the tensors, which are on one mesh, and differ only in their length and cut along the axis: there,
         each is cut into consecutive blocks over the same mesh dimensions, or whole
-    layout: of what the blocks are wanted for, cut as the tensors are along other axes
-    axis: along which
-    wanted: by each block
+    layout: layout of the result, cut as the tensors are along other axes
+    axis: axis of the intervals
+    wanted: intervals that each block needs
     """
 
     def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:

@@ -36,11 +36,11 @@ def moved_from(
 
     Parameters
     ----------
-    tensor: what NumPy's view is a view of
+    tensor: tensor of which NumPy has a view
     copied: the elements
     of: the `abstract_array` of NumPy's view
-    fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
-    send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
+    fetch: function from *tensor* to the elements; by default the strides of *of* find them. Collective
+    send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
     local = None if not copied._has_block else contiguous(copied._block)  # to be reshaped as NumPy's array can be
     begin = _begin(tensor) + offset_of(of, tensor)
@@ -103,8 +103,8 @@ class _ViewRegion(NamedTuple):
     Parameters
     ----------
     begin: the byte of NumPy's global array of the base where the first one is
-    shape, strides: of NumPy's view
-    layout: of the view
+    shape, strides: shape of NumPy's view, and its strides in bytes
+    layout: layout of the view
     """
 
     begin: int

@@ -132,7 +132,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         Parameters
         ----------
         layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
-        name: how messages name this call while it waits
+        name: name of this call in messages while it waits
         out: a tensor of the same shape and dtype in *layout*, to overwrite and return
         max_scratch_bytes: bytes that a rank may use beyond its old and its new block
 

@@ -93,7 +93,7 @@ def relayout_many(
     layouts: one layout, or a tree or `LayoutMap` of layouts
     out: a tree of tensors to overwrite, or None
     limit: bytes of scratch for the whole call
-    name: what messages call it
+    name: name of the call in messages
     """
     leaves = _TreeLeaves(layouts, out)
     node = node_of(tensors, leaves.leaf, leaves.held)

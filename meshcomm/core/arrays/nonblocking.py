@@ -177,7 +177,7 @@ def start_relayout(
     ----------
     tensor: a DTensor, or a variable that holds one
     layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
-    name: how messages name this call while it waits
+    name: name of this call in messages while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite
 
     ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.
