@@ -21,7 +21,7 @@ except ModuleNotFoundError:
     ) from None
 
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
-from meshcomm.core._lazy import homes as _homes
+from meshcomm.core._lazy import modules_of as _modules_of
 from meshcomm.core._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm.core._mistakes import missing as _missing
 from meshcomm.core.failures import launchers as _launchers
@@ -38,29 +38,29 @@ _METHODS = {
 }
 """Modules that give the classes of another module their last methods, once that one is there."""
 
-_imported = _homes(__name__)
-_MODULES = [name for name, home in _imported.items() if home == "meshcomm"]
-_home_of = {name: home for name, home in _imported.items() if home != "meshcomm"}
+_imported = _modules_of(__name__)
+_MODULES = [name for name, module in _imported.items() if module == "meshcomm"]
+_module_of = {name: module for name, module in _imported.items() if module != "meshcomm"}
 
 if not _typing.TYPE_CHECKING:  # checkers know the names of _public, and see misspelt ones
-    __all__ = [name for name in _home_of if name != "open"]  # "import *" leaves Python's own
+    __all__ = [name for name in _module_of if name != "open"]  # "import *" leaves Python's own
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first asked for, so that ``import meshcomm`` takes no longer than NumPy."""
         if name in _MODULES:
             value = _import_module(f"meshcomm.{name}")
-        elif name in _home_of:
-            value = globals()[name] = getattr(_import_module(_home_of[name]), name)
+        elif name in _module_of:
+            value = globals()[name] = getattr(_import_module(_module_of[name]), name)
         else:
             raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
-        for home, methods in _METHODS.items():
-            if f"meshcomm.{home}" in _sys.modules:
+        for folder, methods in _METHODS.items():
+            if f"meshcomm.{folder}" in _sys.modules:
                 _import_module(f"meshcomm.{methods}")
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*_home_of, *_MODULES, "__version__"])
+    return sorted([*_module_of, *_MODULES, "__version__"])
 
 
 if (_launchers.launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call

@@ -195,7 +195,8 @@ def reference_of_module(name: str) -> str:
     """Return the reference of a public module; names that are NumPy's own are only listed."""
     module = importlib.import_module(f"meshcomm.{name}")
     public = [each for each in module.__all__ if not inspect.ismodule(getattr(module, each))]
-    ours = [each for each in public if each in meshcomm._home_of and getattr(module, each) is getattr(meshcomm, each)]
+    known = [name for name in public if name in meshcomm._module_of]
+    ours = [name for name in known if getattr(module, name) is getattr(meshcomm, name)]
     own = [each for each in public if getattr(getattr(module, each), "__module__", "").startswith("meshcomm")]
     own = [each for each in own if each not in ours]
     others = [each for each in public if each not in ours + own and not each.startswith("_")]

@@ -116,12 +116,12 @@ def with_links(line: str, owner: object) -> str:
         if isinstance(owner, str) and hasattr(getattr(mc, owner, None), name):
             return f":py:obj:`{name} <meshcomm.{owner}.{name}>`"
         first, *others = name.removeprefix("mc.").split(".")
-        if first in mc._home_of and (not others or hasattr(getattr(mc, first), others[0])):
+        if first in mc._module_of and (not others or hasattr(getattr(mc, first), others[0])):
             return f":py:obj:`{name} <meshcomm.{'.'.join([first, *others])}>`"
         return f"``{name}``"
 
     def error(match: re.Match[str]) -> str:
-        value = vars(mc).get(match[1]) if match[1] in mc._home_of else None
+        value = vars(mc).get(match[1]) if match[1] in mc._module_of else None
         is_error = inspect.isclass(value) and issubclass(value, Exception)
         return f":py:obj:`{match[1]} <meshcomm.{match[1]}>`" if is_error else match.group()
 
@@ -139,7 +139,7 @@ def process(app: "Sphinx", what: str, name: str, *others: object) -> None:
 
 def setup(app: "Sphinx") -> dict[str, object]:
     """Register with Sphinx, and let public classes say in which module they are."""
-    for name in mc._home_of:
+    for name in mc._module_of:
         if inspect.isclass(value := getattr(mc, name)):
             own = [each.__module__ for each in vars(value).values() if inspect.isfunction(each)]
             value.__module__ = own[0] if own else value.__module__

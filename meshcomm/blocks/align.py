@@ -122,10 +122,10 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
 
     Parameters
     ----------
-    tensor: in any layout
-    axes: in canonical form
-    operation: what needs it: the ranks compare that as well
-    mesh: of the result, by default that of *tensor*
+    tensor: tensor in any layout
+    axes: sharding of each axis, in canonical form
+    operation: name of the operation, which the ranks compare, too
+    mesh: mesh of the result, by default that of *tensor*
     """
     target = tensor.mesh if mesh is None else mesh
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)

@@ -41,13 +41,13 @@ def assembling(
 
     Parameters
     ----------
-    name: of the operation
-    tensors: as `Edges` takes them, on the mesh of *layout*
-    axis: along which
-    wanted: the intervals that each block needs
-    layout, shape: of the result
-    compute: makes a block of the pieces that it needs; by default these, joined
-    dtype: of the result, if it is another one
+    name: name of the operation
+    tensors: tensors that meet the conditions of `Edges`, on the mesh of *layout*
+    axis: axis of the intervals
+    wanted: intervals that each block needs
+    layout, shape: layout and global shape of the result
+    compute: function from the pieces of a block to the block; by default it joins them
+    dtype: dtype of the result; by default that of the tensors
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

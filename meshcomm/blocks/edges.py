@@ -26,7 +26,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays._evaluation import array_of
-from meshcomm.core.arrays._expressions import Pieces, part_of
+from meshcomm.core.arrays._expressions import Expression, Pieces, part_of
 from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.replicas import comparing_replicas
@@ -60,7 +60,7 @@ class _EdgePlan(NamedTuple):
 
     Parameters
     ----------
-    sends: what of which blocks others lack, in the order in which they are sent
+    sends: slices of blocks that other devices lack, in the order of sending
     pieces: where each piece of the new block is, from and to, of which block, and where in it; None for one that came
     came: where each piece that came begins among the bytes that came, and its shape
     """
@@ -77,11 +77,11 @@ class Edges:
 
     Parameters
     ----------
-    specs: of the tensors. They are on one mesh, and differ in nothing but their length and cut along the axis: there,
+    specs: specs of the tensors, which are on one mesh, and differ only in their length and cut along the axis: there,
         each is cut into consecutive blocks over the same mesh dimensions, or whole
-    layout: of what the blocks are wanted for, cut as the tensors are along other axes
-    axis: along which
-    wanted: by each block
+    layout: layout of the result, cut as the tensors are along other axes
+    axis: axis of the intervals
+    wanted: intervals that each block needs
     """
 
     def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:
@@ -147,7 +147,7 @@ class Edges:
         """
         return self._pieces([tensor._block for tensor in tensors], name, device)
 
-    def _pieces(self, blocks: Sequence[Value], name: str, device: int) -> list[tuple[int, int, Value]]:
+    def _pieces(self, blocks: Sequence[Expression | Array], name: str, device: int) -> list[tuple[int, int, Value]]:
         plan = self._plans.get(device) or self._plan_for(device)
         came, begins = NOTHING, iter(plan.came)
         if self.messages:
@@ -164,7 +164,7 @@ class Edges:
                 pieces.append((start, stop, _part(blocks[which], at)))
         return pieces
 
-    def _sent(self, plan: _EdgePlan, blocks: Sequence[Value]) -> Bytes:
+    def _sent(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
         parts = [array_of(_part(blocks[which], at)) for which, at in plan.sends]
         if len(parts) < 2:
             return as_bytes(contiguous(parts[0])) if parts else NOTHING
@@ -220,7 +220,7 @@ class Edges:
         return [end for piece in plan.pieces for end in piece[:2]]
 
 
-def _part(block: Value, at: Slices) -> Value:
+def _part(block: Expression | Array, at: Slices) -> Expression | Array:
     """Return what an index along the last of its axes takes of a block, or of an expression."""
     if isinstance(block, np.ndarray):
         return block[at]

@@ -51,10 +51,10 @@ class Prepared(Generic[R]):
         Parameters
         ----------
         call_session: the session
-        key: what tells this call from others, for this rank
-        subject: what the call is about
-        arguments: of the function that runs the call
-        error: what this rank has found wrong, maybe alone. It takes part before it raises that
+        key: identity of the call on this rank
+        subject: arguments of *describe* and *build*
+        arguments: arguments of the function that runs the call
+        error: error that this rank, maybe alone, raises after it has taken part
         """
         run = self._calls.prepared(call_session.location.team, key, subject, call_session, error=error)
         if error is not None:
@@ -68,11 +68,11 @@ class Exchange:
     Parameters
     ----------
     call_session: the session that prepares it
-    mesh, names: which ranks
-    tensors: which boxes go from whom to whom
-    call: what tells it from others, the same on all ranks
-    most_bytes: that a rank sends
-    one_memory: whether the blocks before and after are the same memory, as for ghosts
+    mesh, names: mesh and mesh dimensions of the ranks
+    tensors: boxes of each tensor that go from one rank to another
+    call: text of the call, the same on all ranks
+    most_bytes: bytes that a rank sends at most
+    one_memory: True if the blocks before and after are the same memory, as for ghosts
     """
 
     def __init__(
@@ -124,9 +124,9 @@ def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box
     Parameters
     ----------
     call_session: the session that prepares it
-    plan: what moves
-    order: which axis of the old block in memory each axis is, if they are in another order
-    held_box: for a device, the box of the block that it has, if that is larger than what the plan begins with
+    plan: plan of the relayout
+    order: for each axis, its position in the memory of the old block, if that is in another order
+    held_box: function from a device to the box of its block, if that is larger than the plan's source
     """
     return prepare(plan, call_session.location, order, held_box)
 
@@ -137,8 +137,8 @@ class SharedBlocks:
     Parameters
     ----------
     call_session: the session of these ranks
-    mesh: theirs
-    call: what tells it from others, the same on all ranks
+    mesh: mesh of these ranks
+    call: text of the call, the same on all ranks
     count: the number of blocks that each rank shares
     """
 

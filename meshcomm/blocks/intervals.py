@@ -23,11 +23,11 @@ def by_intervals(
 
     Parameters
     ----------
-    function: takes an interval of the block
+    function: function of an interval of the block
     block: any array
-    axes: those that it reduces
-    leading: how many axes of its result are new, before the others
-    keepdims: whether reduced axes stay in its result
+    axes: reduced axes
+    leading: number of new axes of its result, before the others
+    keepdims: True if its result keeps reduced axes
 
     >>> by_intervals(lambda rows: rows.sum(axis=1), np.ones((2**18, 4)), (1,)).shape
     (262144,)

@@ -26,8 +26,8 @@ def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTe
 
     Parameters
     ----------
-    block: what this rank has of the global array, in C order; nothing checks it
-    layout, shape, dtype: of the global array, the same on all ranks
+    block: part of the global array on this rank, in C order; nothing checks it
+    layout, shape, dtype: layout, shape and dtype of the global array, the same on all ranks
     """
     return DTensor(block, layout, shape, dtype)
 
@@ -46,10 +46,10 @@ def mapped(
 
     Parameters
     ----------
-    function: takes the block of *tensor*, and those of the *others*; its result is the block
-    tensor: what layout, shape and dtype are of, where they are not given
+    function: function from the block of *tensor*, and those of the *others*, to the new block
+    tensor: tensor whose layout, shape and dtype are the defaults
     others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
-    layout, shape, dtype: of the result, if others than those of *tensor*
+    layout, shape, dtype: layout, shape and dtype of the result, by default those of *tensor*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -104,7 +104,7 @@ def map_to_new(
 
     Parameters
     ----------
-    function: takes the new block, in memory that the ranks of a node share, and those of *tensor* and the *others*
+    function: writer of the new block, in memory that the ranks of a node share, from those of *tensor* and *others*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -149,7 +149,7 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
 def map_into(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
     """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
 
-    Collective for a view whose elements had to move: they go home.
+    Collective for a view whose elements had to move: they are written back.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))

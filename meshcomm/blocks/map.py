@@ -48,7 +48,7 @@ def elementwise(
     Parameters
     ----------
     name: names the call in messages
-    function: takes blocks and numbers
+    function: function of blocks and numbers
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
     """
@@ -79,13 +79,13 @@ class _ElementwiseRun(NamedTuple):
 
     Parameters
     ----------
-    name, function: of the call
-    layout, shape: of the results
-    dtypes: of each result
-    single: whether the function returns no tuple
-    edges: for each operand what moves, if only what is next to cuts does
-    device: that of this rank; None outside of the mesh
-    is_large: whether the result may wait, by its block and all dtypes
+    name, function: name and function of the call
+    layout, shape: layout and global shape of the result
+    dtypes: dtype of each result
+    single: True if the function returns no tuple
+    edges: for each operand the edges that move, if no more does
+    device: device of this rank; None outside of the mesh
+    is_large: True if the block and all dtypes let the result wait
     """
 
     name: str

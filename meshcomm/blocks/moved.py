@@ -1,4 +1,4 @@
-"""Views whose elements had to move: copies that show what is written to their base, and send home what they get.
+"""Views whose elements had to move: copies that show what is written to their base, and write back what they get.
 
 NumPy's view of an array is a byte at which it begins, and a stride for each axis. Whatever calls have made the view,
 these say where its elements are in the array that owns the memory, its *base*. So a view of a view has the same base,
@@ -8,6 +8,7 @@ and a loop that turns an array around in each step keeps one base, not one for e
 from collections.abc import Callable
 from functools import partial, reduce
 from math import prod
+from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,11 @@ def moved_from(
 
     Parameters
     ----------
-    tensor: what NumPy's view is a view of
+    tensor: tensor of which NumPy has a view
     copied: the elements
     of: the `abstract_array` of NumPy's view
-    fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
-    send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
+    fetch: function from *tensor* to the elements; by default the strides of *of* find them. Collective
+    send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
     local = None if not copied._has_block else contiguous(copied._block)  # to be reshaped as NumPy's array can be
     begin = _begin(tensor) + offset_of(of, tensor)
@@ -102,8 +103,8 @@ class _ViewRegion(NamedTuple):
     Parameters
     ----------
     begin: the byte of NumPy's global array of the base where the first one is
-    shape, strides: of NumPy's view
-    layout: of the view
+    shape, strides: shape of NumPy's view, and its strides in bytes
+    layout: layout of the view
     """
 
     begin: int
@@ -128,9 +129,9 @@ class _SliceView(NamedTuple):
     """Elements that are a slice of the base, with its axes in another order."""
 
     base: DTensor
-    items: tuple[Value, ...]
+    items: tuple[int | slice | EllipsisType, ...]
     order: tuple[int, ...]
-    added: tuple[Value, ...]
+    added: tuple[slice | None, ...]
     shape: Shape
 
     @classmethod
@@ -139,14 +140,14 @@ class _SliceView(NamedTuple):
         starts = _digits(where.begin, base.shape, steps)
         if starts is None:
             return None
-        items: list[Value] = [int(start) for start in starts]
+        items: list[int | slice] = [int(start) for start in starts]
         by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
         axes = list[int]()
         for n, stride in zip(where.shape, where.strides, strict=True):
             if n == 1 or not stride:
                 continue
-            fit = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
-            axis = next((k for k in fit if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
+            options = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
+            axis = next((k for k in options if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
             if axis is None:
                 return None
             step, start = stride // steps[axis], int(starts[axis])

@@ -40,15 +40,15 @@ class Partial(NamedTuple):
 
     Parameters
     ----------
-    key, text: what tells the call from others, for this rank and for all of them
-    compute: makes the share of a device from its block, or from the expression of that
+    key, text: identity of the call on this rank, and its text, which all ranks compare
+    compute: function from the block of a device, or its expression, to the share
     names: the mesh dimensions to reduce over; without them the share is the result
-    op: how to reduce: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
-    dtype: of the result
-    counts: whether the share of a device counts
+    op: reduction: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
+    dtype: dtype of the result
+    counts: predicate of the devices whose shares count
     shares: the dtype of the shares, by default that of the result
-    finish: makes the result from what the shares were reduced to
-    form: what all calls have in common whose shares are reduced by the same exchange; None if that is not known
+    finish: function from the reduced shares to the result
+    form: common value of all calls that reduce by the same exchange; None if that is not known
     """
 
     key: Hashable
@@ -128,11 +128,11 @@ def added_up(
 
     Parameters
     ----------
-    name: of the operation, and its options
+    name: name of the operation, and its options
     tensor: over whose mesh dimensions to add up
-    share: of this device; None on a rank outside of the mesh
-    shape, dtype: of the shares
-    op: how to reduce, as `Partial` has it
+    share: share of this device; None on a rank outside of the mesh
+    shape, dtype: shape and dtype of the shares
+    op: reduction, as in `Partial`
     """
     names = sharding(tensor.mesh, [x for names in tensor.layout.axes for x in names])
     layout = Layout.replicated(tensor.mesh, len(shape))
@@ -163,16 +163,16 @@ class Reduction(NamedTuple):
 
     Parameters
     ----------
-    name: of NumPy's function
-    axes: which are reduced, ascending
-    whole: makes the result from a block that has these axes as a whole: NumPy's function
-    share: makes the share of a device from its block
-    merge: how the shares are reduced: ``sum``, ``prod``, ``min`` or ``max``, or a function of their rows
-    dtype: of the result
+    name: name of NumPy's function
+    axes: reduced axes, ascending
+    whole: NumPy's function, from a block with all of these axes to the result
+    share: function from the block of a device to its share
+    merge: reduction of the shares: ``sum``, ``prod``, ``min`` or ``max``, or a function of their rows
+    dtype: dtype of the result
     shares: the dtype of the shares, by default that of the result
-    finish: makes the result from what the shares were reduced to
+    finish: function from the reduced shares to the result
     options: other arguments of the call
-    takes_empty: whether *share* knows the share of a block without elements
+    takes_empty: True if *share* takes a block without elements
     ufunc: merges the shares of parts of a block; of floating-point numbers, *share* is its ``reduce``; None for others
     """
 

@@ -25,9 +25,9 @@ def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
 
     Parameters
     ----------
-    tensor: in consecutive blocks
-    find: returns the box in global indices, from and to for each axis
-    call: what the ranks compare
+    tensor: tensor in consecutive blocks
+    find: function that returns the box in global indices, from and to for each axis
+    call: text of the call, which the ranks compare
     """
     names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     if not names:

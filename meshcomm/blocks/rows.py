@@ -63,8 +63,8 @@ class RowRanks(NamedTuple):
 
     Parameters
     ----------
-    group, position: of this rank
-    call: what tells it from others, the same on all ranks
+    group, position: group of the ranks, and the position of this rank
+    call: text of the call, the same on all ranks
     """
 
     group: Group
@@ -154,11 +154,11 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: 
 
     Parameters
     ----------
-    ranks: those that ask each other; None if this rank owns all that it wants
-    block: of this rank
-    axes: how many of the first axes of *block* rows are numbered by; the others are those of a row
-    wanted: which rows
-    into: has one axis for the rows, and those of a row
+    ranks: ranks that ask each other; None if this rank owns all that it wants
+    block: block of this rank
+    axes: number of the first axes of *block* that number the rows; the others are those of a row
+    wanted: owners and numbers of the rows
+    into: array with one axis for the rows, and those of a row
     """
     if ranks is None:
         if not (block.flags.c_contiguous and into.flags.c_contiguous and block.size):
@@ -270,12 +270,12 @@ def deliver(
 
     Parameters
     ----------
-    ranks: those that send each other rows; None if this rank owns all that it has
-    shape: of the axes of this rank's block that rows are numbered by
-    to: which rows
-    rows: as many; None if *write* needs none
-    write: is called for what comes, maybe several times
-    sums: whether all that is for one row counts, in any order of the rounds, rather than the last one
+    ranks: ranks that send each other rows; None if this rank owns all that it has
+    shape: lengths of the axes of this rank's block that number the rows
+    to: owners and numbers of the rows
+    rows: array with as many rows; None if *write* needs none
+    write: writer of the rows that come, called maybe several times
+    sums: True if all that is for one row counts, in any order of the rounds, and not the last one only
     """
     if ranks is None:
         write(unravelled(to.row_numbers, shape), rows)
@@ -323,9 +323,9 @@ def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[lis
 
     Parameters
     ----------
-    ranks: those that send each other rows
-    arrays: have as many rows
-    owners: of the rows
+    ranks: ranks that send each other rows
+    arrays: arrays with as many rows
+    owners: positions of the owners of the rows
     """
     received = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
     (max_count,) = ranks.largest(len(owners))
@@ -356,11 +356,11 @@ def ask(
 
     Parameters
     ----------
-    ranks: those that ask each other
-    owners: of each question, a position in the group
-    questions: have one axis
-    answer: makes the answers of this rank to questions, in the dtype of *into*
-    into: has one element for each question
+    ranks: ranks that ask each other
+    owners: position in the group of each question's owner
+    questions: array with one axis
+    answer: function from questions to the answers of this rank, in the dtype of *into*
+    into: array with one element for each question
     """
     (max_count,) = ranks.largest(len(questions))
     row = questions.dtype.itemsize + into.dtype.itemsize

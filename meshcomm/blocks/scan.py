@@ -29,11 +29,11 @@ class Scan(NamedTuple):
 
     Parameters
     ----------
-    name: of the operation
-    function: of NumPy, which takes a block, ``axis=`` and ``dtype=``
+    name: name of the operation
+    function: function of NumPy that takes a block, ``axis=`` and ``dtype=``
     ufunc: combines two results; it is associative
     axis: counted from 0
-    dtype: of the result
+    dtype: dtype of the result
     """
 
     name: str

@@ -41,8 +41,8 @@ def session(
 
     >>> import meshcomm as mc
     >>> def program():
-    ...     with session("an example", mc.create_mesh([("x", 2)])) as here:
-    ...         return here and here.device
+    ...     with session("an example", mc.create_mesh([("x", 2)])) as call:
+    ...         return call and call.device
     >>> with mc.simulate(3) as world:
     ...     print(world.run(program))
     [0, 1, None]
@@ -57,7 +57,7 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
     >>> import meshcomm as mc
     >>> def program():
     ...     mesh = mc.create_mesh([("x", 2)])
-    ...     return in_session("an example", mesh, lambda here: here.gathered(here.device * 10))
+    ...     return in_session("an example", mesh, lambda call: call.gathered(call.device * 10))
     >>> with mc.simulate(3) as world:
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]

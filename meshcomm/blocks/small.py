@@ -46,9 +46,9 @@ def together(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: C
 
     Parameters
     ----------
-    operation: what messages and the watchdog call it
+    operation: name of the operation for messages and the watchdog
     mesh: the ranks that agree; a rank outside of it agrees with nobody
-    call: what they compare; it may be a function of what *make* returns
+    call: text that they compare, or a function from the result of *make* to it
     make: runs on each rank
     """
     with collective(operation, mesh) as location:
@@ -75,10 +75,10 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
 
     Parameters
     ----------
-    operation: what messages and the watchdog call it
-    mesh: that of *root*
-    call: what the ranks compare before it
-    look: returns what JSON can hold; runs on *root* only
+    operation: name of the operation for messages and the watchdog
+    mesh: mesh of *root*
+    call: text of the call, which the ranks compare before it
+    look: function that returns what JSON can hold; it runs on *root* only
     root: the device that looks; ``MeshError`` if it is none of the mesh
     """
     with collective(operation, mesh) as location:
@@ -91,8 +91,8 @@ def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names
 
     Parameters
     ----------
-    name: of the operation
-    block: of this rank; None outside of the mesh
+    name: name of the operation
+    block: block of this rank; None outside of the mesh
     specs: the mesh dimensions along which the blocks of each axis lie one after the other
     """
     with collective(name, mesh):
@@ -104,8 +104,8 @@ def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor
 
     Parameters
     ----------
-    name: of the operation
-    block: of this rank; None outside of the mesh
+    name: name of the operation
+    block: block of this rank; None outside of the mesh
     names: the mesh dimensions along which the blocks of the first axis lie one after the other
     """
     if block is None or mesh.size > SMALL_MESHES:
@@ -122,10 +122,10 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
 
     Parameters
     ----------
-    name: of the operation
-    call: what the ranks compare
-    layout: how the first axis is cut
-    count: of the rows of this rank
+    name: name of the operation
+    call: text of the call, which the ranks compare
+    layout: layout whose first axis has the rows
+    count: number of rows of this rank
     """
     mesh = layout.mesh
     with collective(name, mesh) as location:
@@ -171,8 +171,8 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
 
     Parameters
     ----------
-    name: of the operation
-    spec: of the tensor that it is about; *number* tells which call, the same on all ranks
+    name: name of the operation
+    spec, number: spec of the tensor, and the number of the call, the same on all ranks
     data: on *device*, as many bytes as an element has; on others it does not count
     device: whose it is
     """

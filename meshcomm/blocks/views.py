@@ -87,9 +87,9 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: 
 
     Parameters
     ----------
-    take: takes the block, and returns a view of it: the block of the result
+    take: function from the block to a view of it, the block of the result
     tensor: whose memory it is
-    layout: of the result
+    layout: layout of the result
     of: the `abstract_array` of the result, if *take* does not make it of that of *tensor*
     """
     of = take(abstract_array(tensor)) if of is None else of

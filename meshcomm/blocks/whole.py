@@ -18,9 +18,9 @@ def whole_along(tensor: DTensor, axes: Sequence[int], operation: str = "whole_al
 
     Parameters
     ----------
-    tensor: in any layout
+    tensor: tensor in any layout
     axes: counted from 0
-    operation: what needs it: the ranks compare that as well
+    operation: name of the operation, which the ranks compare, too
     """
     return relaid(tensor, whole_axes(tensor.layout, tensor.shape, axes), operation)
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def homes(package: str) -> dict[str, str]:
+def modules_of(package: str) -> dict[str, str]:
     """Return the module that has each public name of a *package*; of a public module, the package itself.
 
     The imports of the package's ``_public`` say so. Here they run and import nothing: this also works where there are
     no sources.
 
-    >>> homes("meshcomm")["zeros"], homes("meshcomm")["fft"]
+    >>> modules_of("meshcomm")["zeros"], modules_of("meshcomm")["fft"]
     ('meshcomm.core.arrays.create', 'meshcomm')
     """
     modules: dict[str, str] = {}

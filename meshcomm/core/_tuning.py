@@ -153,8 +153,8 @@ ASK_EVERY = 1.0
 """Seconds between two such questions, at first; later an eighth of the time waited, so that questions become rare."""
 
 ASK_EVERY_WITH_ERROR = 0.5
-"""The same of a rank with an error, and seconds at least between two roll calls, whoever asks. A compromise: the job
-of an error ends soon, but not if a rank was only stopped for a moment."""
+"""The same of a rank with an error, and seconds at least between two liveness checks, whoever asks. A compromise: the
+job of an error ends soon, but not if a rank was only stopped for a moment."""
 
 ANSWER_WITHIN = 1.0
 """Seconds. A rank that has not answered by then counts as one that gives no answer. Watchdogs answer four times a

@@ -89,14 +89,14 @@ class _Ducc:
         sizes = list(transform.lengths)
         if transform.change == "doubles":
             sizes[-1] = sizes[-1] // 2 + 1
-        fitted = _fitted(array, axes, sizes)
+        padded = _pad_or_crop(array, axes, sizes)
         if transform.change == "complex":
-            complexes = fitted.astype(transform.dtype_after(array.dtype), copy=False)
+            complexes = padded.astype(transform.dtype_after(array.dtype), copy=False)
             return np.asarray(module.c2c(complexes, axes=axes, forward=forward, inorm=which, nthreads=threads))
         if transform.change == "halves":
-            return np.asarray(module.r2c(fitted, axes=axes, forward=forward, inorm=which, nthreads=threads))
+            return np.asarray(module.r2c(padded, axes=axes, forward=forward, inorm=which, nthreads=threads))
         options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": which, "nthreads": threads}
-        complexes = fitted.astype(np.result_type(array.dtype, np.complex64), copy=False)
+        complexes = padded.astype(np.result_type(array.dtype, np.complex64), copy=False)
         return np.asarray(module.c2r(complexes, axes=axes, **options))
 
 
@@ -111,7 +111,7 @@ def threads_of(workers: int | None) -> int:
     return threads if threads > 0 else threads + cores + 1
 
 
-def _fitted(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
+def _pad_or_crop(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
     """Return *array* cropped to *lengths* along *axes*, or padded with zeros."""
     sizes = dict(zip(axes, lengths, strict=True))
     cropped = array[tuple(slice(sizes.get(axis)) for axis in range(array.ndim))]

@@ -21,8 +21,8 @@ from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import roots, scale_of
-from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import Transform, working_dtype
+from meshcomm.fft.padding import leading, pad_or_crop
 from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 
@@ -82,7 +82,7 @@ def transformed_by_fourier(step: ShardedStep, tensor: DTensor, run: RunSharded) 
     run: function that does Fourier transforms of a sharded axis
     """
     (axis,), (n,) = step.transform.axes, step.transform.lengths
-    source = fitted(tensor, axis, n)
+    source = pad_or_crop(tensor, axis, n)
     if source.dtype.kind != "c":
         return relaid(_of_real(step, source, run), step.layout.axes, step.transform.kind)
     # SciPy drops orthogonalize for complex numbers.

@@ -13,8 +13,8 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.fft.apply import transformed
 from meshcomm.fft.execute import FFTOptions
-from meshcomm.fft.fitting import fitted
 from meshcomm.fft.kinds import KINDS, Transform
+from meshcomm.fft.padding import pad_or_crop
 from meshcomm.fft.planning import FFTPlan, ResultLayout, planned, transform_of_plan
 from meshcomm.numpy.gradients import differentiable, like
 
@@ -37,9 +37,9 @@ def transform_vjp(grad: Value, x: Value, transform: Transform, options: FFTOptio
     shape: Shape = untraced(x).shape
     options = options or FFTOptions()
     if transform.change == "real":
-        return like(_fit(_transposed(grad, transform, options), transform, shape), x)
+        return like(_to_shape(_transposed(grad, transform, options), transform, shape), x)
     whole = Transform(KINDS[transform.kind].others, transform.axes, transform.lengths, transform.norm)
-    gradient = _fit(transformed(grad, whole, None, options), transform, shape)
+    gradient = _to_shape(transformed(grad, whole, None, options), transform, shape)
     if transform.change == "doubles":
         gradient = gradient * _weights(untraced(gradient), transform)
     return like(gradient, x)
@@ -76,13 +76,13 @@ def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
     return np.where(np.isin(index, ends), factor, 1.0)
 
 
-def _fit(grad: Value, transform: Transform, shape: Shape) -> Value:
+def _to_shape(grad: Value, transform: Transform, shape: Shape) -> Value:
     """Return the gradient before cropping or padding to the lengths of the transform."""
     last = transform.last if transform.change == "doubles" else None
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         if axis == last:
-            grad = fitted(grad, axis, n // 2 + 1)
-        grad = fitted(grad, axis, shape[axis])
+            grad = pad_or_crop(grad, axis, n // 2 + 1)
+        grad = pad_or_crop(grad, axis, shape[axis])
     return grad
 
 

@@ -31,8 +31,8 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Ints, axes_of, listed
-from meshcomm.fft.fitting import span
 from meshcomm.fft.kinds import NORMS
+from meshcomm.fft.padding import span
 from meshcomm.fft.spectra import halves, lengths_of
 from meshcomm.numpy.gradients import differentiable, like
 from meshcomm.numpy.indexing.indexing import getitem

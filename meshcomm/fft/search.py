@@ -18,7 +18,7 @@ from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform, fourier_length
-from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep, ShardedStep, fits
+from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep, ShardedStep, is_allowed
 
 GATHERED_FFT = 2**25
 """Bytes of an array, up to which an axis is gathered on every rank if no other axis can be sharded instead, and its
@@ -134,7 +134,7 @@ def _layouts(
     transform: Transform, state: SearchState, layout: Layout, whole: frozenset[int], target: Layout | None
 ) -> Iterator[Axes]:
     """Yield layouts of the axes in which at least one axis can be transformed next."""
-    if target is not None and target.mesh == layout.mesh and fits(target, state.shape):
+    if target is not None and target.mesh == layout.mesh and is_allowed(target, state.shape):
         there = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
         if transform.ready(state.todo, there):
             yield target.axes

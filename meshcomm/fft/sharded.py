@@ -29,8 +29,8 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
 from meshcomm.fft.cosines import transformed_by_fourier
 from meshcomm.fft.factors import convolved_length, roots, scale_of
-from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
+from meshcomm.fft.padding import leading, pad_or_crop
 from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.joining import concatenate
@@ -59,7 +59,7 @@ def transformed_sharded(
             step, tensor, lambda inner, t: transformed_sharded(inner, t, on_blocks, anywhere)
         )
     (axis,), (n,) = transform.axes, transform.lengths
-    source = fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
+    source = pad_or_crop(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
     if transform.change == "doubles":
         source = _full_spectrum(source, axis, n)
     inner = Transform(KINDS[transform.kind].others, (axis,), (n,), transform.norm)

@@ -51,7 +51,7 @@ class LocalStep(TransformStep):
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device: of the input or of the result."""
-        before = self.layout.largest_block(self.shape) if fits(self.layout, self.shape) else 0
+        before = self.layout.largest_block(self.shape) if is_allowed(self.layout, self.shape) else 0
         after = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
         return max(before * self.dtype.itemsize, after)
 
@@ -229,7 +229,7 @@ def _common_elements(source: Layout, target: Layout, shape: Shape, device: int) 
     return common
 
 
-def fits(layout: Layout, shape: Shape) -> bool:
+def is_allowed(layout: Layout, shape: Shape) -> bool:
     """Return whether an array of *shape* can have *layout*: chosen boundaries are for one length."""
     try:
         layout.check_fits(shape)

@@ -39,9 +39,9 @@ class Deferred(NDArrayOperatorsMixin):
     Parameters
     ----------
     value: the array or expression, with its axes in the order of memory
-    dtype, shape: of the array that it stands for
+    dtype, shape: dtype and shape of the array that it stands for
     order: its axes in the order of memory; None for that of C
-    is_reduced: whether a reduction has computed it without storing it: then what comes next stores it
+    is_reduced: True if a reduction has computed it without storing it: then the next use stores it
     """
 
     __slots__ = ("dtype", "is_reduced", "order", "shape", "value")

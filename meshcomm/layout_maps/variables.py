@@ -190,7 +190,7 @@ class Variable(ActsAsValue, ScopedVariable):
         >>> v.assign([1, 2, 3]).to_numpy().tolist()
         [1.0, 2.0, 3.0]
         """
-        tensor = self._fitting(value, self.dtype)
+        tensor = self._checked_value(value, self.dtype)
         self._value = _with_dtype(self._aligned(tensor), self.dtype)
         return self
 
@@ -221,7 +221,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def _combine(self, operation: np.ufunc, delta: object) -> "Variable":
         value = self.value
         if not isinstance(delta, int | float | complex | np.generic):
-            delta = self._aligned(self._fitting(delta))
+            delta = self._aligned(self._checked_value(delta))
         try:
             result: DTensor = operation(value, delta)
         except (TypeError, OverflowError) as error:
@@ -230,7 +230,7 @@ class Variable(ActsAsValue, ScopedVariable):
         return self
 
     @refusable  # also an array, as another rank may move a tensor
-    def _fitting(self, value: object, dtype: DType | None = None) -> DTensor | Array:
+    def _checked_value(self, value: object, dtype: DType | None = None) -> DTensor | Array:
         """Return *value* as a tensor or array, after checking that its shape fits, and that it fits into *dtype*."""
         tensor = value.value if isinstance(value, Variable) else value
         if isinstance(tensor, DTensor):

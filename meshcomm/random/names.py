@@ -23,9 +23,9 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.homes import small_arrays
 from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
+from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)

@@ -175,9 +175,9 @@ class Series:
     def _run(self, saving: TreeSaving) -> None:
         """Do all of a save. Collective over the mesh."""
         run_save("append", saving, self._limit)
-        grown = [array for array in saving.content.arrays if array.grows]
-        self._numbers = tuple(array.name for array in grown if array.name not in self._layouts)
-        self._count += grown[0].steps
+        growing = [array for array in saving.content.arrays if array.grows]
+        self._numbers = tuple(array.name for array in growing if array.name not in self._layouts)
+        self._count += growing[0].steps
 
     def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:

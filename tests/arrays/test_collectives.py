@@ -190,7 +190,7 @@ def by_axes(function, call_of, count, cases):
             assert same_bits(result[number], right), f"rank {rank}, {shape}, {arguments}: {result[number]} not {right}"
 
 
-def grown(shape, axis, count):
+def enlarged(shape, axis, count):
     return (*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
 
 
@@ -204,7 +204,7 @@ def test_all_to_all_along_every_pair_of_axes(count, order):
     assert {split for _, split, _ in cases} | {concat for _, _, concat in cases} == {0, 1, 2}
 
     def call_of(shape, split, concat):
-        return grown(shape, split, count), (concat, split, count)
+        return enlarged(shape, split, count), (concat, split, count)
 
     by_axes("all_to_all", call_of, count, sampled(cases, 60))
 
@@ -213,7 +213,7 @@ def test_all_to_all_along_every_pair_of_axes(count, order):
 def test_all_gather_and_reduce_scatter_along_every_axis(count):
     cases = sampled([(shape, axis) for shape in BLOCKS for axis in range(len(shape))], 60)
     by_axes("all_gather", lambda shape, axis: (shape, (axis,)), count, cases)
-    by_axes("reduce_scatter", lambda shape, axis: (grown(shape, axis, count), (axis, "sum")), count, cases)
+    by_axes("reduce_scatter", lambda shape, axis: (enlarged(shape, axis, count), (axis, "sum")), count, cases)
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------

@@ -430,7 +430,7 @@ def test_a_loop_allocates_nothing_after_its_first_turn(name):
 
     tracemalloc.start()
     try:
-        grown = simulated(4, program)
+        growth = simulated(4, program)
     finally:
         tracemalloc.stop()
-    assert max(grown) < 2**16, "a block has half a MiB"
+    assert max(growth) < 2**16, "a block has half a MiB"

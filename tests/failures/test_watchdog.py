@@ -66,7 +66,7 @@ def test_the_last_look_is_at_the_timeout(pipe, monkeypatch, since, step):
     monkeypatch.setattr(watch, "errors", [])
     monkeypatch.setattr(watch, "since", since)
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
-    monkeypatch.setattr(watchdog, "open_roll_calls", list)
+    monkeypatch.setattr(watchdog, "open_liveness_checks", list)
     assert watchdog._Watchdog(3.0, pipe[0])._next_step() == pytest.approx(step)
 
 

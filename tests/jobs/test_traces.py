@@ -77,8 +77,8 @@ def test_memory_that_ranks_share_counts_once(launch, tmp_path):
     """Two ranks gather a tensor of 64 MiB: its blocks are there once, and each rank has a copy."""
     done = launch(2, PROGRAM, "gathers", tmp_path / "t.json", MESHCOMM_SHARED_MEMORY="1G")
     assert done.code == 0, done
-    grown = int(re.search(r"grown by (\d+)", done.text)[1])
-    assert 3 * 2**26 < 1.05 * grown < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
+    growth = int(re.search(r"grown by (\d+)", done.text)[1])
+    assert 3 * 2**26 < 1.05 * growth < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
     report = json.loads((tmp_path / "t.json").read_text())["otherData"]["ranks"]
     assert 3 * 2**26 < sum(its[SHARE] for its in report.values()) < sum(its[PEAK] for its in report.values())
     assert sum(its[PEAK] for its in report.values()) > 4 * 2**26

@@ -32,14 +32,14 @@ def descriptions(draw, sides):
     listed = []
     for _ in range(draw(st.integers(1, 4))):
         extents = draw(st.lists(st.sampled_from([0, 1, 2, 3, 3, 4, 5]), min_size=ndim, max_size=ndim))
-        listed.append((extents, [list(draw(fitting(each, itemsize, extents))) for each in sizes]))
+        listed.append((extents, [list(draw(offsets_and_strides(each, itemsize, extents))) for each in sizes]))
     for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
         itemsize = draw(spoilt(sizes, itemsize, listed))
     return sizes, itemsize, listed, ndim
 
 
 @st.composite
-def fitting(draw, sizes, itemsize, extents):
+def offsets_and_strides(draw, sizes, itemsize, extents):
     """A region, an offset and strides for a box; the region becomes as large as the box needs."""
     region = draw(st.integers(0, len(sizes) - 1))
     strides = draw(st.lists(st.integers(-12, 24), min_size=len(extents), max_size=len(extents)))

@@ -54,14 +54,14 @@ def check(array, source, target):
 
 
 def test_recorded_relayouts_on_meshes_that_fit():
-    fitting = [case for case in GOLDEN if np.prod([size for _, size in case["mesh_dims"]]) <= SIZE]
-    for case in fitting:
+    cases = [case for case in GOLDEN if np.prod([size for _, size in case["mesh_dims"]]) <= SIZE]
+    for case in cases:
         mesh = mc.create_mesh([tuple(dim) for dim in case["mesh_dims"]])
         array = numbered(case["global_shape"], case["dtype"])
         moved = check(array, Layout(case["src"], mesh), Layout(case["dst"], mesh))
         if mesh.rank is not None:
             assert moved.local.tolist() == case["dst_components"][mesh.rank]
-    assert SIZE < 6 or fitting
+    assert SIZE < 6 or cases
 
 
 @pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
@@ -83,17 +83,17 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     """As large blocks are moved on a node with a processor for each rank, to new blocks and between users' arrays."""
     monkeypatch.setattr(choose, "ROUND_BYTES", 64)
     mesh = mesh_of(*sizes)
-    here = location_in(mesh)
+    location = location_in(mesh)
     mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
     processors = set().union(*WORLD.allgather(os.sched_getaffinity(0)))
-    assert here.team.oversubscribed == (len(processors) < SIZE)
-    monkeypatch.setattr(here.team, "oversubscribed", False)
+    assert location.team.oversubscribed == (len(processors) < SIZE)
+    monkeypatch.setattr(location.team, "oversubscribed", False)
     mc.drop_plans(mesh)
     array = numbered((17, 13), "i4")
 
     def rounds_of(source, target):
-        plan = mc.plan_relayout(array.shape, "i4", source, target, machine=here.team.machine)
-        exchanges = [over_mpi(each) for each, _ in compile.operations(plan, here)]
+        plan = mc.plan_relayout(array.shape, "i4", source, target, machine=location.team.machine)
+        exchanges = [over_mpi(each) for each, _ in compile.operations(plan, location)]
         return [each.rounds for each in exchanges if type(each) is Packed]
 
     pairs = list(product(single_name_layouts(mesh, 2), repeat=2))

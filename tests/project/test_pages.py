@@ -86,7 +86,7 @@ def test_the_home_page_lists_every_page():
     titles = re.findall(r"^- \[([^\]]*)\]", text, re.MULTILINE)
     assert re.findall(r"^(.*) <\S+>$", "\n".join(trees), re.MULTILINE) == titles, "the sidebar has the index's titles"
     directives = re.findall(r"^\.\. auto\w+:: meshcomm\.(\w+)$", "\n".join(assembled.values()), re.MULTILINE)
-    assert sorted(directives) == sorted(mc._home_of), "every public name has a reference"
+    assert sorted(directives) == sorted(mc._module_of), "every public name has a reference"
     files = {path.stem for path in (ROOT / "meshcomm").glob("*.py") if path.stem[0] != "_" and path.stem != "errors"}
     assert files - ({"torch"} if find_spec("torch") is None else set()) <= set(assemble.MODULES)
 
@@ -97,8 +97,8 @@ def test_the_home_page_lists_every_page():
 def test_tables_of_names_are_those_of_the_sources():
     page = PAGES["docs/api.md"]
     assert page == api.page(page), "run python docs/site/api.py"
-    assert sorted(rows("docs/api.md")) == sorted(mc._home_of)
-    assert len(api.ROW.findall(page)) == len(mc._home_of), "no row is skipped"
+    assert sorted(rows("docs/api.md")) == sorted(mc._module_of)
+    assert len(api.ROW.findall(page)) == len(mc._module_of), "no row is skipped"
     page = PAGES["docs/numpy.md"]
     assert page == api.numpy_page(page), "run python docs/site/api.py"
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "meshcomm").rglob("*.py"))

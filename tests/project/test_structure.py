@@ -153,11 +153,11 @@ def test_private_names_stay_in_their_folder():
     for path in [*SOURCES, *PROGRAMS]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("meshcomm"):
-                home = PACKAGE.joinpath(*node.module.split(".")[1:])
+                package = PACKAGE.joinpath(*node.module.split(".")[1:])
                 private = [
                     each.name
                     for each in node.names
-                    if re.match("_[^_]", each.name) and not list(home.glob(f"{each.name}.*"))
+                    if re.match("_[^_]", each.name) and not list(package.glob(f"{each.name}.*"))
                 ]
                 if private and not path.is_relative_to(PACKAGE / [*node.module.split("."), ""][1]):
                     found.append(f"{path}:{node.lineno}: {private}")

@@ -50,7 +50,7 @@ def test_names_and_calls_stay():
 
 
 def test_dir_has_the_public_names_only():
-    assert set(dir(mc)) == {*mc._home_of, "__version__", *mc._MODULES}
+    assert set(dir(mc)) == {*mc._module_of, "__version__", *mc._MODULES}
     for module in [mc.linalg.scalapack, *(importlib.import_module(f"meshcomm.{name}") for name in mc._MODULES)]:
         assert dir(module) == sorted(module.__all__)
         assert all(hasattr(module, each) for each in dir(module))

@@ -163,7 +163,7 @@ def test_a_mismatch_tells_which_call_a_rank_has_refused():
 
 
 def test_ranks_count_alike_after_a_difference_that_the_program_has_caught():
-    """One rank has made a call more, but what a roll call compares later are calls after as many others."""
+    """One rank has made a call more, but what a liveness check compares later are calls after as many others."""
 
     def program():
         mesh = mc.create_mesh([("x", 2)])
@@ -520,7 +520,7 @@ def test_what_cannot_travel_is_an_error_on_all_ranks(value):
             looked_up("look", mesh, "what is there", lambda: value)
         assert looked_up("look", mesh, "what is there", lambda: 3) == 3
         with pytest.raises(TypeError, match="not JSON serializable"):
-            in_session("tell", mesh, lambda here: here.gathered(value if here.device == mesh.size - 1 else 1))
+            in_session("tell", mesh, lambda call: call.gathered(value if call.device == mesh.size - 1 else 1))
 
     for ranks in (1, 2, 3):
         with mc.simulate(ranks) as world:

@@ -106,8 +106,8 @@ class Numbers:
             self.communicator.wires.put((self.kind, self.communicator.rank, peer), number)
 
     def differing(self):
-        wires, here = self.communicator.wires, self.communicator.rank
-        return [peer for peer in self.sources if wires.get((self.kind, peer, here)) != self.own]
+        wires, rank_here = self.communicator.wires, self.communicator.rank
+        return [peer for peer in self.sources if wires.get((self.kind, peer, rank_here)) != self.own]
 
     def equal(self):
         return not self.differing()

@@ -222,14 +222,14 @@ def wait(p):
 
 def operand(p, name):
     """Return the text of what a tensor can be combined with: a tensor of its mesh, an array or a number."""
-    tensor, fitting = p.names[name], []
+    tensor, candidates = p.names[name], []
     for other in small(p):
         found = p.names[other]
         if found.mesh is tensor.mesh and found.shape[-tensor.ndim :] == tensor.shape[-found.ndim :]:
-            fitting.append(other)
+            candidates.append(other)
     kind = p.random.random()
-    if kind < 0.7 and fitting:
-        return p.random.choice(fitting)
+    if kind < 0.7 and candidates:
+        return p.random.choice(candidates)
     if kind < 0.85:
         return f"A({p.random.randrange(1000)}, {tensor.shape}, 'i4')"
     return str(p.random.randint(0, 3))

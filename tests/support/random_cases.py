@@ -157,9 +157,9 @@ def another_mesh(random, mesh, ranks, sizes):
     if kind < 0.5:
         return mesh_over(tuple(random.sample(mesh.ranks, mesh.size)), random.choice(SHAPES[mesh.size]))
     others = [rank for rank in range(ranks) if rank not in mesh.ranks]
-    fitting = [size for size in sizes if size <= len(others)]
-    if kind < 0.75 and fitting:
-        shape = random.choice(SHAPES[random.choice(fitting)])
+    candidates = [size for size in sizes if size <= len(others)]
+    if kind < 0.75 and candidates:
+        shape = random.choice(SHAPES[random.choice(candidates)])
         return mesh_over(tuple(random.sample(others, prod(shape))), shape)
     return random_mesh(random, ranks, sizes)
 

@@ -190,9 +190,9 @@ class Program:
 
     def any_mesh(self, whole=False):
         """Return the name of an open mesh; a new one where there are few. *whole*: with all ranks in it."""
-        fitting = [name for name in self.meshes if not whole or self.names[name].size == self.size]
-        if fitting and self.random.random() > 0.3 / len(fitting):
-            return self.random.choice(fitting)
+        candidates = [name for name in self.meshes if not whole or self.names[name].size == self.size]
+        if candidates and self.random.random() > 0.3 / len(candidates):
+            return self.random.choice(candidates)
         count = self.size if whole or self.random.random() < 0.6 else self.random.randint(1, self.size)
         devices = self.random.sample(range(self.size), count)
         if self.random.random() < 0.5:
@@ -214,8 +214,8 @@ class Program:
 
     def any_tensor(self, fits=lambda tensor: True):
         """Return the name of an open tensor that *fits*, or None if there is none."""
-        fitting = [name for name in self.tensors if fits(self.names[name])]
-        return self.random.choice(fitting) if fitting else None
+        candidates = [name for name in self.tensors if fits(self.names[name])]
+        return self.random.choice(candidates) if candidates else None
 
     def is_read(self, name):
         """Return whether a request may still read the block of this tensor."""

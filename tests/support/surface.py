@@ -33,7 +33,7 @@ OURS = [
 
 def public(twice=False):
     """Return all that is public: "relayout", "fft.fft", "DTensor.sum" and what they name; *twice* with other names."""
-    found = {name: getattr(mc, name) for name in mc._home_of}
+    found = {name: getattr(mc, name) for name in mc._module_of}
     for of in MODULES:
         module = importlib.import_module(f"meshcomm.{of}")
         named = {name: getattr(module, name) for name in module.__all__}

@@ -39,7 +39,7 @@ cdef int note_export(Stored tensor) except -1
 
 cpdef bint count_write(Stored tensor, index=*, list next_ones=*) except -1
 cpdef int refresh(x) except -1
-cpdef int send_home(x) except -1
+cpdef int write_back(x) except -1
 cpdef int about_to_write(Stored tensor) except -1
 cpdef int begin(x) except -1
 cpdef int end(x, bint succeeded) except -1

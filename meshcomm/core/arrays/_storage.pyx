@@ -18,13 +18,13 @@ It is in C because each call of a tensor asks for it.
 #
 #   fresh     nothing that the view takes was written since it was fetched
 #   stale     something was: the next call that has the view among its arguments fetches it again, before it begins
-#   ahead     the view itself was written: the call that did so sends it home, before it ends
+#   ahead     the view itself was written: the call that did so writes it back, before it ends
 #
 # Why all ranks fetch and send alike: versions count calls, and a script makes the same calls on all its ranks. Bytes
 # between which a call writes follow from shapes, strides and indices of the global array, which are the same on all
 # ranks; no block is looked at. When a rank drops a view does not matter to others: nobody else asks for it.
 #
-# After ``x = x.reshape(n, n)`` only the view has the base. Then to send each write home would be in vain. So the first
+# After ``x = x.reshape(n, n)`` only the view has the base. Then it would be in vain to write all back. So the first
 # writes through a view ask all ranks whether one of them still has the base: if none has, the view has no source from
 # then on. The base is held by variables of the program, by other views of it, and by views with the same source.
 #
@@ -341,7 +341,7 @@ cpdef int refresh(x) except -1:
         if storage.calls:
             continue
         if storage.is_ahead:
-            send_home(view)
+            write_back(view)
         if not storage.is_behind():
             continue
         source = storage.source
@@ -380,8 +380,8 @@ cdef bint _has_base(Source source) except -1:
             return agree(location.team, "write to a view", value=references > 0) > 0
 
 
-cpdef int send_home(x) except -1:
-    """Send views among the arguments of a call that it has written to where they come from. Collective for these."""
+cpdef int write_back(x) except -1:
+    """Write views among the arguments of a call that it has written back to their base. Collective for these."""
     cdef Stored view
     cdef Storage storage
     cdef Source source
@@ -396,7 +396,7 @@ cpdef int send_home(x) except -1:
             storage.source = None
             continue
         source.send(source.base, _owner(view))
-        send_home(source.base)
+        write_back(source.base)
         source.shown = source.storage.version
     return 0
 
@@ -417,7 +417,7 @@ cpdef int begin(x) except -1:
 
 
 cpdef int end(x, bint succeeded) except -1:
-    """End a call with these arguments. If it has *succeeded*, what it has written goes home: see `send_home`.
+    """End a call with these arguments. If it has *succeeded*, what it has written is written back: see `write_back`.
 
     If not, views that it may have written to are fetched again.
     """
@@ -427,7 +427,7 @@ cpdef int end(x, bint succeeded) except -1:
         storage = view._storage
         storage.calls -= storage.calls > 0
         if succeeded:
-            send_home(view)
+            write_back(view)
         elif storage.is_ahead and storage.source is not None:
             storage.is_ahead, storage.source.shown = False, -1
     return 0

@@ -55,7 +55,7 @@ class _CommCall(NamedTuple):
     ----------
     operation: its name
     x: the array of this rank
-    rows: returns the rows for a team, or what is no rows, for the checks to name
+    rows: function from a team to the rows, or to what the checks refuse
     arguments: the others
     """
 
@@ -213,7 +213,7 @@ def reduce_scatter(
     x: the array of this rank
     group_assignment: rows of ranks, each a group; by default one group of all ranks
     dimension: the axis to cut into blocks, not negative; the size of the groups must divide it
-    op: how to reduce, as in `all_reduce`
+    op: reduction, as in `all_reduce`
     comm: a communicator of mpi4py, by default COMM_WORLD
 
     ``GroupError``, ``ShapeError`` or ``DTypeError``, on all ranks, for rows, an axis or a dtype that do not fit.

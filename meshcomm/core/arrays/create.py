@@ -82,10 +82,10 @@ def from_local(
 
     Parameters
     ----------
-    block: that of this rank
-    layout: of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks tell each other their shapes, and the
-        axes are cut at what they add up to (`Cuts`)
-    global_shape: that of the tensor, if it is known
+    block: block of this rank
+    layout: layout of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks gather their shapes, and the axes
+        are cut at what they add up to (`Cuts`)
+    global_shape: shape of the tensor, if it is known
     mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
     sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all shard the first one
 
@@ -150,9 +150,9 @@ def from_callback(
 
     Parameters
     ----------
-    shape, dtype: of the global array
-    layout: of the tensor
-    fn: returns the block of these slices; it is converted to *dtype*, if NumPy's ``same_kind`` rule allows that
+    shape, dtype: shape and dtype of the global array
+    layout: layout of the tensor
+    fn: function from slices to their block; it is converted to *dtype* by NumPy's ``same_kind`` rule
 
     ``ShapeError`` if the block has another shape than the slices, ``DTypeError`` if it does not convert to *dtype*.
     An error of *fn* is raised on its rank only.
@@ -191,10 +191,10 @@ def fromfunction(
 
     Parameters
     ----------
-    function: takes an array for each axis; what it returns broadcasts to the shape of the block
-    shape: of the global array
-    layout: of the tensor
-    dtype: of the indices
+    function: function of an array for each axis; its result broadcasts to the shape of the block
+    shape: shape of the global array
+    layout: layout of the tensor
+    dtype: dtype of the indices
 
     The dtype of the tensor is that of what the function returns. An error of the function is raised on its rank only.
     Source: numpy.fromfunction.
@@ -253,10 +253,10 @@ def full(
 
     Parameters
     ----------
-    shape: of the global array
+    shape: shape of the global array
     fill_value: a number, another scalar of NumPy, or a tensor without axes
-    dtype: by default that of *fill_value*
-    layout: by default the one that `zeros` takes
+    dtype: dtype of the tensor, by default that of *fill_value*
+    layout: layout of the tensor, by default that of `zeros`
 
     ``ShapeError`` if *fill_value* is no scalar, ``DTypeError`` if *dtype* cannot hold it.
 
@@ -548,8 +548,8 @@ def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: 
     Parameters
     ----------
     root: the device that looks
-    look: returns what JSON can hold; runs on *root* only
-    call: what the ranks compare before it
+    look: function that returns what JSON can hold; it runs on *root* only
+    call: text of the call, which the ranks compare before it
     mesh: the mesh of *root*
     location: the location of this rank in the mesh
     """

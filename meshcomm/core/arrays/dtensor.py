@@ -15,7 +15,7 @@ from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
-from meshcomm.core.arrays._storage import count_write, refresh, send_home
+from meshcomm.core.arrays._storage import count_write, refresh, write_back
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import call_protocol
 from meshcomm.core.arrays.contents import Contents
@@ -132,7 +132,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         Parameters
         ----------
         layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
-        name: how messages name this call while it waits
+        name: name of this call in messages while it waits
         out: a tensor of the same shape and dtype in *layout*, to overwrite and return
         max_scratch_bytes: bytes that a rank may use beyond its old and its new block
 
@@ -180,7 +180,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         [13, 12, 11, 10]
         """
         count_write(self)
-        send_home(self)
+        write_back(self)
 
     def copy(self) -> "DTensor":
         """Return a tensor with a copy of the block.

@@ -53,9 +53,9 @@ class Folding(NamedTuple):
     ----------
     share: reduces a piece over *axes*
     ufunc: merges what pieces are reduced to; where the order matters, *share* is its ``reduce``
-    axes: which are reduced, ascending
-    dtype: of the shares
-    finish: makes the result from what all shares were merged to
+    axes: reduced axes, ascending
+    dtype: dtype of the shares
+    finish: function from the reduced shares to the result
     """
 
     share: Callable[[Array], Array]

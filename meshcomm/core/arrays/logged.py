@@ -25,9 +25,9 @@ def tell(line: Line, errors: object, filters: object, text: str) -> None:
 
     Parameters
     ----------
-    errors: what NumPy had kept of `numpy.errstate` there
+    errors: state of `numpy.errstate` there
     filters: the filters of warnings there
-    text: as NumPy logs it
+    text: text that NumPy logs
     """
     text = text.removeprefix("Warning: ").rstrip()
     if CONDITIONS[text.partition(" encountered")[0]][0] not in handled(errors):

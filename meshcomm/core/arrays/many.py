@@ -12,7 +12,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm.core._types import Array, Json, Ranks
-from meshcomm.core.arrays._storage import refresh, send_home
+from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.moving import relayout_text
@@ -93,7 +93,7 @@ def relayout_many(
     layouts: one layout, or a tree or `LayoutMap` of layouts
     out: a tree of tensors to overwrite, or None
     limit: bytes of scratch for the whole call
-    name: what messages call it
+    name: name of the call in messages
     """
     leaves = _TreeLeaves(layouts, out)
     node = node_of(tensors, leaves.leaf, leaves.held)
@@ -249,7 +249,7 @@ def _moved_together(
         else:
             together.setdefault(ranks_of_pair, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
-    send_home(outs)
+    write_back(outs)
     return [moved[number] for number in range(len(jobs))]
 
 

@@ -111,11 +111,11 @@ class NumpyMethods(TypedTensor):
         Parameters
         ----------
         axis: one axis, several, or None for all
-        dtype: of the sum
-        keepdims: whether reduced axes stay, with length 1
+        dtype: dtype of the sum
+        keepdims: True to keep reduced axes, with length 1
         out: a tensor to write the result to
         initial: one more element
-        where: which elements count: a boolean tensor, or an array that is the same on all ranks
+        where: mask of the elements that count: a boolean tensor, or an array that is the same on all ranks
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -268,11 +268,11 @@ class NumpyMethods(TypedTensor):
         Parameters
         ----------
         axis: one axis, several, or None for all
-        dtype: in which to compute
-        ddof: what is subtracted from the number of elements
-        keepdims: whether reduced axes stay, with length 1
+        dtype: dtype of the computation
+        ddof: number that is subtracted from the number of elements
+        keepdims: True to keep reduced axes, with length 1
         out: a tensor to write the result to
-        where: which elements count: a boolean tensor, or an array that is the same on all ranks
+        where: mask of the elements that count: a boolean tensor, or an array that is the same on all ranks
         mean: the mean, if it is known, with axes of length 1
 
         >>> import numpy as np, meshcomm as mc
@@ -447,9 +447,9 @@ class NumpyMethods(TypedTensor):
 
         Parameters
         ----------
-        offset: how many columns the diagonal is right of the main one
+        offset: number of columns from the main diagonal to this one, to the right
         axis1, axis2: the axis of the rows, and that of the columns
-        dtype: of the sum
+        dtype: dtype of the sum
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -506,9 +506,9 @@ class NumpyMethods(TypedTensor):
         Parameters
         ----------
         indices: a tensor in any layout, or a plain array, the same on all ranks
-        axis: which axis; None for the elements in C order
+        axis: number of the axis; None for the elements in C order
         out: a tensor to write the result to
-        mode: what to do about indices that are out of bounds
+        mode: treatment of indices that are out of bounds
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -585,7 +585,7 @@ class NumpyMethods(TypedTensor):
 
         Parameters
         ----------
-        axis: which axis
+        axis: number of the axis
         kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
         order: not supported: ``TypeError``
 
@@ -627,7 +627,7 @@ class NumpyMethods(TypedTensor):
         Parameters
         ----------
         kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
-        axis: which axis
+        axis: number of the axis
         kind, order: leave them out
 
         >>> import numpy as np, meshcomm as mc

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._storage import refresh, send_home
+from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import prepare_start
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.moving import Moving, relayout_text
@@ -151,7 +151,7 @@ class RelayoutRequest(Request):
         """
         if self._exchange is not None:
             Request.wait(self)
-        send_home(self._result)
+        write_back(self._result)
         return self._result
 
     def __str__(self) -> str:
@@ -177,7 +177,7 @@ def start_relayout(
     ----------
     tensor: a DTensor, or a variable that holds one
     layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
-    name: how messages name this call while it waits
+    name: name of this call in messages while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite
 
     ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.

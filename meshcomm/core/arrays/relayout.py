@@ -154,7 +154,7 @@ def relayout(
         specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
         several tensors: one layout for all, a list or dict in the form of *tensor*, where one may stand for a whole
         branch, or a `LayoutMap`: a name is keys and indices joined by dots.
-    name: how messages name this call while it waits
+    name: name of this call in messages while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
         in the form of *tensor*
     max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
@@ -226,7 +226,7 @@ def relayout_like(
 
     Parameters
     ----------
-    tensor: what moves: a DTensor, or a plain array, which counts as replicated
+    tensor: DTensor, or plain array, which counts as replicated
     layout_tensor: a DTensor in the layout of the result
 
     >>> import meshcomm as mc

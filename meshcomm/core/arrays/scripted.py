@@ -75,9 +75,9 @@ def for_script(result: Value, function: object = None, index: Value = None) -> V
 
     Parameters
     ----------
-    result: of the call
-    function: which function of NumPy, if it is no universal function
-    index: of an element or a slice
+    result: result of the call
+    function: function of NumPy, if it is no universal function
+    index: index of an element or a slice
     """
     if isinstance(result, np.generic):
         return result

@@ -29,8 +29,8 @@ def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
 
     Parameters
     ----------
-    name: of the operation
-    spec, block: of the tensor
+    name: name of the operation
+    spec, block: spec of the tensor, and its block on this rank
     """
     data, (sizes, filled) = as_bytes(contiguous(block)), _placed(spec)
     step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
@@ -55,9 +55,9 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, siz
 
     Parameters
     ----------
-    number, text: what the ranks compare; the *text* is made if numbers differ
+    number, text: number that the ranks compare, and a function for the text if numbers differ
     data: bytes of this rank, *size* at most, less those of the header
-    size: of a message, the same on all ranks
+    size: bytes of a message, the same on all ranks
     """
     count = len(team.ranks)
     header = (number ^ team.call_digest).to_bytes(HEADER, "little", signed=True)

@@ -113,8 +113,8 @@ class View(NamedTuple, Generic[T]):
     Parameters
     ----------
     root: the tensor that owns the block; None: the tensor itself
-    strides: those of NumPy's global array, in bytes
-    writeable: whether NumPy lets programs write to it
+    strides: strides of NumPy's global array, in bytes
+    writeable: True if NumPy lets programs write to it
     begin: the byte of NumPy's global array that owns the memory, where the first element is
     """
 

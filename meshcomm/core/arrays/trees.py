@@ -115,9 +115,9 @@ def node_of(
 
     Parameters
     ----------
-    leaf: returns the node of a leaf at a path
-    branch_of: returns what is held at a path, or None for a leaf
-    path: that of *tree*
+    leaf: function from a path and a leaf to its node
+    branch_of: function from a tree and its path to its branch, or None for a leaf
+    path: path of *tree*
 
     >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
     ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]

@@ -5,14 +5,14 @@ NumPy's global array would have: NumPy's array is C-ordered, a transpose permute
 by its steps. So all ranks find alike whether NumPy would return a view or a copy. The strides of a block do not tell
 this: an axis of which a rank has one element, or none, fits every shape.
 
-Where elements had to move, the block is a copy. Calls keep it up to date, and send home what is written to it: see
+Where elements had to move, the block is a copy. Calls keep it up to date, and write back what is written to it: see
 `_storage.pyx`.
 """
 
 import numpy as np
 
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._storage import count_write, send_home
+from meshcomm.core.arrays._storage import count_write, write_back
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.memory.copies import opaque
 
@@ -39,7 +39,7 @@ def copy_block_into(out: DTensor, block: Array | None) -> DTensor:
     """Return *out* with the elements of *block*, which may be its own block. Collective if *out* had to move."""
     if block is not None and out._has_block and block is not out._block:
         np.copyto(opaque(out._block), opaque(block))
-    send_home(out)
+    write_back(out)
     return out
 
 

@@ -1,7 +1,7 @@
 """What ranks ask each other while some of them wait, and what they answer.
 
 There is one question: what do you do, seen from these ranks and their call of this number? Where ranks have a
-communicator, a roll call carries it over MPI (`roll_call`). Where they have none yet, sockets do, on each host
+communicator, a liveness check carries it over MPI (`liveness`). Where they have none yet, sockets do, on each host
 (`first_calls`). The watchdog of each rank asks and answers, whatever its main thread does.
 """
 

@@ -1,8 +1,8 @@
 """Who is missing in the first call of some ranks, before they have communicated: asked without MPI.
 
-A roll call needs a communicator, which ranks make together in their first call. If one of them does not come to that
-call, the others ask through sockets: each rank on the host answers for itself, by its watchdog. Ranks on other hosts
-cannot be asked, nor ranks that have not made a mesh yet.
+A liveness check needs a communicator, which ranks make together in their first call. If one of them does not come to
+that call, the others ask through sockets: each rank on the host answers for itself, by its watchdog. Ranks on other
+hosts cannot be asked, nor ranks that have not made a mesh yet.
 """
 
 import contextlib

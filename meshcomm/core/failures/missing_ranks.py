@@ -1,4 +1,4 @@
-"""What the answers of a roll call mean: who is missing, who has ended, and whether ranks make different calls.
+"""What the answers of a liveness check mean: who is missing, who has ended, and whether ranks make different calls.
 
 Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 """
@@ -13,8 +13,9 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     calls on a team are different operations are wrong, whatever they do now. Each rank remembers its last calls.
 #     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
 #     of an earlier difference, and gone on. All ranks that have not made it must be in a call, and none may have moved
-#     between two roll calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the
-#     last one is there. Calls of one operation differ if the digests of the calls differ after equally many of them.
+#     between two liveness checks: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once
+#     the last one is there. Calls of one operation differ if the digests of the calls differ after equally many of
+#     them.
 #     Each rank remembers its last digests; they are asked for after as many calls as the hindmost rank has noted. A
 #     rank that has made this call, and is in none on the team now, has made another one if its digest differs, or if
 #     it has ended after fewer noted calls.
@@ -22,7 +23,7 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     waits in vain.
 # (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that
 #     wait in a later call wait in vain. So do those that still wait in the call that failed: it may not have sent all,
-#     and what they get cannot be trusted. It counts if it has failed before two roll calls.
+#     and what they get cannot be trusted. It counts if it has failed before two liveness checks.
 #
 # Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
 # call that started it, which is enough for (B). Of (A) only the digests apply: if ranks do nothing but wait, and their
@@ -43,7 +44,7 @@ Answers = Mapping[int, Answer | None]
 def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     """Return what is different if the ranks are certain to make different calls, else nothing.
 
-    *before* are the answers of an earlier roll call; both asked for call *number*.
+    *before* are the answers of an earlier liveness check; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
     >>> answers = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
@@ -108,7 +109,7 @@ def is_past(answer: Answer, number: int) -> bool:
 def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
 
-    *before* are the answers of an earlier roll call.
+    *before* are the answers of an earlier liveness check.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
     >>> ended_ranks({0: done, 1: done._replace(team_calls=3)}, {}, 3)

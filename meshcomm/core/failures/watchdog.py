@@ -30,8 +30,8 @@ from meshcomm.core.failures import abort, flights, host_signals, stacks
 from meshcomm.core.failures.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
 from meshcomm.core.failures.answers import WaitReport
 from meshcomm.core.failures.first_calls import FirstCalls
+from meshcomm.core.failures.liveness import LivenessCheck, liveness_of, open_liveness_checks
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.roll_call import RollCall, open_roll_calls, roll_call_for
 from meshcomm.core.failures.watch import Call, WatchedTeam, kind, watch
 
 
@@ -90,9 +90,9 @@ class _Watchdog:
             else:
                 watch.since += self._step
             self._first_calls.serve()
-            for roll_call in open_roll_calls():
-                roll_call.serve()
-                self._obey(roll_call)
+            for liveness in open_liveness_checks():
+                liveness.serve()
+                self._obey(liveness)
             if watch.error is not None and host_signals.is_ending():
                 _tell_error()
             self._step = self._next_step()
@@ -114,7 +114,7 @@ class _Watchdog:
 
         They are fewer if other ranks wait for what this one gathers, or it has an error that the job may end with.
         """
-        haste = any(roll_call.gathers() for roll_call in open_roll_calls())
+        haste = any(liveness.gathers() for liveness in open_liveness_checks())
         haste |= watch.error is not None and watch.since < TELL_ERROR_AFTER
         step, left = self._longest_step / (5 if haste else 1), self._timeout - watch.since
         return left if 0.0 < left < step else step
@@ -139,13 +139,13 @@ class _Watchdog:
         # A rank with an error knows at once that something is wrong: the others may exchange, and not come to hear it.
         self._ask_at = self._asked_first = self._step if watch.error is not None else min(ASK_AFTER, self._timeout / 3)
 
-    def _obey(self, roll_call: RollCall) -> None:
+    def _obey(self, liveness: LivenessCheck) -> None:
         """Do what other ranks, or their answers, demand of all."""
-        if roll_call.expired:
-            _tell_what_happened(f"another rank ends the job: {roll_call.expired}")
-            roll_call.note_written()
-        if roll_call.mismatch:
-            self._end(roll_call.team, f"CollectiveMismatch: {roll_call.mismatch}")
+        if liveness.expired:
+            _tell_what_happened(f"another rank ends the job: {liveness.expired}")
+            liveness.note_written()
+        if liveness.mismatch:
+            self._end(liveness.team, f"CollectiveMismatch: {liveness.mismatch}")
 
     def _wait(self, call: Call) -> None:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
@@ -153,8 +153,8 @@ class _Watchdog:
         if team is not None and not team.world.guarded:
             return
         waited, text = watch.since, _text(call)
-        roll_call = roll_call_for(team) if team is not None else None
-        asked = roll_call or (self._first_calls if team is not None and not team.name else None)
+        liveness = liveness_of(team) if team is not None else None
+        asked = liveness or (self._first_calls if team is not None and not team.name else None)
         if team is not None and asked is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
             asked.ask(call, team.world.ranks_in_comm_world(team.ranks))
@@ -173,7 +173,7 @@ class _Watchdog:
             self._end(team, reason, host_signals.code_of_end() or 1)
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
-            more = missing or (_HINT if roll_call is None else "")
+            more = missing or (_HINT if liveness is None else "")
             self._end(team, f"it has waited {waited:.0f} s in {text}, {limit}{more}")
         self._end_if_interrupted(team, text)
         self._warn(text, report, missing)
@@ -203,21 +203,21 @@ class _Watchdog:
     def _end(self, team: WatchedTeam | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
-        Ranks of a *team* that wait in one operation say the same; with roll calls, all of its ranks do, as they tell
-        them about the others. So one of them on each host says it.
+        Ranks of a *team* that wait in one operation say the same; with liveness checks, all of its ranks do, as they
+        hear of the others. So one of them on each host says it.
         """
         flight_line = _tell_what_happened(reason)
         where = stacks.of_program()
-        shared, roll_call = None, roll_call_for(team) if team is not None else None
+        shared, liveness = None, liveness_of(team) if team is not None else None
         if team is not None:
             ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
-            waits = kind(watch.operation()) if roll_call is None else ""
+            waits = kind(watch.operation()) if liveness is None else ""
             shared = host_signals.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
-        if roll_call is not None:
-            roll_call.expire(reason)
+        if liveness is not None:
+            liveness.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
-            while time.monotonic() < end and not roll_call.over and not roll_call.all_written:
-                roll_call.serve()
+            while time.monotonic() < end and not liveness.over and not liveness.all_written:
+                liveness.serve()
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""
         why = f"\n  {watch.script}" if watch.script and code != 128 + signal.SIGINT else ""

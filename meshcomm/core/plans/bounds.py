@@ -26,14 +26,14 @@ def _exchanges(steps: Steps) -> dict[int, tuple[Step, int]]:
 
 def within_limit(steps: Steps, limit: int) -> Steps | None:
     """Return *steps* in the number of rounds that keeps to *limit* bytes of scratch; None if no number does."""
-    fitted = list(steps)
+    limited = list(steps)
     for number, (step, between) in _exchanges(steps).items():
         rounds = _rounds(step, limit - between)
         if rounds is None:
             return None
         if rounds > 1:
-            fitted[number] = replace(step, rounds=rounds)
-    return tuple(fitted)
+            limited[number] = replace(step, rounds=rounds)
+    return tuple(limited)
 
 
 def _rounds(step: Step, free: int) -> int | None:

@@ -151,7 +151,7 @@ def _ways(
             f"the minimum is {minimum} bytes, one element of each box"
         )
     limit = max(DEFAULT_SCRATCH, minimum) if limit is None else limit
-    return [(name, fitted) for name, steps in ways if (fitted := within_limit(steps, limit)) is not None]
+    return [(name, limited) for name, steps in ways if (limited := within_limit(steps, limit)) is not None]
 
 
 def steps_along(shape: Shape, itemsize: int, path: list[Layout]) -> Steps:

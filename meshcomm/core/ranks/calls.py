@@ -43,8 +43,8 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
 
     >>> import meshcomm as mc
     >>> def example():
-    ...     with collective("an example", mc.create_mesh([("x", 2)])) as here:
-    ...         return here.device
+    ...     with collective("an example", mc.create_mesh([("x", 2)])) as location:
+    ...         return location.device
     >>> with mc.simulate(2) as world:
     ...     print(world.run(example))
     [0, 1]

@@ -13,7 +13,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core.failures import abort, forks, host_signals, watchdog
 from meshcomm.core.failures.launchers import are_several, launched, refuse_alone
-from meshcomm.core.failures.roll_call import leave_all
+from meshcomm.core.failures.liveness import leave_all
 from meshcomm.core.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to

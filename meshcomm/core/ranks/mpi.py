@@ -22,9 +22,9 @@ from meshcomm.core._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM
 from meshcomm.core._types import Bytes, Counts, Indices, Ranks
 from meshcomm.core.failures import forks
 from meshcomm.core.failures.launchers import forget_launcher
+from meshcomm.core.failures.liveness import LivenessCheck
 from meshcomm.core.failures.long_messages import guard_memory
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.roll_call import RollCall
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
@@ -362,13 +362,13 @@ class MPIWorld(World):
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
         return tuple(self._in_comm_world[rank] for rank in ranks)
 
-    def open_roll_call(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
+    def open_liveness(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> LivenessCheck | None:
         MPI = mpi()
         # The watchdog uses the channel while the main thread is in a call of MPI.
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(team.ranks) == 1:
             return None
         assert isinstance(communicator, MPICommunicator)
-        return RollCall(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
+        return LivenessCheck(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""

@@ -43,8 +43,8 @@ from meshcomm.core._tuning import (
 )
 from meshcomm.core._types import Ranks
 from meshcomm.core.failures import long_messages
+from meshcomm.core.failures.liveness import LivenessCheck
 from meshcomm.core.failures.messages import Unfinished, never_waited_for, why_over
-from meshcomm.core.failures.roll_call import RollCall
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -95,7 +95,7 @@ class World(ABC):
     def connect(self, ranks: Ranks) -> Communicator:
         """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
 
-    def open_roll_call(self, team: "Team", communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
+    def open_liveness(self, team: "Team", communicator: Communicator, hosts: Sequence[str]) -> LivenessCheck | None:
         """Return how ranks of *team* learn who is missing, if there is a way. Collective over the team."""
         return None
 
@@ -242,7 +242,7 @@ class Team(CallLog):
         self.ranks = ranks
         self.name = ""
         """What all its ranks call it, and no other team that they have or had; nothing until they communicate."""
-        self.roll_call: RollCall | None = None
+        self.liveness: LivenessCheck | None = None
         self.wrong: Exception | None = None  # what this rank has found wrong with the call that it takes part in
         self._differed = ""  # for smaller teams: how calls of these ranks differed, if they did
         self._ended_with: Team | None = None  # a larger team whose calls differed
@@ -327,23 +327,23 @@ class Team(CallLog):
                     "close() those that are not needed any more"
                 )
             if self.world.guarded:
-                self._begin_roll_calls(communicator)
+                self._begin_liveness(communicator)
         except MeshError:  # on all ranks
             communicator.free()
             raise
         self.name = communicator.name
         return communicator
 
-    def _begin_roll_calls(self, communicator: Communicator) -> None:
+    def _begin_liveness(self, communicator: Communicator) -> None:
         hosts = compared_settings(communicator, self.ranks)
-        if self.roll_call is None:
-            self.roll_call = self.world.open_roll_call(self, communicator, hosts)
+        if self.liveness is None:
+            self.liveness = self.world.open_liveness(self, communicator, hosts)
 
     def listen(self) -> None:
-        """Begin roll calls before the first call on the team. Collective over the team."""
+        """Begin liveness checks before the first call on the team. Collective over the team."""
         communicator = self.world.connect(self.ranks)
         try:
-            self._begin_roll_calls(communicator)
+            self._begin_liveness(communicator)
         finally:
             communicator.free()
 
@@ -408,11 +408,11 @@ class Team(CallLog):
         for resource in self._resources.values():
             resource.free()
         self._resources.clear()
-        all_left = self.roll_call is not None
-        if self.roll_call is not None:
+        all_left = self.liveness is not None
+        if self.liveness is not None:
             usable = self.turn.over is None  # else an envelope on the team refuses
-            self.roll_call.close(Envelope("the end of its communicators", self if usable else None))
-            self.roll_call = None
+            self.liveness.close(Envelope("the end of its communicators", self if usable else None))
+            self.liveness = None
         differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):
             group.free(all_left)

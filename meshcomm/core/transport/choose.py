@@ -160,7 +160,7 @@ class Nonblocking:
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
             team = self._group.team
-            join_and_raise(wrong, team, lambda: self.start(*self._sizes.fitting(sources, targets), buffer).wait())
+            join_and_raise(wrong, team, lambda: self.start(*self._sizes.with_zeros(sources, targets), buffer).wait())
         recorder = watch.recorder
         if recorder is None:
             return self._start(sources, targets, buffer)
@@ -292,7 +292,7 @@ class _Chosen:
         began = 0 if recorder is None else monotonic_ns()
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), allocation))
+            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation))
         try:
             group.communicator()
             way = self._way

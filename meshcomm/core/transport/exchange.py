@@ -213,9 +213,9 @@ class BlockSizes:
             return None
         return wrong_length(*next(pair for pair in zip(lengths, expected, strict=True) if pair[0] != pair[1]))
 
-    def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
+    def with_zeros(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
         """Return the blocks, with zeros instead of those that do not fit."""
-        return _fitting(sources, self._sources), _fitting(targets, self._targets)
+        return _with_zeros(sources, self._sources), _with_zeros(targets, self._targets)
 
 
 def wrong_length(length: int, wanted: int) -> ShapeError:
@@ -264,7 +264,7 @@ def _cut(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
     return boxes._replace(offsets=boxes.offsets + first * boxes.strides[:, axis], extents=extents)
 
 
-def _fitting(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:
+def _with_zeros(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:
     pairs = zip(blocks, sizes, strict=True)
     return [block if len(block) == size else np.zeros(size, dtype=np.uint8) for block, size in pairs]
 

@@ -55,7 +55,7 @@ class LocalCopies:
         self.tensors = tensors
         self.members = members
         self.several = len(tensors) > 1
-        self.here = members.index(tensors[0].position)
+        self.position = members.index(tensors[0].position)
 
     def pairs(self, receives: bool) -> list[tuple[int, bool]]:
         """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
@@ -79,7 +79,7 @@ class LocalCopies:
 
         What stays on this rank goes with the one or the other, so that memory is read once, or written once.
         """
-        this_rank = (self.here,)
+        this_rank = (self.position,)
         if reads_from:
             return self.reads(reads_from + this_rank), self.writes(writes_to)
         return None, self.writes(writes_to + this_rank)

@@ -359,10 +359,10 @@ def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
     (((), ('x',)), (('x', 'y'), ()))
     """
     result = list(axes)
-    fitting = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
-    if fitting:
-        whole = [a for a in fitting if devices_along(mesh, axes[a]) == 1]
-        axis = max(whole or fitting, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
+    free = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
+    if free:
+        whole = [a for a in free if devices_along(mesh, axes[a]) == 1]
+        axis = max(whole or free, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
         result[axis] = (*axes[axis], *names)
     return tuple(result)
 

@@ -267,8 +267,8 @@ def _built(
     def together(*blocks: Array) -> Array:
         wrong = _misfit(shapes, blocks)
         if wrong is not None:
-            fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
-            scope.join_and_raise(wrong, lambda: contract(*fitting))
+            zeros = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
+            scope.join_and_raise(wrong, lambda: contract(*zeros))
         try:
             return contract(*blocks)
         except BaseException as error:

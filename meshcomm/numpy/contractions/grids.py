@@ -233,12 +233,12 @@ class IndexGrid:
         """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
         are none. Panels that are not needed are the best.
         """
-        whole = self._fit((), (), limit)
+        whole = self._panels((), (), limit)
         if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
             return whole
         best: PanelLoops | None = None
         for order in permutations(self.looped, number):
-            loops = self._fitted(order, limit)
+            loops = self._best_panels(order, limit)
             if loops is not None and (best is None or _better(loops, best)):
                 best = loops
         return best
@@ -251,7 +251,7 @@ class IndexGrid:
             for order in permutations(self.looped, number)
         )
 
-    def _fitted(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
+    def _best_panels(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
         """Return the best panels along *order*: the last index has the longest panels that fit."""
         best: PanelLoops | None = None
         if self._held(dict.fromkeys(order, 1)) > limit:
@@ -260,7 +260,7 @@ class IndexGrid:
             widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
             if widest is None:
                 continue
-            loops = self._fit(order, (*outer, widest), limit)
+            loops = self._panels(order, (*outer, widest), limit)
             if loops is not None and (best is None or _better(loops, best)):
                 best = loops
         return best
@@ -331,7 +331,7 @@ class IndexGrid:
         """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
         return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
-    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
+    def _panels(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
         if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
@@ -398,12 +398,12 @@ def _best(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine
 def _best_along(
     number: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
 ) -> GridChoice | None:
-    fewest, fitted = inf, dict[int, PanelLoops | None]()
+    fewest, loops_by_grid = inf, dict[int, PanelLoops | None]()
 
     def loops_of(grid: IndexGrid) -> PanelLoops | None:
-        if id(grid) not in fitted:
-            fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
-        return fitted[id(grid)]
+        if id(grid) not in loops_by_grid:
+            loops_by_grid[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
+        return loops_by_grid[id(grid)]
 
     for grid in starts:
         loops = loops_of(grid)

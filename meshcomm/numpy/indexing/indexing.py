@@ -21,7 +21,7 @@ from meshcomm.core._callers import guarded, naming_callers
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
-from meshcomm.core.arrays._storage import count_write, send_home, strides_of
+from meshcomm.core.arrays._storage import count_write, strides_of, write_back
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
@@ -186,7 +186,7 @@ def _around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
 def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     """Decide how to run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
 
-    In ``t[index] += 1``, a view that had to move has sent its elements home before: then there is nothing to do.
+    In ``t[index] += 1``, a view that had to move has written its elements back before: then there is nothing to do.
     """
     names = fields.names_in(tensor, index)
     if isinstance(names, str):
@@ -261,7 +261,7 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     if how is None or value is None or not shares.combined(name, base, asked, value, how):
         index_arrays.put(name, base, asked, value, how)
     count_write(base)
-    send_home(base)  # if its elements had to move
+    write_back(base)  # if its elements had to move
 
 
 def _check_kind(tensor: DTensor, value: object) -> None:

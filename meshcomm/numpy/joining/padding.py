@@ -133,7 +133,7 @@ def _widths(pad_width: object, ndim: int) -> list[Width]:
     return widths
 
 
-def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...]]:
+def _padded_layout(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...]]:
     """Return the layout and the shape of a tensor of which the first and the last blocks are larger."""
     layout = tensor.layout
     for axis, (before, after) in enumerate(widths):
@@ -147,7 +147,7 @@ def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...
 
 
 def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
-    layout, shape = _grown(tensor, widths)
+    layout, shape = _padded_layout(tensor, widths)
     try:
         np.broadcast_to(np.asarray(values), (tensor.ndim, 2))
     except ValueError:
@@ -180,7 +180,7 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     ends = [MODES[mode](np.arange(*interval, dtype=np.intp), n) for interval in ((-before, 0), (n, n + after))]
     spans = [(int(at.min()), int(at.max()) + 1) if len(at) else (0, 0) for at in ends]
     cut = tensor.layout.cut(axis, n).consecutive
-    layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
+    layout, shape = _padded_layout(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
 
     def needed(number: int) -> list[Interval]:
         """Return the intervals with what lies before a block, its own, and what lies behind."""

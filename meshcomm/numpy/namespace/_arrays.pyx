@@ -47,22 +47,22 @@ cdef extern from *:
 set_numpys(np.ndarray)
 cdef object _ndarray = np.ndarray, _view = np.ndarray.view, _may_share_memory = np.may_share_memory
 cdef object _growing = frozenset(), _by_blocks = None
-cdef object _kind = None, _grown = None, _cut = None, _item = None
+cdef object _kind = None, _cut_result = None, _cut = None, _item = None
 cdef Py_ssize_t _limit = WHOLE_BELOW
 
 
-def set_kind(kind, grown, cut, item):
+def set_kind(kind, cut_result, cut, item):
     """Set the class of a script's arrays, and what makes tensors of them.
 
     Parameters
     ----------
     kind: the class
-    grown: takes a universal function and two arrays; returns their result, cut, or None if it is not to be cut
+    cut_result: takes a universal function and two arrays; returns their result, cut, or None if it is not to be cut
     cut: takes an array that NumPy has made, and returns what a script gets of it
     item: takes an array, and an index that has tensors
     """
-    global _kind, _grown, _cut, _item
-    _kind, _grown, _cut, _item = kind, grown, cut, item
+    global _kind, _cut_result, _cut, _item
+    _kind, _cut_result, _cut, _item = kind, cut_result, cut, item
 
 
 def set_growing(functions, by_blocks):
@@ -93,7 +93,7 @@ cdef object _larger(object ufunc, object a, object b):
     elements = _of_product(one, other) if ufunc is np_matmul else _of_broadcast(one, other)
     if elements * 16 < _limit or elements * max(8, <Py_ssize_t>a.itemsize, <Py_ssize_t>b.itemsize) < _limit:
         return None
-    return _grown(ufunc, a, b)
+    return _cut_result(ufunc, a, b)
 
 
 cdef double _of_broadcast(tuple one, tuple other):

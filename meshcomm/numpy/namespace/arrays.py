@@ -19,7 +19,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
-from meshcomm.numpy.namespace.homes import small_arrays
+from meshcomm.numpy.namespace.small_arrays import small_arrays
 
 
 class _WholeArrayType(ABCMeta):

@@ -94,11 +94,11 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     return _by_indices(shape, array.dtype, block)
 
 
-def _grown(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+def _by_blocks(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     try:
         return _GROWING[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):
         return NotImplemented  # NumPy says what is wrong, or knows more arguments
 
 
-set_growing(frozenset(_GROWING), _grown)
+set_growing(frozenset(_GROWING), _by_blocks)

@@ -25,13 +25,13 @@ from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
-from meshcomm.numpy.namespace.homes import SmallArrays, small_arrays, small_arrays_on
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
+from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
 
 
-def _made(home: SmallArrays, array: Array) -> Value:
+def _made(arrays: SmallArrays, array: Array) -> Value:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
-    return whole_array(array) if home.everyone else home.make(array)
+    return whole_array(array) if arrays.everyone else arrays.make(array)
 
 
 def whole_array(array: Array) -> Array:
@@ -121,7 +121,7 @@ def create_by_blocks(
     return for_program(tensor) if where is None else tensor
 
 
-def _grown(ufunc: np.ufunc, a: Array, b: Array) -> Value:
+def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> Value:
     """Return the result of two arrays of a script, of which each rank makes a block; None if it is not to be cut."""
     mesh = mesh_of_program()
     try:
@@ -144,4 +144,4 @@ def _item(array: Array, index: Value) -> Value:
     return small_arrays_on(mesh).make(array)[index]
 
 
-set_kind(WholeArray, _grown, of_array, _item)
+set_kind(WholeArray, _cut_result, of_array, _item)

@@ -13,7 +13,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.numpy.namespace.arrays import WholeArray
-from meshcomm.numpy.namespace.homes import small_arrays_on
+from meshcomm.numpy.namespace.small_arrays import small_arrays_on
 
 _OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
 """Functions whose other arguments than the first are shapes, axes and lengths."""
@@ -33,12 +33,12 @@ class Promotion:
 
     def __init__(self, function: Any, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
         first = _first_tensor((args, tuple(kwargs.values())))
-        self._home = None if first is None else small_arrays_on(first.mesh)
+        self._small_arrays = None if first is None else small_arrays_on(first.mesh)
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
         self._written: list[Value] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
         self._has_shapes = False
-        if self._home is None or not self._home.everyone or function in _OF_MEMORY:
+        if self._small_arrays is None or not self._small_arrays.everyone or function in _OF_MEMORY:
             return
         if function in _OF_SHAPES:
             shapes = (x.tolist() if isinstance(x, np.ndarray) else x for x in args[1:])
@@ -73,12 +73,12 @@ class Promotion:
             return type(x)(self._promoted(item, is_read) for item in x)
         if type(x) is not WholeArray and not (is_scripted() and type(x) is np.ndarray):
             return x
-        if self._home is None or x.dtype.hasobject:
+        if self._small_arrays is None or x.dtype.hasobject:
             return x
         if id(x) not in self._pairs:
             if is_read:
-                note(x, self._home.mesh)
-            tensor = self._home.make(x)
+                note(x, self._small_arrays.mesh)
+            tensor = self._small_arrays.make(x)
             if not x.flags.writeable and tensor._has_block:
                 tensor._block.flags.writeable = False
             self._pairs[id(x)] = x, tensor

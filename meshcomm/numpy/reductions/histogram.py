@@ -34,7 +34,7 @@ def histogram(
     bins: how many bins of equal width, or their edges: the same on every rank. The name of an estimator is a
         ``TypeError``: NumPy computes it from all elements
     range: the lowest and the highest edge; by default those of the elements. NumPy's ``ValueError`` unless finite
-    density: whether to return the density of probability in each bin instead of its count
+    density: True to return the density of probability in each bin instead of its count
     weights: a tensor, or a plain array, of the shape of *a*, else ``ShapeError``; the weights in a bin are added up
 
     >>> import numpy as np, meshcomm as mc

@@ -43,7 +43,7 @@ def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = Fals
     x: a tensor
     ord: the order; by default 2 for vectors, and ``"fro"`` for matrices
     axis: one axis for vectors, two for matrices; by default all, and if there is no *ord* all elements are one vector
-    keepdims: whether reduced axes stay, with length 1
+    keepdims: True to keep reduced axes, with length 1
 
     ``ShapeError`` for other numbers of axes, and for other orders.
     """

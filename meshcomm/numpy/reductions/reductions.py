@@ -87,13 +87,13 @@ def reducing_by(
 
     Parameters
     ----------
-    function: of NumPy
-    merge: how the results of several devices are reduced
+    function: function of NumPy
+    merge: name of the reduction of the results of several devices
     operand: a tensor, or an object that holds one
     axis: one axis, several, or None for all
-    keepdims: whether reduced axes stay, with length 1
+    keepdims: True to keep reduced axes, with length 1
     dtype: the argument of *function*, if it has one
-    needs_elements: whether there is no result for no elements
+    needs_elements: True if there is no result for no elements
     """
     tensor = as_tensor(f"numpy.{function.__name__}", operand)
     axes = reduced_axes(axis, tensor.ndim)
@@ -135,8 +135,8 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
     ----------
     t: a tensor
     axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
-    dtype: of the result, by default as numpy.sum has it
-    keepdims: whether reduced axes stay, with length 1
+    dtype: dtype of the result, by default as numpy.sum has it
+    keepdims: True to keep reduced axes, with length 1
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -214,9 +214,9 @@ def spread(t: DTensor | ArrayLike, axes: tuple[int, ...], shape: Shape, layout: 
 
     Parameters
     ----------
-    t: has the axes of *shape* that are not in *axes*
+    t: tensor with the axes of *shape* that are not in *axes*
     axes: the new axes
-    shape, layout: of the result
+    shape, layout: global shape and layout of the result
     """
     narrow = layout.delete(axes)
     if not isinstance(t, DTensor):

@@ -317,9 +317,9 @@ class Hdf5Writer(SnapshotWriter):
 
     def _lengthened(self) -> Iterator[Hdf5Dataset]:
         """Yield the datasets that have become longer: snapshots, and then the scales of their first axis."""
-        grown = [self._datasets[array.name] for array in self.arrays if array.grows]
-        yield from sorted(grown, key=lambda dataset: dataset.is_scale)
-        for dataset in grown:
+        growing = [self._datasets[array.name] for array in self.arrays if array.grows]
+        yield from sorted(growing, key=lambda dataset: dataset.is_scale)
+        for dataset in growing:
             yield from dataset.dims[0].values()
 
     def abandon(self) -> None:

@@ -60,8 +60,8 @@ class SnapshotWriter(Writer):
     def count_snapshots(self) -> None:
         """Find out how many snapshots all arrays have that grow. Errors if new ones do not fit those in the file."""
         counts: dict[str, int] = {}
-        grown = [array for array in self.arrays if array.grows]
-        for array in grown:
+        growing = [array for array in self.arrays if array.grows]
+        for array in growing:
             old = self.old_snapshots(array.name)
             if old is None:
                 continue
@@ -78,7 +78,7 @@ class SnapshotWriter(Writer):
                     + copy_that_grows(self.path)
                 )
             counts[array.name] = shape[0]
-        missing = [array.name for array in grown if array.name not in counts]
+        missing = [array.name for array in growing if array.name not in counts]
         self._count = min(counts.values(), default=0)
         if missing and max(counts.values(), default=0) == 1:
             self._count = 0  # a job was killed as it added the first snapshot

@@ -55,9 +55,9 @@ def imported(path: str, *names: str) -> Action:
     """
 
     def action(options: argparse.Namespace) -> int:
-        home, _, function = path.partition(":")
+        module, _, function = path.partition(":")
         values = [getattr(options, name) for name in names] or [options]
-        code: int = getattr(import_module(f"meshcomm.tools.cli.{home}"), function)(*values)
+        code: int = getattr(import_module(f"meshcomm.tools.cli.{module}"), function)(*values)
         return code
 
     return action

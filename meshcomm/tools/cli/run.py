@@ -10,7 +10,7 @@ from types import TracebackType
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.forks import exit_code
 from meshcomm.core.failures.launchers import are_several, is_reported_by_another
-from meshcomm.core.failures.roll_call import leave_all
+from meshcomm.core.failures.liveness import leave_all
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import MPIWorld

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from mismatches import Calls, mix_up, settle
 
-from meshcomm.core.failures import roll_call, watchdog
+from meshcomm.core.failures import liveness, watchdog
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.mpi import lasting_failures
 
@@ -84,7 +84,7 @@ def run(number, case, comm, steps, note):
 def main(folder, first, end):
     from mpi4py import MPI
 
-    for module in watchdog, roll_call:
+    for module in watchdog, liveness:
         vars(module).update((name, seconds) for name, seconds in SOON.items() if name in vars(module))
     folder, rank = Path(folder), MPI.COMM_WORLD.rank
     cases = [line.split() for line in (folder / "cases").read_text().splitlines()]

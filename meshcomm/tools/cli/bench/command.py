@@ -143,7 +143,7 @@ def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communica
     table = shows and not wanted.options.json
     if table:
         say(report.introduction(facts))
-    largest = _largest_that_fits(communicator, max(host.ranks for host in hosts))
+    largest = _largest_in_memory(communicator, max(host.ranks for host in hosts))
     results_of_operations: list[BenchResults] = []
     with ExitStack() as stack:
         for name, operation in _operations(wanted, communicator, stack):
@@ -193,6 +193,6 @@ def _rows(
             return
 
 
-def _largest_that_fits(communicator: Communicator, ranks: int) -> int:
+def _largest_in_memory(communicator: Communicator, ranks: int) -> int:
     """Return the largest bytes of a block that fit on all hosts, with at most so many *ranks* each. Collective."""
     return int(min(communicator.allgather_json(about.free_memory()))) // (2 * BLOCKS * ranks)

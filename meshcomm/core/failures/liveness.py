@@ -1,4 +1,4 @@
-"""Roll calls: how ranks that wait in a collective call learn who is missing, and what those do.
+"""Liveness checks: how ranks that wait in a collective call learn who is missing, and what those do.
 
 Each team has a side channel. A rank that has waited for a while asks the first rank of the team, the coordinator. That
 one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of each rank, whatever
@@ -19,14 +19,14 @@ its main thread does.
 #   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
 #                                  ◄───────────────── bye ────
 #
-# A roll call costs the coordinator two messages a rank, and only while somebody waits. No rank sends to all others but
-# the coordinator.
+# A liveness check costs the coordinator two messages a rank, and only while somebody waits. Only the coordinator sends
+# to all others.
 #
 # Why no message is lost, and none arrives late: the coordinator sends "done" when all ranks, itself included, have
 # left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
 # another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
-# answer, and as long as not all have left, it tells the digests that a roll call of the whole team asks for.
+# answer, and as long as not all have left, it tells the digests that a liveness check of the whole team asks for.
 
 import math
 import threading
@@ -46,7 +46,7 @@ _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
 
 class _Census:
-    """A roll call, at the coordinator. *members* are positions in the channel."""
+    """A liveness check, at the coordinator. *members* are positions in the channel."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members = members
@@ -61,8 +61,8 @@ class _Census:
         self.noted = -1  # after so many calls the digests are asked for; none in the first round
 
 
-class RollCall:
-    """The roll calls of a team.
+class LivenessCheck:
+    """The liveness checks of a team.
 
     Parameters
     ----------
@@ -147,7 +147,12 @@ class RollCall:
         with self._lock:
             if not self.leaving:
                 self._last = state(self.team, ended=True)._replace(operation="close" * closes, noted=self.team.noted)
-                self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
+                self._post(
+                    0,
+                    "left",
+                    self._last,
+                    {liveness.name: liveness.team.calls for liveness in list(_open)},
+                )
 
     def close(self, call: AbstractContextManager[object]) -> None:
         """Leave, and wait in *call* until all ranks of the team have left. Collective over the team."""
@@ -179,7 +184,7 @@ class RollCall:
     def _begin_when_due(self, ranks: str, census: _Census) -> None:
         """Ask all members what they do, if somebody wants to know.
 
-        Not soon after the last time, whoever asks: what two roll calls tell alike must have been so for a while.
+        Not soon after the last time, whoever asks: what two liveness checks tell alike must have been so for a while.
         """
         if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
             return
@@ -198,7 +203,7 @@ class RollCall:
                 self._post(member, "question", ranks, census.round, census.number, census.noted)
 
     def _last_words(self, member: int, ranks: str) -> Answer:
-        """Return the answer of a rank that has left, to a roll call of *ranks*."""
+        """Return the answer of a rank that has left, to a liveness check of *ranks*."""
         last, calls = self._left[member]
         return last._replace(team_calls=calls.get(ranks, 0), over="") if ranks else last
 
@@ -207,7 +212,7 @@ class RollCall:
             return  # what this rank said when it left is its answer
         team: WatchedTeam | None = self.team
         if ranks:
-            team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
+            team = next((liveness.team for liveness in list(_open) if liveness.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, fields: Json) -> None:
@@ -285,36 +290,38 @@ class RollCall:
         self._channel.close()
 
 
-_open: list[RollCall] = []
+_open: list[LivenessCheck] = []
 
 
-def open_roll_calls() -> list[RollCall]:
+def open_liveness_checks() -> list[LivenessCheck]:
     """Return those of this rank that are not over, the oldest first."""
     return list(_open)
 
 
-def roll_call_for(team: WatchedTeam) -> RollCall | None:
-    """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
-    of_team = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
+def liveness_of(team: WatchedTeam) -> LivenessCheck | None:
+    """Return the liveness check of *team*, else one of more ranks, or None: a team has none before it connects."""
+    of_team = next((liveness for liveness in list(_open) if liveness.team is team), None)
     if of_team is not None:
         return of_team
     ranks = {*team.world.ranks_in_comm_world(team.ranks)}
-    return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
+    return next((liveness for liveness in list(_open) if ranks <= {*liveness.ranks}), None)
 
 
 def leave_all(seconds: float) -> bool:
-    """Leave all roll calls, as the program ends, and return whether all ranks did within *seconds*."""
-    left = open_roll_calls()
-    for roll_call in left:
-        roll_call.leave()
-    return _serve_until(lambda: all(roll_call.over for roll_call in left), left, seconds)
+    """Leave all liveness checks, as the program ends, and return whether all ranks did within *seconds*."""
+    left = open_liveness_checks()
+    for liveness in left:
+        liveness.leave()
+    return _serve_until(lambda: all(liveness.over for liveness in left), left, seconds)
 
 
-def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], seconds: float = float("inf")) -> bool:
+def _serve_until(
+    condition: Callable[[], bool], liveness_checks: Sequence[LivenessCheck], seconds: float = float("inf")
+) -> bool:
     end, pause = time.monotonic() + seconds, POLL_FROM
     while True:
-        for roll_call in roll_calls:
-            roll_call.serve()
+        for liveness in liveness_checks:
+            liveness.serve()
         if condition():
             return True
         if time.monotonic() > end:

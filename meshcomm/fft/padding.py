@@ -6,7 +6,7 @@ from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 
 
-def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
+def pad_or_crop(tensor: DTensor, axis: int, n: int) -> DTensor:
     """Return *tensor* cropped to *n* elements along *axis*, or padded with zeros. Collective if elements move."""
     has = tensor.shape[axis]
     if has >= n:

@@ -1,4 +1,4 @@
-"""Roll calls: what answers mean, and that messages of ranks that leave at any time are neither lost nor left over.
+"""Liveness checks: what answers mean, and that no message of ranks that leave at any time is lost or left over.
 
 Jobs in which ranks wait in vain are in tests/jobs/test_scenarios.py.
 """
@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
-from meshcomm.core.failures import missing_ranks, roll_call
+from meshcomm.core.failures import liveness, missing_ranks
 from meshcomm.core.failures.answers import Answer
-from meshcomm.core.failures.roll_call import RollCall
+from meshcomm.core.failures.liveness import LivenessCheck
 
 COMPUTES = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
 WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)
@@ -196,25 +196,25 @@ class Channel:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of roll calls: it only goes on as a test says."""
+    """The time of liveness checks: it only goes on as a test says."""
     now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(roll_call, "time", SimpleNamespace(monotonic=lambda: now.seconds, sleep=time.sleep))
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now.seconds, sleep=time.sleep))
     return now
 
 
 @pytest.fixture
 def team(monkeypatch, clock):
-    """A function that makes the roll calls of some ranks."""
-    monkeypatch.setattr(roll_call, "_open", [])
+    """A function that makes the liveness checks of some ranks."""
+    monkeypatch.setattr(liveness, "_open", [])
 
     def make(size):
         ends = [None] * size
         ends[:] = [Channel(ends, rank) for rank in range(size)]
         teams = [
-            SimpleNamespace(calls=3, roll_call=None, noted=3, digest_after={3: 7}.get, turn=SimpleNamespace(over=None))
+            SimpleNamespace(calls=3, liveness=None, noted=3, digest_after={3: 7}.get, turn=SimpleNamespace(over=None))
             for _ in range(size)
         ]
-        return [RollCall(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
+        return [LivenessCheck(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
 
     return make
 
@@ -258,7 +258,7 @@ def test_a_rank_that_has_left_still_tells_its_digests(team):
     ranks[1].leave()
     serve(ranks)
     ranks[0]._post(1, "question", "", 0, 3, 3)
-    ranks[0]._censuses[""] = census = roll_call._Census(range(3))
+    ranks[0]._censuses[""] = census = liveness._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
     assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (7, 3, 3, True)
@@ -271,7 +271,7 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, c
     ranks = team(3)
     ranks[1].leave()
     serve(ranks)
-    census = ranks[0]._censuses[""] = roll_call._Census(range(3))
+    census = ranks[0]._censuses[""] = liveness._Census(range(3))
     census.open, census.began, census.askers = True, clock.seconds, {2: (4, 0)}
     ranks[0].serve()
     assert census.open
@@ -281,7 +281,7 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, c
     assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (None, 3, 3, True)
 
 
-def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):
+def test_a_rank_that_has_failed_counts_after_two_liveness_checks(team, clock):
     ranks = team(3)
     ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
     found = []
@@ -293,7 +293,7 @@ def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):
     assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].team.turn.over}"]
 
 
-def test_two_roll_calls_are_apart_though_several_ranks_ask(team, clock):
+def test_two_liveness_checks_are_apart_though_several_ranks_ask(team, clock):
     """What both tell alike is a verdict, but not if it was so for a moment only."""
     ranks = team(3)
     ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
@@ -361,7 +361,7 @@ def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
     serve(ranks)
     assert all(each.over for each in ranks)
     assert all(each._channel.closed for each in ranks)
-    assert roll_call.open_roll_calls() == []
+    assert liveness.open_liveness_checks() == []
     for each in ranks:  # nothing happens any more
         each.ask(CALL, range(3))
         each.leave()
@@ -376,9 +376,9 @@ def test_ranks_of_a_team_without_a_channel_are_asked_over_one_of_more(team):
 
 
 def pair_of(calls):
-    """Make the roll call of ranks 1 and 3, which are a team of their own that has made so many calls."""
-    own = SimpleNamespace(calls=calls, roll_call=None, noted=0, digest_after={}.get, turn=SimpleNamespace(over=None))
-    return RollCall(Channel([None, None], 1), own, [1, 3], ["host1", "host3"])
+    """Make the liveness check of ranks 1 and 3, which are a team of their own that has made so many calls."""
+    own = SimpleNamespace(calls=calls, liveness=None, noted=0, digest_after={}.get, turn=SimpleNamespace(over=None))
+    return LivenessCheck(Channel([None, None], 1), own, [1, 3], ["host1", "host3"])
 
 
 @pytest.mark.parametrize(("calls", "text"), [(9, ""), (4, ""), (3, "rank 1 has ended"), (None, "rank 1 has ended")])

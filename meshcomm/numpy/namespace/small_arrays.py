@@ -25,7 +25,7 @@ class SmallArrays:
         return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
 
 
-_homes: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold
+_by_mesh: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold
 
 
 def small_arrays() -> SmallArrays:
@@ -35,12 +35,12 @@ def small_arrays() -> SmallArrays:
 
 def small_arrays_on(mesh: Mesh) -> SmallArrays:
     """Return where small arrays lie on *mesh*."""
-    result = _homes.get(id(mesh))
+    result = _by_mesh.get(id(mesh))
     if result is None:
-        if len(_homes) > _MOST_HOMES:
-            _homes.clear()
-        result = _homes[id(mesh)] = SmallArrays(mesh)
+        if len(_by_mesh) > _MOST_MESHES:
+            _by_mesh.clear()
+        result = _by_mesh[id(mesh)] = SmallArrays(mesh)
     return result
 
 
-_MOST_HOMES = 16
+_MOST_MESHES = 16
