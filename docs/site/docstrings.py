@@ -82,7 +82,7 @@ def with_those_of(lines: list[str], name: str) -> list[str]:
 
     >>> lines = with_those_of(["Return more.", "Arguments are those of `relayout`."], "meshcomm.relayout_like")
     >>> [line for line in lines if line.startswith("name: ")]
-    ['name: how messages name this call while it waits']
+    ['name: name of this call in messages while it waits']
     """
     named = THOSE_OF.search(" ".join(lines))
     if named is None:
