@@ -42,7 +42,7 @@ def assembling(
     Parameters
     ----------
     name: name of the operation
-    tensors: tensors that meet the conditions of `Edges`, on the mesh of *layout*
+    tensors: tensors as `Edges` takes them, on the mesh of *layout*
     axis: axis of the intervals
     wanted: intervals that each block needs
     layout, shape: layout and global shape of the result
