@@ -361,8 +361,10 @@ cdef inline bint _is_row(TensorBase tensor):
 
 cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
     """Return what a call makes of rows of which all ranks have a copy; NotImplemented if it goes its usual way."""
-    if are_seen() or watch.any_closed:
+    if are_seen():
         return NotImplemented
+    if watch.any_closed:
+        _check_open(tensor._spec.mesh)
     if way == _by_operator:
         return _rows.run_local((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
     if way == _by_ufunc or way == _by_function:
