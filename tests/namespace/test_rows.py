@@ -72,6 +72,7 @@ def test_loops(loop, ranks):
     def program():
         a = namespace.tile(matrix(namespace), (1, 4))[:, :N].copy()
         assert isinstance(a, mc.DTensor)
+        mc.create_mesh([("x", ranks)]).close()  # it is another one
         with mc.count() as c:
             result = loop(namespace, a)
         assert np.allclose(np.asarray(result), expected, rtol=1e-11)
