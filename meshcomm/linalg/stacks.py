@@ -77,7 +77,7 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
 def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
     """Return the results, complex if they are complex on any rank. Collective over the mesh."""
     mine = [result.dtype.kind == "c" for result in local]
-    kinds = in_session(task.name, layout.mesh, lambda session: session.largest(*mine))
+    kinds = in_session(task.name, layout.mesh, lambda session: session.allreduce_max(*mine))
     return [
         result.astype(np.result_type(result.dtype, np.complex64)) if kind else result
         for result, kind in zip(local, kinds or [], strict=True)

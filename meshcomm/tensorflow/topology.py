@@ -415,8 +415,8 @@ def _gathered_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str]
     def steps(session: Session) -> tuple[list[str], list[int] | None]:
         call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, mesh.size)
         with session.exchanging():
-            shape = session.together(call, make)
-            return session.gathered(this_host()), shape
+            shape = session.agree_on_result(call, make)
+            return session.allgather(this_host()), shape
 
     hosts_and_shape = in_session("Topology.from_comm", mesh, steps)
     assert hosts_and_shape is not None

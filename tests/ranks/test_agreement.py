@@ -520,7 +520,7 @@ def test_what_cannot_travel_is_an_error_on_all_ranks(value):
             looked_up("look", mesh, "what is there", lambda: value)
         assert looked_up("look", mesh, "what is there", lambda: 3) == 3
         with pytest.raises(TypeError, match="not JSON serializable"):
-            in_session("tell", mesh, lambda call: call.gathered(value if call.device == mesh.size - 1 else 1))
+            in_session("tell", mesh, lambda call: call.allgather(value if call.device == mesh.size - 1 else 1))
 
     for ranks in (1, 2, 3):
         with mc.simulate(ranks) as world:

@@ -272,7 +272,7 @@ def _built(
         try:
             return contract(*blocks)
         except BaseException as error:
-            scope.end_after(error)
+            scope.disable_after(error)
             raise
 
     return together
