@@ -120,7 +120,7 @@ class Session:
     @contextmanager
     def in_library(self, operation: str) -> Iterator[None]:
         """Return the context of a `new_call` in another library, which calls MPI itself."""
-        with self.new_call(operation), watch.library():
+        with self.new_call(operation), watch.in_library_call():
             yield
 
     def cached_resource(self, key: Hashable, create: Callable[[], K]) -> K:

@@ -374,7 +374,7 @@ def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(mo
 
 def test_errors_of_two_threads_leave_none():
     """Whichever of them ends first."""
-    first, second = watch.having(KeyError(1)), watch.having(KeyError(2))
+    first, second = watch.pending_error(KeyError(1)), watch.pending_error(KeyError(2))
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -503,7 +503,7 @@ def test_a_rank_is_reported_of_the_mesh_that_it_is_outside_of_not_of_the_root_of
         mc.ones(3, float, mc.Layout(["x"], mesh)).to_numpy(root=0)
         if inner.rank is None:
             assert tensor.local is None
-            return location_in(mesh).team.world.outside_of() is inner
+            return location_in(mesh).team.world.newest_mesh_without_me() is inner
         return True
 
     with mc.simulate(3) as world:
