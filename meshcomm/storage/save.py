@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshcomm.blocks.align import replicated
 from meshcomm.blocks.session import Session, in_session
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._files import resolved
 from meshcomm.core._types import Bytes, Json
@@ -291,7 +291,7 @@ def _agreed_saving(
         return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
-    return together(operation, mesh, f"the arguments of {operation}", make)
+    return agree_on_result(operation, mesh, f"the arguments of {operation}", make)
 
 
 class Content(NamedTuple):

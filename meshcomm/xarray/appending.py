@@ -14,7 +14,7 @@ import xarray
 from xarray.coding import strings
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
-from meshcomm.blocks.small import looked_up, together
+from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.arrays.create import distribute
@@ -199,7 +199,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
             variables[name] = [as_netcdf(file_contents.attributes.get(name, {})), kind, shape, grows, dims]
         return node_of_value(variables)
 
-    node = looked_up("save", mesh, f"variables of {path}", look) or look()
+    node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
     return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
 
 
@@ -300,7 +300,7 @@ def _check_kept(
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {target.dtype}")
 
     if there:
-        together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
+        agree_on_result("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
 
 
 def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | None) -> bool:
@@ -345,7 +345,7 @@ def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: M
                 if not _equal(np.asarray(there), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
-    looked_up("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
+    broadcast_from_device("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
 
 
 def _equal(one: Array, other: Array) -> bool:

@@ -14,7 +14,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import errors
 from meshcomm.blocks.session import in_session
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core import _tuning
 from meshcomm.core.failures import abort, forks, host_signals
 from meshcomm.core.failures.watch import watch
@@ -517,8 +517,8 @@ def test_what_cannot_travel_is_an_error_on_all_ranks(value):
     def program():
         mesh = mc.create_mesh([("x", -1)])
         with pytest.raises(TypeError, match="not JSON serializable"):
-            looked_up("look", mesh, "what is there", lambda: value)
-        assert looked_up("look", mesh, "what is there", lambda: 3) == 3
+            broadcast_from_device("look", mesh, "what is there", lambda: value)
+        assert broadcast_from_device("look", mesh, "what is there", lambda: 3) == 3
         with pytest.raises(TypeError, match="not JSON serializable"):
             in_session("tell", mesh, lambda call: call.allgather(value if call.device == mesh.size - 1 else 1))
 
