@@ -14,9 +14,9 @@ import numpy as _np
 from meshcomm.array_api import fft, linalg
 from meshcomm.array_api import functions as _functions
 from meshcomm.array_api import info as _info
-from meshcomm.array_api.functions import Several as _Several
-from meshcomm.array_api.functions import creating as _creating
+from meshcomm.array_api.functions import ReturnsTensors as _ReturnsTensors
 from meshcomm.array_api.functions import named as _named
+from meshcomm.array_api.functions import returning_tensor as _returning_tensor
 from meshcomm.core._mistakes import only_public as _only_public
 from meshcomm.core.arrays import standard as _standard
 from meshcomm.numpy.namespace import creation as _creation
@@ -59,26 +59,26 @@ squeeze, stack, tile = _named(_np, "squeeze stack tile")
 take, tril, triu = _named(_np, "take tril triu")
 matmul, matrix_transpose, tensordot, vecdot = _named(_np, "matmul matrix_transpose tensordot vecdot")
 
-_numpys: _Any = _np
+_untyped_np: _Any = _np
 
-broadcast_arrays: _Several = _numpys.broadcast_arrays
-broadcast_shapes: _Any = _numpys.broadcast_shapes
-can_cast: _Any = _numpys.can_cast
-isdtype: _Any = _numpys.isdtype
-meshgrid: _Several = _numpys.meshgrid
-nonzero: _Several = _numpys.nonzero
-result_type: _Any = _numpys.result_type
-unique_all: _Any = _numpys.unique_all
-unique_counts: _Any = _numpys.unique_counts
-unique_inverse: _Any = _numpys.unique_inverse
-unstack: _Several = _numpys.unstack
+broadcast_arrays: _ReturnsTensors = _untyped_np.broadcast_arrays
+broadcast_shapes: _Any = _untyped_np.broadcast_shapes
+can_cast: _Any = _untyped_np.can_cast
+isdtype: _Any = _untyped_np.isdtype
+meshgrid: _ReturnsTensors = _untyped_np.meshgrid
+nonzero: _ReturnsTensors = _untyped_np.nonzero
+result_type: _Any = _untyped_np.result_type
+unique_all: _Any = _untyped_np.unique_all
+unique_counts: _Any = _untyped_np.unique_counts
+unique_inverse: _Any = _untyped_np.unique_inverse
+unstack: _ReturnsTensors = _untyped_np.unstack
 
 # What is made is a tensor on a device.
 
-arange, asarray, eye, from_dlpack = map(_creating, _named(_creation, "arange asarray eye from_dlpack"))
-empty, full, linspace, ones, zeros = map(_creating, _named(_creation, "empty full linspace ones zeros"))
+arange, asarray, eye, from_dlpack = map(_returning_tensor, _named(_creation, "arange asarray eye from_dlpack"))
+empty, full, linspace, ones, zeros = map(_returning_tensor, _named(_creation, "empty full linspace ones zeros"))
 empty_like, full_like, ones_like, zeros_like = map(
-    _creating, _named(_creation, "empty_like full_like ones_like zeros_like")
+    _returning_tensor, _named(_creation, "empty_like full_like ones_like zeros_like")
 )
 
 # What differs from NumPy's function of the name.

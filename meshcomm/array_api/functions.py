@@ -17,28 +17,29 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.devices import Device, moved
 
 Number: TypeAlias = int | float | complex
-One: TypeAlias = Callable[..., DTensor]
-Several: TypeAlias = Callable[..., tuple[DTensor, ...]]
-"""NumPy's functions for type checkers: its own stubs promise an array of NumPy."""
+ReturnsTensor: TypeAlias = Callable[..., DTensor]
+ReturnsTensors: TypeAlias = Callable[..., tuple[DTensor, ...]]
+"""Types of NumPy functions called with DTensors; NumPy's stubs say they return ndarray."""
 
-target_on = refusable(moved)  # where a tensor has to move: another rank may move it
-_numpys: Any = np  # called with tensors, by NumPy's protocol
+# Wrapped in `refusable`: an invalid device on one rank only must not go unnoticed.
+layout_on_device = refusable(moved)
+_untyped_np: Any = np  # NumPy without its stubs: called with tensors
 
 
-def named(module: ModuleType, names: str) -> list[One]:
+def named(module: ModuleType, names: str) -> list[ReturnsTensor]:
     """Return the functions of *module* with these *names*, which take tensors."""
     return [getattr(module, name) for name in names.split()]
 
 
-def creating(function: One) -> One:
-    """Return a *function* of `meshcomm.numpy` whose result is a tensor, as all arrays of the standard are here."""
+def returning_tensor(function: ReturnsTensor) -> ReturnsTensor:
+    """Return *function* with its result converted to a DTensor."""
 
     @wraps(function)
-    def created(*args: Any, **kwargs: Any) -> DTensor:
+    def wrapper(*args: Any, **kwargs: Any) -> DTensor:
         return as_tensor(function.__name__, function(*args, **kwargs))
 
-    created.__signature__ = signature(function)  # type: ignore[attr-defined]
-    return created
+    wrapper.__signature__ = signature(function)  # type: ignore[attr-defined]
+    return wrapper
 
 
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
@@ -46,49 +47,51 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
     if not isinstance(x, DTensor):  # xarray passes NumPy's scalars beside tensors
         return np.asarray(x).astype(as_dtype(dtype), copy=copy)
     result = x.astype(as_dtype(dtype), copy=copy)
-    layout = target_on(x.layout, device)
+    layout = layout_on_device(x.layout, device)
     return result if layout == x.layout else relayout(result, layout)
 
 
 def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
     """Return the tensor with elements below *min* and above *max* replaced by these."""
-    clipped: DTensor = _numpys.clip(x, min, max)
+    clipped: DTensor = _untyped_np.clip(x, min, max)
     return clipped
 
 
 def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the indices that sort the tensor along *axis*. Collective over the mesh."""
     if not descending:
-        indices: DTensor = _numpys.argsort(x, axis=axis, stable=stable)
+        indices: DTensor = _untyped_np.argsort(x, axis=axis, stable=stable)
         return indices
-    # Equal elements keep their order: they are sorted from the last one to the first.
-    backwards: DTensor = _numpys.flip(_numpys.argsort(_numpys.flip(x, axis), axis=axis, stable=stable), axis)
-    return x.shape[axis] - 1 - backwards
+    # Stable descending order: argsort the reversed axis, reverse the result, and convert positions back.
+    reversed_indices: DTensor = _untyped_np.flip(
+        _untyped_np.argsort(_untyped_np.flip(x, axis), axis=axis, stable=stable), axis
+    )
+    return x.shape[axis] - 1 - reversed_indices
 
 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the tensor sorted along *axis*. Collective over the mesh."""
-    result = _numpys.sort(x, axis=axis, stable=stable)
-    ordered: DTensor = _numpys.flip(result, axis) if descending else result
+    result = _untyped_np.sort(x, axis=axis, stable=stable)
+    ordered: DTensor = _untyped_np.flip(result, axis) if descending else result
     return ordered
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
-    """Return the elements at *indices* along *axis*, others for each line. Collective over the mesh."""
-    elements: DTensor = _numpys.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
+    """Return the elements at *indices* along *axis*, others for each 1-D slice. Collective over the mesh."""
+    elements: DTensor = _untyped_np.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
     return elements
 
 
 def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
     """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
-    pairs: Any = _numpys.linalg.eig(x)
-    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # of NumPy's kind
+    pairs: Any = _untyped_np.linalg.eig(x)
+    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # the namedtuple of NumPy
     return complex_pairs
 
 
 def eigvals(x: DTensor, /) -> DTensor:
     """Return the eigenvalues of square matrices, as complex numbers. Collective if they are sharded."""
-    return _as_complex(_numpys.linalg.eigvals(x))
+    return _as_complex(_untyped_np.linalg.eigvals(x))
 
 
 def _as_complex(x: DTensor) -> DTensor:
@@ -100,7 +103,7 @@ def pinv(x: DTensor, /, *, rtol: ArrayLike | DTensor | None = None) -> DTensor:
 
     Singular values up to *rtol* times the largest one count as zero; by default the precision times the longer side.
     """
-    inverse: DTensor = _numpys.linalg.pinv(x, rtol=rtol)
+    inverse: DTensor = _untyped_np.linalg.pinv(x, rtol=rtol)
     return inverse
 
 

@@ -17,12 +17,12 @@ diagonal, matrix_norm, vector_norm = _named(_np.linalg, "diagonal matrix_norm ve
 cross, matmul, matrix_transpose = _named(_np.linalg, "cross matmul matrix_transpose")
 outer, tensordot, vecdot = _named(_np.linalg, "outer tensordot vecdot")
 
-_numpys: _typing.Any = _np.linalg
+_untyped_np: _typing.Any = _np.linalg
 
-eigh: _functions.Several = _numpys.eigh
-qr: _functions.Several = _numpys.qr
-slogdet: _functions.Several = _numpys.slogdet
-svd: _functions.Several = _numpys.svd
+eigh: _functions.ReturnsTensors = _untyped_np.eigh
+qr: _functions.ReturnsTensors = _untyped_np.qr
+slogdet: _functions.ReturnsTensors = _untyped_np.slogdet
+svd: _functions.ReturnsTensors = _untyped_np.svd
 
 eig = _functions.eig
 eigvals = _functions.eigvals

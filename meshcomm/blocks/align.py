@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import cut, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import is_passing, to_all, together
+from meshcomm.blocks.small import agree_on_result, is_passing, to_all
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
@@ -48,7 +48,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
             if isinstance(x, np.ndarray) and not x.dtype.hasobject:
                 note(x, mesh)
         return arrays
-    return together(name, mesh, call, make)
+    return agree_on_result(name, mesh, call, make)
 
 
 def note(array: Array, mesh: Mesh) -> None:
@@ -63,7 +63,7 @@ def note(array: Array, mesh: Mesh) -> None:
     if array.dtype.char in "gG":  # so may bytes of a long double that its number does not use
         array = array.astype("f8" if array.dtype.char == "g" else "c16")
     if checks_every_call():
-        together("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
+        agree_on_result("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
     else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
         location.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 

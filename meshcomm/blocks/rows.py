@@ -78,18 +78,19 @@ class RowRanks(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return len(self.group.members)
 
-    def together(self, make: Callable[[], R], call: str | Callable[[R], str] | None = None) -> R:
-        """Return what *make* returns; what it raises on one rank, all ranks raise. Collective.
+    def agree_on_result(self, function: Callable[[], R], call: str | Callable[[R], str] | None = None) -> R:
+        """Return the local result of *function*; all ranks raise if it raises on one. Collective.
 
-        They compare *call*, by default the whole call; it may be a function of what *make* returns.
+        They also raise if *call* differs: a text, by default that of the whole call, or a function that makes one of
+        the result.
         """
-        return agree_on(self.group.team, self.call if call is None else call, make)
+        return agree_on(self.group.team, self.call if call is None else call, function)
 
-    def everyones(self, message: bytes) -> list[bytes]:
-        """Return the message of each rank. Collective."""
+    def allgather(self, message: bytes) -> list[bytes]:
+        """Return the message of each rank, in the order of their positions. Collective."""
         began, communicator = monotonic_ns(), self.communicator
         messages = communicator.allgather(message)
         sizes = [len(text) for text in messages]
@@ -97,8 +98,8 @@ class RowRanks(NamedTuple):
         note_received(self.group.team, self.group.members, sizes, began)
         return messages
 
-    def largest(self, *values: int) -> list[int]:
-        """Return the largest of each value over the ranks. Collective."""
+    def allreduce_max(self, *values: int) -> list[int]:
+        """Return the maximum of each value over the ranks. Collective."""
         maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
         return maxima
 
@@ -173,7 +174,7 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: 
     shares = rendezvous is not None and rendezvous.size == ranks.size and in_order and row > 0
     if shares and block.nbytes:
         shares = locate(as_bytes(block)) >= 0
-    rows, hidden = ranks.largest(len(wanted.row_numbers), not shares)
+    rows, hidden = ranks.allreduce_max(len(wanted.row_numbers), not shares)
     if rows == 0 or row == 0:  # the rows of all ranks have as many bytes, or none of their own
         return
     if not hidden:
@@ -281,7 +282,7 @@ def deliver(
         write(unravelled(to.row_numbers, shape), rows)
         return
     row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
-    (max_count,) = ranks.largest(len(to.row_numbers))
+    (max_count,) = ranks.allreduce_max(len(to.row_numbers))
     last: Indices | None = None
     chunks = list(_chunks(max_count, len(to.row_numbers), _KEPT + row))
     for chunk in chunks:
@@ -328,9 +329,9 @@ def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[lis
     owners: positions of the owners of the rows
     """
     received = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
-    (max_count,) = ranks.largest(len(owners))
+    (max_count,) = ranks.allreduce_max(len(owners))
     rows, at = int(received.sum()), np.cumsum(received) - received
-    results = ranks.together(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
+    results = ranks.agree_on_result(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
     row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
     for chunk in _chunks(max_count, len(owners), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
@@ -362,7 +363,7 @@ def ask(
     answer: function from questions to the answers of this rank, in the dtype of *into*
     into: array with one element for each question
     """
-    (max_count,) = ranks.largest(len(questions))
+    (max_count,) = ranks.allreduce_max(len(questions))
     row = questions.dtype.itemsize + into.dtype.itemsize
     for chunk in _chunks(max_count, len(questions), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
@@ -391,7 +392,7 @@ def _chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
 
 def _rounds(ranks: RowRanks, incoming: int, row: int) -> int:
     """Return in how many rounds the rows travel, the same on all ranks. Collective."""
-    return max(1, *ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
+    return max(1, *ranks.allreduce_max(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
 
 
 def _rounds_of(counts: Indices, coming: Indices, rounds: int) -> Iterator[tuple[Indices | None, Indices, Indices]]:

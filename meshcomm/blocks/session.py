@@ -1,4 +1,4 @@
-"""Several steps of one call that its ranks make together: what they compare, gather, and look up."""
+"""Several steps of one call that its ranks make together: what they compare, gather, and broadcast."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -36,8 +36,8 @@ def session(
 ) -> "AbstractContextManager[Session] | AbstractContextManager[None]":
     """Return the context of one call, of several steps, which the ranks of *mesh*, and of *target*, make. Collective.
 
-    It gives a `Session`, or None on a rank outside of the meshes. In messages, and for the watchdog, all that is
-    Collective in it is a part of *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
+    It gives a `Session`, or None on a rank outside of the meshes. Messages and the watchdog report collective calls
+    inside the context under the name *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -57,7 +57,7 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
     >>> import meshcomm as mc
     >>> def program():
     ...     mesh = mc.create_mesh([("x", 2)])
-    ...     return in_session("an example", mesh, lambda call: call.gathered(call.device * 10))
+    ...     return in_session("an example", mesh, lambda call: call.allgather(call.device * 10))
     >>> with mc.simulate(3) as world:
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]
@@ -69,14 +69,14 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
 class Session:
     """What a rank does together with the others of a mesh, in a call that `session` has begun.
 
-    Each method but `check` is Collective over the ranks of the call.
+    Collective methods are so over the ranks of the call: those of the mesh, and of the target mesh if there is one.
     """
 
     __slots__ = ("_mesh", "_team", "location")
 
     def __init__(self, location: Location, mesh: Mesh) -> None:
         self._team, self._mesh, self.location = location.team, mesh, location
-        """Where this rank is, for other verbs."""
+        """The team and the device of this rank, to pass to other functions."""
 
     @property
     def device(self) -> int:
@@ -84,27 +84,27 @@ class Session:
         return self.location.device
 
     @property
-    def position(self) -> int:
-        """The position of this rank among those of the mesh, by their ranks."""
+    def team_rank(self) -> int:
+        """The rank of this process in the call's communicator, where world ranks ascend."""
         return self._team.rank
 
     @property
     def ranks(self) -> Ranks:
-        """The ranks of the call, ascending."""
+        """The world ranks of the call, ascending."""
         return self._team.ranks
 
     @property
     def machine(self) -> Machine:
-        """The costs that plans of the ranks go by. Collective when they first agree on them."""
+        """The cost model of the machine for plans. Collective when the ranks first agree on it."""
         return self._team.machine
 
     @property
     def communicator(self) -> Communicator:
-        """That of all ranks of the call. Collective when it is opened."""
+        """The communicator of all ranks of the call. Collective when it is opened."""
         return self._team.everyone.communicator()
 
     def open(self) -> None:
-        """Open what the ranks share, if they have not: new blocks can lie in memory that the others read."""
+        """Open the communicator and the shared memory of the ranks, if they have not. Collective."""
         if self._team.everyone.opened is None:
             self._team.everyone.communicator()
 
@@ -113,64 +113,70 @@ class Session:
         if self._team.turn.over is not None:
             raise MeshError(self._team.turn.over)
 
-    def later(self, operation: str) -> AbstractContextManager[object]:
-        """Return a context for a step after the call that began the session has ended: *operation*, for messages."""
+    def new_call(self, operation: str) -> AbstractContextManager[object]:
+        """Return the context of another call of the same ranks, after that of the session; *operation* is its name."""
         return Envelope(operation, self._team)
 
     @contextmanager
     def in_library(self, operation: str) -> Iterator[None]:
-        """Return a context for a step in another library, which calls MPI itself, as `later`."""
-        with self.later(operation), watch.library():
+        """Return the context of a `new_call` in another library, which calls MPI itself."""
+        with self.new_call(operation), watch.in_library_call():
             yield
 
-    def kept(self, key: Hashable, make: Callable[[], K]) -> K:
-        """Return what is kept for *key* until the mesh is closed, else what *make* returns. Collective."""
-        return self._team.resource(key, make)
+    def cached_resource(self, key: Hashable, create: Callable[[], K]) -> K:
+        """Return the resource *key* of the mesh; *create* it if the mesh has none. Collective.
+
+        The mesh closes it when it is closed itself.
+        """
+        return self._team.resource(key, create)
 
     def exchanging(self) -> AbstractContextManager[None]:
         """Return a context for several steps: if an error ends it on one rank only, no further call is possible."""
         return exchanging(self._team)
 
-    def end_after(self, error: BaseException) -> None:
-        """Let no further call be made after an *error* that ends this one on this rank only, as `exchanging` does."""
+    def disable_after(self, error: BaseException) -> None:
+        """Make further calls of these ranks impossible, as an *error* ends this one on this rank only."""
         leave_with(error, self._team)
 
     def join_and_raise(self, wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
-        """Take part in the *exchange* of a known call, so that no rank waits for this one; then raise *wrong*."""
+        """Take part in the *exchange* of a known call, so that no rank waits; then raise *wrong*. Collective."""
         join_and_raise(wrong, self._team, exchange)
 
     def agree(self, call: str, error: Exception | None = None, value: int = 0) -> int:
-        """Return the largest *value*; raise on all ranks the *error* of one, or that their *calls* differ."""
+        """Return the largest *value*; raise on all ranks if one has an *error* or another *call*. Collective."""
         return agree(self._team, call, error, value)
 
-    def together(self, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-        """Return what *make* returns; what it raises on one rank, all ranks raise. They compare *call*."""
-        return agree_on(self._team, call, make)
+    def agree_on_result(self, call: str | Callable[[R], str], function: Callable[[], R]) -> R:
+        """Return the local result of *function*; all ranks raise if it raises on one. Collective.
 
-    def looked_up(self, call: str, look: Callable[[], object]) -> Value:
-        """Return what *look* returns on device 0, as JSON holds it. The ranks compare *call* before."""
-        return broadcast_from_root(0, look, call, self._mesh, self.location)
+        They also raise if *call* differs: a text, or a function that makes one of the result.
+        """
+        return agree_on(self._team, call, function)
 
-    def gathered(self, value: object) -> list[Value]:
-        """Return the *value* of each rank, as JSON holds it, by positions."""
+    def broadcast_from_first(self, call: str, function: Callable[[], object]) -> Value:
+        """Return the result of *function* on device 0, sent as JSON. Collective; the ranks compare *call* before."""
+        return broadcast_from_root(0, function, call, self._mesh, self.location)
+
+    def allgather(self, value: object) -> list[Value]:
+        """Return the *value* of each rank, sent as JSON, in the order of `ranks`. Collective."""
         with exchanging(self._team):
             return self.communicator.allgather_json(value)
 
-    def largest(self, *values: int) -> list[int]:
-        """Return the largest of each value over the ranks."""
+    def allreduce_max(self, *values: int) -> list[int]:
+        """Return the maximum of each value over the ranks. Collective."""
         with exchanging(self._team):
             maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         return maxima
 
-    def gathered_by_first(self, value: object) -> list[Value]:
-        """Return on device 0 the *value* of each device, as JSON holds it; elsewhere nothing."""
+    def gather_to_first(self, value: object) -> list[Value]:
+        """Return on device 0 the *value* of each device, sent as JSON, in their order; else []. Collective."""
         first = member(self.location, self._mesh, 0)
         with exchanging(self._team):
             every = self.communicator.gather_json(first, value)
         return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:
-        """Overwrite a C-contiguous *array* by that of the rank in position 0."""
+        """Overwrite a C-contiguous *array* by that of `team_rank` 0. Collective."""
         if array.nbytes:
             began, sender = monotonic_ns(), self._team.ranks[:1]
             self.communicator.broadcast(as_bytes(array), 0)

@@ -1,4 +1,4 @@
-"""What is small: gathered to all ranks, looked up by one of them, or computed by each and compared.
+"""Small data: gathered to all ranks, broadcast from one of them, or computed by each and compared.
 
 :mod:`meshcomm.core.arrays.short` sends what is short without a plan of the ranks.
 """
@@ -30,7 +30,7 @@ from meshcomm.core.ranks.meshes import location_text
 R = TypeVar("R")
 
 
-def gathered(name: str, x: DTensor | ArrayLike) -> Array:
+def allgather_array(name: str, x: DTensor | ArrayLike) -> Array:
     """Return all elements of a small operand on every rank. Collective over its mesh. *name* is the operation."""
     tensor = unwrapped(x)
     if not isinstance(tensor, DTensor):
@@ -41,18 +41,18 @@ def gathered(name: str, x: DTensor | ArrayLike) -> Array:
     return np.zeros(tensor.shape, tensor.dtype) if array is None else array  # on a rank outside of the mesh
 
 
-def together(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-    """Return what *make* makes of what this rank has; what it raises on one rank, all ranks raise. Collective.
+def agree_on_result(operation: str, mesh: Mesh, call: str | Callable[[R], str], function: Callable[[], R]) -> R:
+    """Return the local result of *function*; all ranks raise if it raises on one, or *call* differs. Collective.
 
     Parameters
     ----------
     operation: name of the operation for messages and the watchdog
     mesh: the ranks that agree; a rank outside of it agrees with nobody
-    call: text that they compare, or a function from the result of *make* to it
-    make: runs on each rank
+    call: text that they compare, or a function from the local result to it
+    function: runs on each rank
     """
     with collective(operation, mesh) as location:
-        return make() if location is None else agree_on(location.team, call, make)
+        return function() if location is None else agree_on(location.team, call, function)
 
 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:
@@ -68,8 +68,10 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
                 location.team.note(fingerprint(call))
 
 
-def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object], root: int = 0) -> Value:
-    """Return what *look* returns on device *root*, as JSON holds it; None outside of the mesh. Collective over it.
+def broadcast_from_device(
+    operation: str, mesh: Mesh, call: str, function: Callable[[], object], root: int = 0
+) -> Value:
+    """Return the result of *function* on device *root*, sent as JSON; None outside of the mesh. Collective over it.
 
     What it raises there, all ranks raise.
 
@@ -78,12 +80,12 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     operation: name of the operation for messages and the watchdog
     mesh: mesh of *root*
     call: text of the call, which the ranks compare before it
-    look: function that returns what JSON can hold; it runs on *root* only
-    root: the device that looks; ``MeshError`` if it is none of the mesh
+    function: function that returns what JSON can hold; it runs on *root* only
+    root: the device that runs it; ``MeshError`` if the mesh has no such device
     """
     with collective(operation, mesh) as location:
         check_root(root, mesh)
-        return None if location is None else broadcast_from_root(root, look, call, mesh, location)
+        return None if location is None else broadcast_from_root(root, function, call, mesh, location)
 
 
 def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:

@@ -40,7 +40,7 @@ class _ScipyLike:
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
         function = _function(self._module, self.name, transform.kind, transform.name)
-        variant = (transform.variant,) if transform.change == "real" else ()
+        variant = (transform.variant,) if transform.change == "same_dtype" else ()
         if variant and transform.orthogonalize is not None:  # not all libraries know it
             options["orthogonalize"] = transform.orthogonalize
         return np.asarray(function(array, *variant, transform.lengths, transform.axes, transform.norm, **options))
@@ -52,7 +52,7 @@ class _Numpy:
     name = "numpy"
 
     def check(self, transform: Transform) -> None:
-        if transform.change == "real":
+        if transform.change == "same_dtype":
             _function(np.fft, self.name, transform.kind, transform.name)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
@@ -77,7 +77,7 @@ class _Ducc:
         self._module = module
 
     def check(self, transform: Transform) -> None:
-        if transform.change == "real":
+        if transform.change == "same_dtype":
             raise MeshcommError(
                 f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: pip install scipy"
             )

@@ -39,7 +39,7 @@ def transform_of(
     if len(lengths) != len(chosen):
         raise ShapeError(f"when given, axes and shape arguments have to be of the same length: {axes}, {s}")
     doubles = KINDS[kind].change == "doubles"
-    if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "real":
+    if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "same_dtype":
         raise ShapeError(f"at least 1 axis must be transformed by {name}")
     several = name.endswith(("n", "2"))  # SciPy's transforms of one axis do not take -1 for the length of the axis
     sizes = []
@@ -56,7 +56,7 @@ def transform_of(
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
     if variant not in (1, 2, 3, 4):
         raise ShapeError(f"invalid type ({quote(variant)}) of {name}, should be 1, 2, 3 or 4")
-    if variant == 1 and KINDS[kind].change == "real" and kind.endswith("dctn") and min(sizes, default=2) < 2:
+    if variant == 1 and KINDS[kind].change == "same_dtype" and kind.endswith("dctn") and min(sizes, default=2) < 2:
         raise ShapeError("the cosine transform of type 1 needs 2 elements or more along each axis")
     return Transform(kind, tuple(chosen), tuple(sizes), norm, variant, orthogonalize, name)
 

@@ -58,17 +58,17 @@ def formula_of(transform: Transform) -> Formula:
     Formula(cosine=False, a=1, b=2, halves=[7], before=[], after=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
-    of_matrix, ends, orthogonal = transform.of_matrix, transform.ends(n), transform.is_orthogonal
-    a, b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[of_matrix]
-    if not cosine and of_matrix != 4:
-        a, b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[of_matrix]
+    matrix_type, ends, orthogonal = transform.matrix_type, transform.ends(n), transform.is_orthogonal
+    a, b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[matrix_type]
+    if not cosine and matrix_type != 4:
+        a, b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[matrix_type]
     return Formula(
         cosine,
         a,
         b,
-        halves=ends if of_matrix in (1, 3) else [],
-        before=ends if orthogonal and of_matrix in (1, 3) else [],
-        after=ends if orthogonal and of_matrix in (1, 2) else [],
+        halves=ends if matrix_type in (1, 3) else [],
+        before=ends if orthogonal and matrix_type in (1, 3) else [],
+        after=ends if orthogonal and matrix_type in (1, 2) else [],
     )
 
 

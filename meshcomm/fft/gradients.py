@@ -15,31 +15,33 @@ from meshcomm.fft.apply import transformed
 from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.padding import pad_or_crop
-from meshcomm.fft.planning import FFTPlan, ResultLayout, planned, transform_of_plan
+from meshcomm.fft.planning import FFTPlan, ResultLayout, execute_plan, transform_of_plan
 from meshcomm.numpy.gradients import differentiable, like
 
 
 @refusable
 def transform_vjp(grad: Value, x: Value, transform: Transform, options: FFTOptions | None = None) -> Value:
-    """Return the gradient in *x* from the gradient in its *transform*. Collective over the mesh.
+    """Return the gradient with respect to *x* from that with respect to its *transform*. Collective over the mesh.
 
-    The matrix of a complex transform is symmetric, so the gradient is the same transform of *grad*. A halved axis was
-    cropped; elements of an axis that doubles count twice, except for the first one, and for the middle of an even
-    length.
+    The matrix of a complex transform is symmetric, so the gradient is the same transform of *grad*. rfft is an fft
+    cropped to n//2 + 1, so its gradient is padded to n. For irfft each coefficient but DC and Nyquist stands for two
+    conjugate ones and gets weight 2.
 
     Parameters
     ----------
-    grad: the gradient in the result
+    grad: the gradient with respect to the result
     x: the input of the transform
     transform: the transform
     options: options of the transform; by default the default backend
     """
     shape: Shape = untraced(x).shape
     options = options or FFTOptions()
-    if transform.change == "real":
-        return like(_to_shape(_transposed(grad, transform, options), transform, shape), x)
-    whole = Transform(KINDS[transform.kind].others, transform.axes, transform.lengths, transform.norm)
-    gradient = _to_shape(transformed(grad, whole, None, options), transform, shape)
+    if transform.change == "same_dtype":
+        return like(_undo_resizing(_transposed(grad, transform, options), transform, shape), x)
+    complex_transform = Transform(
+        KINDS[transform.kind].complex_kind, transform.axes, transform.lengths, transform.norm
+    )
+    gradient = _undo_resizing(transformed(grad, complex_transform, None, options), transform, shape)
     if transform.change == "doubles":
         gradient = gradient * _weights(untraced(gradient), transform)
     return like(gradient, x)
@@ -54,14 +56,15 @@ def _transposed(grad: Value, transform: Transform, options: FFTOptions) -> Value
     norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
     if untraced(grad).dtype.kind == "c":
         transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
-    orthogonal, of_matrix = transform.is_orthogonal, transform.of_matrix
+    orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
     inverse = replace(transform.inverse, norm=norm, orthogonalize=orthogonal)
-    differ = not orthogonal and of_matrix != 4
+    needs_end_factors = not orthogonal and matrix_type != 4
     result = grad
-    if differ and of_matrix != 3:
+    # Scale the input for types 1 and 2, the output for types 1 and 3.
+    if needs_end_factors and matrix_type != 3:
         result = _ends_times(result, transform, 2.0)
     result = transformed(result, inverse, None, options)
-    return _ends_times(result, transform, 0.5) if differ and of_matrix != 2 else result
+    return _ends_times(result, transform, 0.5) if needs_end_factors and matrix_type != 2 else result
 
 
 def _ends_times(tensor: Value, transform: Transform, factor: float) -> Value:
@@ -76,8 +79,8 @@ def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
     return np.where(np.isin(index, ends), factor, 1.0)
 
 
-def _to_shape(grad: Value, transform: Transform, shape: Shape) -> Value:
-    """Return the gradient before cropping or padding to the lengths of the transform."""
+def _undo_resizing(grad: Value, transform: Transform, shape: Shape) -> Value:
+    """Pad or crop the gradient back to the *shape* of the transform's input."""
     last = transform.last if transform.change == "doubles" else None
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         if axis == last:
@@ -105,9 +108,9 @@ def _vjp(grad: Value, x: Value, transform: Transform, layout: ResultLayout, opti
     return transform_vjp(grad, x, transform, options._replace(overwrite=False))
 
 
-def _vjp_of_plan(grad: Value, x: Value, plan: FFTPlan, way: str) -> Value:
-    return transform_vjp(grad, x, transform_of_plan(plan, way), plan.options)
+def _vjp_of_plan(grad: Value, x: Value, plan: FFTPlan, direction: str) -> Value:
+    return transform_vjp(grad, x, transform_of_plan(plan, direction), plan.options)
 
 
 differentiable(transformed, _vjp)
-differentiable(planned, _vjp_of_plan)
+differentiable(execute_plan, _vjp_of_plan)

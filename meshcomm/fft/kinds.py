@@ -15,7 +15,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import DType, Shape
 from meshcomm.errors import DTypeError, ShapeError
 
-Change: TypeAlias = Literal["complex", "halves", "doubles", "real"]
+Change: TypeAlias = Literal["complex", "halves", "doubles", "same_dtype"]
 
 
 class Kind(NamedTuple):
@@ -24,14 +24,14 @@ class Kind(NamedTuple):
     Parameters
     ----------
     name: SciPy's name
-    others: the kind for all other axes than the halved or doubled one
+    complex_kind: the kind for all other axes than the halved or doubled one: without such an axis, the kind itself
     inverse: the kind of the inverse
     change: "complex": to complex elements; "halves": from real ones to the half of a Hermitian spectrum; "doubles":
-        from such a half to real ones; "real": to elements of the same kind
+        from such a half to real ones; "same_dtype": to elements of the same dtype
     """
 
     name: str
-    others: str
+    complex_kind: str
     inverse: str
     change: Change
 
@@ -45,10 +45,10 @@ KINDS = {
         Kind("irfftn", "ifftn", "rfftn", "doubles"),
         Kind("hfftn", "fftn", "ihfftn", "doubles"),
         Kind("ihfftn", "ifftn", "hfftn", "halves"),
-        Kind("dctn", "dctn", "idctn", "real"),
-        Kind("idctn", "idctn", "dctn", "real"),
-        Kind("dstn", "dstn", "idstn", "real"),
-        Kind("idstn", "idstn", "dstn", "real"),
+        Kind("dctn", "dctn", "idctn", "same_dtype"),
+        Kind("idctn", "idctn", "dctn", "same_dtype"),
+        Kind("dstn", "dstn", "idstn", "same_dtype"),
+        Kind("idstn", "idstn", "dstn", "same_dtype"),
     )
 }
 """Kinds by SciPy's names."""
@@ -96,7 +96,7 @@ class Transform:
         return self.axes[-1] if self.change in ("halves", "doubles") else None
 
     @property
-    def of_matrix(self) -> int:
+    def matrix_type(self) -> int:
         """The type of the matrix of a cosine or sine transform: the inverse of type 2 has that of type 3."""
         return {2: 3, 3: 2}.get(self.variant, self.variant) if self.kind.startswith("i") else self.variant
 
@@ -139,7 +139,7 @@ class Transform:
         dtype('complex64')
         """
         work = working_dtype(dtype)
-        if self.change == "real":
+        if self.change == "same_dtype":
             return work
         if self.change == "doubles":
             return np.empty(0, work).real.dtype
@@ -147,7 +147,7 @@ class Transform:
 
     def stage(self, axes: frozenset[int]) -> "Transform":
         """Return the stage over those of the axes that are in *axes*."""
-        kind = self.kind if self.last is None or self.last in axes else KINDS[self.kind].others
+        kind = self.kind if self.last is None or self.last in axes else KINDS[self.kind].complex_kind
         pairs = [(a, n) for a, n in zip(self.axes, self.lengths, strict=True) if a in axes]
         chosen, lengths = tuple(a for a, _ in pairs), tuple(n for _, n in pairs)
         return Transform(kind, chosen, lengths, self.norm, self.variant, self.orthogonalize)
@@ -172,11 +172,11 @@ class Transform:
         if self.change == "halves" and dtype.kind == "c":
             along = self.name.removeprefix(self.kind[:-1])  # "", "2" or "n"
             raise DTypeError(
-                f"{self.name} transforms real numbers, not {dtype}: use {KINDS[self.kind].others[:-1]}{along}"
+                f"{self.name} transforms real numbers, not {dtype}: use {KINDS[self.kind].complex_kind[:-1]}{along}"
             )
 
     def __str__(self) -> str:
-        variant = f" type {self.variant}" if self.change == "real" else ""
+        variant = f" type {self.variant}" if self.change == "same_dtype" else ""
         norm = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
         if self.orthogonalize is not None:
             norm += f", orthogonalize={self.orthogonalize}"
@@ -201,7 +201,7 @@ def fourier_length(transform: Transform) -> int:
     (16, 18)
     """
     (n,) = transform.lengths
-    if transform.change != "real":
+    if transform.change != "same_dtype":
         return n
     if transform.variant != 1:
         return 2 * n

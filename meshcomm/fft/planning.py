@@ -130,31 +130,31 @@ class FFTPlan:
         halved = self.transform.last if self.transform.change == "halves" else None
         return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, grids, halved)
 
-    def _run(self, way: str, tensor: object, out: object) -> Value:
-        tensors = _listed(f"plan.{way}", open_traced(tensor))
-        outs = None if out is None else _listed(f"plan.{way}, out", out)
+    def _run(self, direction: str, tensor: object, out: object) -> Value:
+        tensors = _listed(f"plan.{direction}", open_traced(tensor))
+        outs = None if out is None else _listed(f"plan.{direction}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
-            raise LayoutError(f"plan.{way}: out names a tensor twice")
+            raise LayoutError(f"plan.{direction}: out names a tensor twice")
         before = self.source, self.shape, self.dtype
         after = self.target, self.spectrum_shape, self.spectrum_dtype
-        if way == "backward":
+        if direction == "backward":
             inverse, before = self.transform.inverse, after
             after = self.source, inverse.shape_after(before[1]), inverse.dtype_after(before[2])
         for t in tensors:
-            _check(f"plan.{way}", untraced(t), *before)
+            _check(f"plan.{direction}", untraced(t), *before)
         if outs is not None and len(outs) != len(tensors):
             raise ShapeError(
-                f"plan.{way}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
+                f"plan.{direction}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
             )
         for target in outs or ():
-            _check(f"plan.{way}, out", target, *after)
-            check_writable(f"plan.{way}, out", target)
+            _check(f"plan.{direction}, out", target, *after)
+            check_writable(f"plan.{direction}, out", target)
         if any(is_traced(t) for t in tensors):
             if outs is not None:
-                raise NotImplementedError(f"plan.{way}: autograd cannot follow what is written to out")
-            results = [planned(t, self, way) for t in tensors]
+                raise NotImplementedError(f"plan.{direction}: autograd cannot follow what is written to out")
+            results = [execute_plan(t, self, direction) for t in tensors]
         else:
-            results = _run_together(self, way, [t.refresh() for t in tensors], outs)
+            results = _run_together(self, direction, [t.refresh() for t in tensors], outs)
             for target in outs or ():
                 target.written()
         return results if isinstance(untraced(tensor), list | tuple) else results[0]
@@ -170,7 +170,7 @@ class FFTPlan:
         ways = (("forward", self.steps), ("backward", self.steps_back))
         return outline(
             f"{first} {source.mesh.dims_text}: {source.specs_text} -> {self.target.specs_text}",
-            rows=[*(outline(way, map(self._step_text, steps)) for way, steps in ways), totals],
+            rows=[*(outline(direction, map(self._step_text, steps)) for direction, steps in ways), totals],
         )
 
     def _step_text(self, step: FFTStep) -> str:
@@ -183,22 +183,24 @@ class FFTPlan:
 
 
 @traceable()
-def planned(x: Value, plan: FFTPlan, way: str) -> DTensor:
-    """Return ``plan.forward(x)`` or ``plan.backward(x)``: *way* is the name. Collective over the mesh."""
-    return _run_together(plan, way, [x], None)[0]
+def execute_plan(x: Value, plan: FFTPlan, direction: str) -> DTensor:
+    """Return ``plan.forward(x)`` or ``plan.backward(x)``: *direction* says which. Collective over the mesh."""
+    return _run_together(plan, direction, [x], None)[0]
 
 
-def transform_of_plan(plan: FFTPlan, way: str) -> Transform:
+def transform_of_plan(plan: FFTPlan, direction: str) -> Transform:
     """Return the transform that ``plan.forward`` or ``plan.backward`` does."""
-    return plan.transform if way == "forward" else plan.transform.inverse
+    return plan.transform if direction == "forward" else plan.transform.inverse
 
 
-def _run_together(plan: FFTPlan, way: str, tensors: list[DTensor], outs: Sequence[DTensor] | None) -> list[DTensor]:
+def _run_together(
+    plan: FFTPlan, direction: str, tensors: list[DTensor], outs: Sequence[DTensor] | None
+) -> list[DTensor]:
     """Return the transforms of tensors that fit the plan. Collective over the mesh, if there are any."""
     if not tensors:
         return []
-    with session(transform_of_plan(plan, way).operation, plan.source.mesh, plan.target.mesh):
-        steps = plan.steps if way == "forward" else plan.steps_back
+    with session(transform_of_plan(plan, direction).operation, plan.source.mesh, plan.target.mesh):
+        steps = plan.steps if direction == "forward" else plan.steps_back
         return run_steps(steps, tensors, plan.options, outs)
 
 

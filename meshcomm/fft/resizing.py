@@ -47,85 +47,93 @@ OPERATION = "fft.spectra on another grid"
 
 
 class IndexRange(NamedTuple):
-    """A range of indices: its start and length, the start of its target, and whether its elements are added there."""
+    """A range of elements to copy along an axis.
 
-    start: int
-    to: int
+    Parameters
+    ----------
+    source_start, target_start: index of the first element in the source, and in the target
+    length: number of elements
+    accumulate: whether to add the elements to those of the target instead of overwriting them
+    """
+
+    source_start: int
+    target_start: int
     length: int
-    adds: bool = False
+    accumulate: bool = False
 
 
-class Grids(NamedTuple):
-    """An axis of the old and of the new grid.
+class ResizedAxis(NamedTuple):
+    """An axis on the old and on the new grid.
 
     Parameters
     ----------
     axis: number of the axis
-    before, after: the lengths of the two grids
+    old_grid_length, new_grid_length: lengths of the two grids
     halved: whether only the first half of the spectrum is stored
     """
 
     axis: int
-    before: int
-    after: int
+    old_grid_length: int
+    new_grid_length: int
     halved: bool
 
     @property
-    def old(self) -> int:
-        """The elements of the old spectrum."""
-        return self.before // 2 + 1 if self.halved else self.before
+    def num_old(self) -> int:
+        """Number of elements of the old spectrum."""
+        return self.old_grid_length // 2 + 1 if self.halved else self.old_grid_length
 
     @property
-    def new(self) -> int:
-        """The elements of the new spectrum."""
-        return self.after // 2 + 1 if self.halved else self.after
+    def num_new(self) -> int:
+        """Number of elements of the new spectrum."""
+        return self.new_grid_length // 2 + 1 if self.halved else self.new_grid_length
 
     @property
-    def low(self) -> int:
-        """The common elements at the beginning."""
-        return min(self.before, self.after) // 2 + 1
+    def num_low(self) -> int:
+        """Number of common elements at the beginning."""
+        return min(self.old_grid_length, self.new_grid_length) // 2 + 1
 
     @property
-    def high(self) -> int:
-        """The common elements at the end."""
-        return 0 if self.halved else self.low - 1
+    def num_high(self) -> int:
+        """Number of common elements at the end."""
+        return 0 if self.halved else self.num_low - 1
 
     @property
-    def common(self) -> int:
-        """The common elements of both grids; the middle one of an even length counts twice."""
-        return self.low + self.high
+    def num_common(self) -> int:
+        """Number of common elements of both grids; the Nyquist element of an even length counts twice."""
+        return self.num_low + self.num_high
 
     @property
-    def middle(self) -> int | None:
-        """The index of the element at half the sampling frequency of the coarser grid; None if there is none."""
-        least = min(self.before, self.after)
-        return None if least % 2 else least // 2
+    def nyquist_index(self) -> int | None:
+        """Index of the element at half the sampling frequency of the coarser grid; None if there is none."""
+        shorter = min(self.old_grid_length, self.new_grid_length)
+        return None if shorter % 2 else shorter // 2
 
     def boundaries(self, starts: Sequence[int], length: int) -> list[int]:
         """Return the number of common elements before each of *starts*, on an axis of *length*.
 
-        >>> Grids(0, 4, 7, False).boundaries([0, 2, 4], 4), Grids(0, 4, 7, False).boundaries([0, 4, 7], 7)
+        >>> axis = ResizedAxis(0, 4, 7, False)
+        >>> axis.boundaries([0, 2, 4], 4), axis.boundaries([0, 4, 7], 7)
         ([0, 2, 5], [0, 3, 5])
         """
-        return [min(start, self.low) + max(0, start - (length - self.high)) for start in starts]
+        return [min(start, self.num_low) + max(0, start - (length - self.num_high)) for start in starts]
 
-    def index_before(self, count: int) -> int:
-        """Return the index in the old spectrum of common element number *count*."""
-        return count if count < self.low else self.old - (self.common - count)
+    def old_index(self, number: int) -> int:
+        """Return the index in the old spectrum of common element *number*."""
+        return number if number < self.num_low else self.num_old - (self.num_common - number)
 
-    def runs(self, before: int, after: int) -> list[IndexRange]:
-        """Return the ranges of elements to copy from an axis of length *before* to one of length *after*.
+    def copy_ranges(self, source_length: int, target_length: int) -> list[IndexRange]:
+        """Return the ranges of elements to copy from an axis of *source_length* to one of *target_length*.
 
-        Each is the length of one of the grids, or of the common elements.
+        Each is `num_old`, `num_new` or `num_common`.
         """
-        low, high = self.low, self.high
-        if before == after:
-            return [IndexRange(0, 0, before)]
-        runs = [IndexRange(0, 0, low)]
-        if after < low + high:  # the middle, which comes twice before
-            runs.append(IndexRange(before - high, after - high, 1, adds=True))
+        low, high = self.num_low, self.num_high
+        if source_length == target_length:
+            return [IndexRange(0, 0, source_length)]
+        ranges = [IndexRange(0, 0, low)]
+        if target_length < low + high:  # the Nyquist element, which the source has twice
+            ranges.append(IndexRange(source_length - high, target_length - high, 1, accumulate=True))
             high -= 1
-        return [*runs, IndexRange(before - high, after - high, high)]
+        return [*ranges, IndexRange(source_length - high, target_length - high, high)]
 
 
 class Resizing(NamedTuple):
@@ -133,16 +141,17 @@ class Resizing(NamedTuple):
 
     Parameters
     ----------
-    grids: the axes that change
-    weight: factor of the elements in the middle of the coarser grid
-    mirrored: the other axes, if elements of the opposite frequencies are added to the middle of the halved axis
+    resized_axes: the axes that change
+    nyquist_factor: factor of the elements at half the sampling frequency of the coarser grid
+    conjugate_axes: the full axes to reverse when folding -k onto the Nyquist plane of the halved axis; None when
+        padding
     scale: factor of all elements
     grows: whether the new grid is finer
     """
 
-    grids: tuple[Grids, ...]
-    weight: float
-    mirrored: tuple[int, ...] | None
+    resized_axes: tuple[ResizedAxis, ...]
+    nyquist_factor: float
+    conjugate_axes: tuple[int, ...] | None
     scale: float
     grows: bool
 
@@ -157,7 +166,7 @@ def pad_spectrum(
     was: Ints = None,
     norm: str | None = None,
 ) -> Spectra:
-    """Return the spectrum of the same field on a finer grid: zeros at the high frequencies. Collective if they move.
+    """Return the spectrum of the same field on a finer grid: zeros at high frequencies. Collective if elements move.
 
     The element at half the sampling frequency of an even length is split evenly between both signs. With lengths of
     3/2 times the old ones, products of fields have no aliases: the 3/2 rule. Blocks are cut evenly along the axes.
@@ -169,7 +178,8 @@ def pad_spectrum(
     s: lengths of the finer grid along the axes
     axes: the transformed axes; by default the last ones
     kind: transform of the spectrum: after "rfftn" the last of the axes is halved
-    was: lengths of the old grid; by default those of the spectrum, and an even length for a halved axis
+    was: int or sequence of ints, lengths of the old grid; default: the shape of the spectrum, 2*(m - 1) for a
+        halved axis of m
     norm: norm of the transforms: the transform back with the same norm gives the values of the same field
 
     ``ShapeError`` for lengths below the old ones.
@@ -184,7 +194,7 @@ def pad_spectrum(
     ...     print(world.run(program)[0])
     [1.0, 0.5, -0.5, -1.0, -0.5, 0.5]
     """
-    return _resized("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _parse_and_resize("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
 @refusable
@@ -208,44 +218,49 @@ def crop_spectrum(
     ----------
     s: lengths of the coarser grid along the axes
     """
-    return _resized("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _parse_and_resize("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
-def _resized(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Spectra:
+def _parse_and_resize(
+    name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None
+) -> Spectra:
     spectra: list[Value] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
     resizings = [_resizing(name, as_tensor(name, untraced(spectrum)), grids, kind, norm) for spectrum in spectra]
     if any(is_traced(spectrum) for spectrum in spectra):
-        results: Value = [resized(x, how) for x, how in zip(spectra, resizings, strict=True)]
+        results: Value = [resize(x, how) for x, how in zip(spectra, resizings, strict=True)]
     else:
-        results = _all_resized(spectra, resizings)
+        results = _resize_all(spectra, resizings)
     result: Spectra = results if isinstance(t_hat, list | tuple) else results[0]
     return result
 
 
 def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Resizing:
-    """Return the resizing for the arguments of a call; raise the errors of the call."""
-    s, axes, was = grids
+    """Return the resizing for the arguments of a call; raise the errors of the call.
+
+    *grids* are the lengths of the new grid, the axes, and the lengths of the old grid.
+    """
+    s, axes, old_s = grids
     if s is None:
         raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
-    after = [integer(n, "s", ShapeError) for n in listed(s)]
-    chosen = axes_of(axes, list(after), tensor.ndim)
-    if len(after) != len(chosen):
-        raise ShapeError(f"{name}: {counted(len(after), 'length')} in s for {counted(len(chosen), 'axis')}")
+    new_lengths = [integer(n, "s", ShapeError) for n in listed(s)]
+    chosen = axes_of(axes, list(new_lengths), tensor.ndim)
+    if len(new_lengths) != len(chosen):
+        raise ShapeError(f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(chosen), 'axis')}")
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
-    before = lengths_of(tensor, chosen, was, kind, "was")
+    old_lengths = lengths_of(tensor, chosen, old_s, kind, "was")
     grows = name.endswith("pad_spectrum")
-    for axis, n, m in zip(chosen, before, after, strict=True):
+    for axis, n, m in zip(chosen, old_lengths, new_lengths, strict=True):
         if (m < n) if grows else not 1 <= m <= n:
             raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
-    ratio, last = prod(after) / prod(before), chosen[-1] if halves(kind) and chosen else None
-    lengths = zip(chosen, before, after, strict=True)
+    ratio, last = prod(new_lengths) / prod(old_lengths), chosen[-1] if halves(kind) and chosen else None
+    lengths = zip(chosen, old_lengths, new_lengths, strict=True)
     return Resizing(
-        tuple(Grids(axis, n, m, axis == last) for axis, n, m in lengths if n != m),
-        0.5 if grows else 1.0,
-        None if grows else tuple(chosen[:-1]),
-        {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio),
-        grows,
+        resized_axes=tuple(ResizedAxis(axis, n, m, axis == last) for axis, n, m in lengths if n != m),
+        nyquist_factor=0.5 if grows else 1.0,
+        conjugate_axes=None if grows else tuple(chosen[:-1]),
+        scale={"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio),
+        grows=grows,
     )
 
 
@@ -253,28 +268,33 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
 
 
 @traceable()
-def resized(x: Value, how: Resizing) -> DTensor:
+def resize(x: Value, how: Resizing) -> DTensor:
     """Return the spectrum *x* on another grid. Collective if elements move."""
-    return _all_resized([x], [how])[0]
+    return _resize_all([x], [how])[0]
 
 
 def _vjp(grad: Value, x: Value, how: Resizing) -> Value:
-    """Return the gradient in the old spectrum: elements are copied back, with the same factors."""
-    back = tuple(grids._replace(before=grids.after, after=grids.before) for grids in how.grids)
-    return like(resized(grad, how._replace(grids=back, grows=not how.grows)), x)
+    """Return the gradient with respect to the old spectrum: elements are copied back, with the same factors."""
+    back = tuple(
+        axis._replace(old_grid_length=axis.new_grid_length, new_grid_length=axis.old_grid_length)
+        for axis in how.resized_axes
+    )
+    return like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
 
 
-differentiable(resized, _vjp)
+differentiable(resize, _vjp)
 
 
-def _all_resized(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> list[DTensor]:
+def _resize_all(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> list[DTensor]:
     """Return spectra on other grids, one for each. Collective if elements move: in one exchange."""
     resizers = [_Resizer(tensor, resizing) for tensor, resizing in zip(tensors, resizings, strict=True)]
-    moved = _relaid([resizer.taken() for resizer in resizers], [resizer.needed for resizer in resizers])
-    return [resizer.put(tensor) for resizer, tensor in zip(resizers, moved, strict=True)]
+    moved = _relayout_all(
+        [resizer.common_elements() for resizer in resizers], [resizer.common_layout for resizer in resizers]
+    )
+    return [resizer.to_new_grid(tensor) for resizer, tensor in zip(resizers, moved, strict=True)]
 
 
-def _relaid(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
+def _relayout_all(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     """Return *tensors* in other *layouts*. Collective if elements move: in one exchange."""
     spectra = dict(enumerate(tensors))
     moving = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
@@ -290,112 +310,120 @@ class _Resizer:
 
     def __init__(self, tensor: DTensor, how: Resizing) -> None:
         self._how = how
-        self._tensor = _consecutive(tensor, how)
-        axes, shape, between = list(self._tensor.layout.axes), list(tensor.shape), list(tensor.shape)
-        takes, needs = list(axes), list(axes)
-        for grids in how.grids:
-            axis, blocks = grids.axis, self._tensor.layout.num_shards(grids.axis)
-            takes[axis] = needs[axis] = axes[axis] = names = tuple(axes[axis])
-            shape[axis] = grids.new
+        self._tensor = _with_consecutive_blocks(tensor, how)
+        axes, result_shape, common_shape = list(self._tensor.layout.axes), list(tensor.shape), list(tensor.shape)
+        source_axes, common_axes = list(axes), list(axes)
+        for resized_axis in how.resized_axes:
+            axis, num_old, num_new = resized_axis.axis, resized_axis.num_old, resized_axis.num_new
+            num_common, blocks = resized_axis.num_common, self._tensor.layout.num_shards(axis)
+            source_axes[axis] = common_axes[axis] = axes[axis] = names = tuple(axes[axis])
+            result_shape[axis] = num_new
             # An unsharded axis changes its length where less is copied: on the smaller side.
-            between[axis] = grids.common if blocks > 1 else min(grids.old, grids.new)
+            common_shape[axis] = num_common if blocks > 1 else min(num_old, num_new)
             if blocks > 1:
-                cut = self._tensor.layout.cut(axis, grids.old)
+                cut = self._tensor.layout.cut(axis, num_old)
                 assert cut.is_consecutive
-                takes[axis] = cut_at(names, grids.boundaries(cut.all_starts(), grids.old), grids.common)
-                needs[axis] = cut_at(
-                    names, grids.boundaries(Cut(grids.new, blocks).all_starts(), grids.new), grids.common
-                )
-        self._between, self._shape, mesh = tuple(between), tuple(shape), tensor.mesh
-        self._takes, self.needed, self._target = Layout(takes, mesh), Layout(needs, mesh), Layout(axes, mesh)
+                starts, new_starts = cut.all_starts(), Cut(num_new, blocks).all_starts()
+                source_axes[axis] = cut_at(names, resized_axis.boundaries(starts, num_old), num_common)
+                common_axes[axis] = cut_at(names, resized_axis.boundaries(new_starts, num_new), num_common)
+        self._common_shape, self._result_shape = tuple(common_shape), tuple(result_shape)
+        # The common elements lie as those of the old spectrum, then as those of the new one.
+        self._source_layout, self.common_layout = Layout(source_axes, tensor.mesh), Layout(common_axes, tensor.mesh)
+        self._result_layout = Layout(axes, tensor.mesh)
 
-    def taken(self) -> DTensor:
-        """Return the common elements of the old spectrum."""
-        return self._copied(self._tensor, self._takes, self._between, 1.0 if self._how.grows else self._how.scale)
+    def common_elements(self) -> DTensor:
+        """Return the common elements of the old spectrum, where it has them."""
+        scale = 1.0 if self._how.grows else self._how.scale
+        return self._copy_elements(self._tensor, self._source_layout, self._common_shape, scale)
 
-    def put(self, common: DTensor) -> DTensor:
-        """Return the new spectrum from the *common* elements. Collective if the middle is on several devices."""
-        spectrum = self._copied(common, self._target, self._shape, self._how.scale if self._how.grows else 1.0)
+    def to_new_grid(self, common: DTensor) -> DTensor:
+        """Return the new spectrum from *common* elements. Collective if the Nyquist plane is on several devices."""
+        scale = self._how.scale if self._how.grows else 1.0
+        spectrum = self._copy_elements(common, self._result_layout, self._result_shape, scale)
         if spectrum is self._tensor:  # nothing changes, and nothing moved
             spectrum = spectrum.copy()
-        for grids in self._how.grids:
-            if grids.middle is not None:
-                self._weigh(spectrum, grids)
-        for grids in self._how.grids:
-            if grids.middle is not None and grids.halved and self._how.mirrored is not None:
-                middle = span(spectrum.ndim, grids.axis, grids.middle, grids.middle + 1)
-                plane: Value = getitem(spectrum, middle)
-                put(OPERATION, spectrum, middle, plane + _mirrored(plane, self._how.mirrored))
+        for resized_axis in self._how.resized_axes:
+            self._scale_nyquist(spectrum, resized_axis)
+        for resized_axis in self._how.resized_axes:
+            index = resized_axis.nyquist_index
+            if index is not None and resized_axis.halved and self._how.conjugate_axes is not None:
+                where = span(spectrum.ndim, resized_axis.axis, index, index + 1)
+                plane: Value = getitem(spectrum, where)
+                put(OPERATION, spectrum, where, plane + _opposite_frequencies(plane, self._how.conjugate_axes))
         return spectrum
 
-    def _copied(self, tensor: DTensor, layout: Layout, shape: Shape, scale: float) -> DTensor:
+    def _copy_elements(self, tensor: DTensor, layout: Layout, shape: Shape, scale: float) -> DTensor:
         """Return a tensor of *shape* with the elements of each block copied by the ranges of each axis."""
         if tensor.shape == shape and scale == 1:
             return tensor
 
         def copy(new: Array, block: Array) -> None:
             source, target = tensor.layout.block_box(tensor.shape), layout.block_box(shape)
-            axes = [[IndexRange(0, 0, n)] for n in block.shape]
-            for grids in self._how.grids:
-                axis = grids.axis
-                runs = grids.runs(tensor.shape[axis], shape[axis])
-                axes[axis] = list(_within(runs, source[axis][:2], target[axis][0]))
-            _copy_runs(block, axes, new, scale)
+            ranges = [[IndexRange(0, 0, n)] for n in block.shape]
+            for resized_axis in self._how.resized_axes:
+                axis = resized_axis.axis
+                of_axis = resized_axis.copy_ranges(tensor.shape[axis], shape[axis])
+                ranges[axis] = list(_in_block(of_axis, source[axis][:2], target[axis][0]))
+            _copy_block(block, ranges, new, scale)
 
         return map_to_new(copy, tensor, layout=layout, shape=shape)
 
-    def _weigh(self, tensor: DTensor, grids: Grids) -> None:
-        """Multiply the elements in the middle of the coarser grid by the weight."""
-        middle, weight = grids.middle, self._how.weight
-        if middle is None or weight == 1:
+    def _scale_nyquist(self, tensor: DTensor, resized_axis: ResizedAxis) -> None:
+        """Multiply the elements at half the sampling frequency of the coarser grid by their factor."""
+        nyquist_index, factor = resized_axis.nyquist_index, self._how.nyquist_factor
+        if nyquist_index is None or factor == 1:
             return
 
-        def weigh(block: Array) -> None:
-            start, stop, *_ = tensor.layout.block_box(tensor.shape)[grids.axis]
-            for index in {middle} if grids.halved else {middle, grids.new - middle}:
+        def scale(block: Array) -> None:
+            axis = resized_axis.axis
+            start, stop, *_ = tensor.layout.block_box(tensor.shape)[axis]
+            indices = {nyquist_index} if resized_axis.halved else {nyquist_index, resized_axis.num_new - nyquist_index}
+            for index in indices:
                 if start <= index < stop:
-                    block[span(block.ndim, grids.axis, index - start, index - start + 1)] *= weight
+                    block[span(block.ndim, axis, index - start, index - start + 1)] *= factor
 
-        map_into(weigh, tensor)
+        map_into(scale, tensor)
 
 
-def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:
+def _with_consecutive_blocks(tensor: DTensor, how: Resizing) -> DTensor:
     """Return *tensor* with consecutive blocks on the axes that change. Collective if some are cyclic."""
     axes = list(tensor.layout.axes)
-    for grids in how.grids:
-        axis, cut = grids.axis, tensor.layout.cut(grids.axis, grids.old)
+    for resized_axis in how.resized_axes:
+        axis, num_old, num_new = resized_axis.axis, resized_axis.num_old, resized_axis.num_new
+        cut = tensor.layout.cut(axis, num_old)
         if not cut.is_consecutive:
             # Cut where the blocks of the new grid begin: then nearly all elements are on the right device.
-            needs = grids.boundaries(Cut(grids.new, cut.blocks).all_starts(), grids.new)
-            axes[axis] = cut_at(tuple(axes[axis]), [grids.index_before(n) for n in needs], grids.old)
+            boundaries = resized_axis.boundaries(Cut(num_new, cut.blocks).all_starts(), num_new)
+            axes[axis] = cut_at(tuple(axes[axis]), [resized_axis.old_index(n) for n in boundaries], num_old)
     return relaid(tensor, tuple(axes), OPERATION)
 
 
-def _within(runs: Sequence[IndexRange], source: tuple[int, int], begin: int) -> Iterator[IndexRange]:
-    """Yield the parts of *runs* in a block, in its indices and in those of the new block.
+def _in_block(ranges: Sequence[IndexRange], interval: tuple[int, int], target_start: int) -> Iterator[IndexRange]:
+    """Yield the parts of *ranges* in a block, in its indices and in those of the new block.
 
     Parameters
     ----------
-    runs: ranges of the whole axis
-    source: start and stop of the block
-    begin: start of the new block
+    ranges: ranges of the whole axis
+    interval: start and stop of the block
+    target_start: start of the new block
     """
-    first, last = source
-    for run in runs:
-        start, stop = max(run.start, first), min(run.start + run.length, last)
+    for whole in ranges:
+        start, stop = max(whole.source_start, interval[0]), min(whole.source_start + whole.length, interval[1])
         if start < stop:
-            yield IndexRange(start - first, run.to + start - run.start - begin, stop - start, run.adds)
+            new_start = whole.target_start + start - whole.source_start - target_start
+            yield IndexRange(start - interval[0], new_start, stop - start, whole.accumulate)
 
 
-def _copy_runs(block: Array, axes: list[list[IndexRange]], new: Array, scale: float) -> None:
+def _copy_block(block: Array, axes: list[list[IndexRange]], new: Array, scale: float) -> None:
     """Fill the *new* block with the elements of *block* times *scale*, and zeros elsewhere."""
-    if any(sum(run.length for run in runs if not run.adds) < n for runs, n in zip(axes, new.shape, strict=True)):
+    overwritten = [sum(part.length for part in ranges if not part.accumulate) for ranges in axes]
+    if any(count < n for count, n in zip(overwritten, new.shape, strict=True)):
         new[...] = 0
     # Elements are added after others were copied there.
-    for runs in sorted(product(*axes), key=lambda runs: sum(run.adds for run in runs)):
-        source = block[tuple(slice(run.start, run.start + run.length) for run in runs)]
-        target = new[tuple(slice(run.to, run.to + run.length) for run in runs)]
-        if any(run.adds for run in runs):
+    for box in sorted(product(*axes), key=lambda box: sum(part.accumulate for part in box)):
+        source = block[tuple(slice(part.source_start, part.source_start + part.length) for part in box)]
+        target = new[tuple(slice(part.target_start, part.target_start + part.length) for part in box)]
+        if any(part.accumulate for part in box):
             target += source * block.dtype.type(scale)
         elif scale == 1:
             np.copyto(target, source)
@@ -403,7 +431,7 @@ def _copy_runs(block: Array, axes: list[list[IndexRange]], new: Array, scale: fl
             np.multiply(source, scale, out=target, dtype=block.dtype)
 
 
-def _mirrored(tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
+def _opposite_frequencies(tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
     """Return the elements of the opposite frequencies: half a spectrum has only their conjugates."""
-    turned = roll(flip(tensor.copy(), axes), [1] * len(axes), axes) if axes else tensor
-    return mapped(np.conj, turned)
+    reversed_plane = roll(flip(tensor.copy(), axes), [1] * len(axes), axes) if axes else tensor
+    return mapped(np.conj, reversed_plane)

@@ -170,7 +170,7 @@ def _staying_sharded(
     after = stage.shape_after(state.shape)
     rows = rows_of(n, blocks, layout.cyclic(axis) if state.shape[axis] == n else None)
     results: list[Names] = [plain]
-    if rows and rows % blocks == 0 and stage.change not in ("doubles", "real"):
+    if rows and rows % blocks == 0 and stage.change not in ("doubles", "same_dtype"):
         results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:

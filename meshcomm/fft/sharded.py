@@ -54,7 +54,7 @@ def transformed_sharded(
     anywhere: function that transforms any axes
     """
     transform = step.transform
-    if transform.change == "real":
+    if transform.change == "same_dtype":
         return transformed_by_fourier(
             step, tensor, lambda inner, t: transformed_sharded(inner, t, on_blocks, anywhere)
         )
@@ -62,7 +62,7 @@ def transformed_sharded(
     source = pad_or_crop(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
     if transform.change == "doubles":
         source = _full_spectrum(source, axis, n)
-    inner = Transform(KINDS[transform.kind].others, (axis,), (n,), transform.norm)
+    inner = Transform(KINDS[transform.kind].complex_kind, (axis,), (n,), transform.norm)
     if step.rows:
         whole = _four_steps(replace(step, transform=inner), source, on_blocks)
     else:

@@ -153,13 +153,13 @@ class ShardedStep(TransformStep):
     @property
     def flops(self) -> float:
         """The operations of the device with the largest block."""
-        longer = 4 if self.transform.change == "real" else 1  # complex, and twice as long
+        longer = 4 if self.transform.change == "same_dtype" else 1  # complex, and twice as long
         return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8) * longer
 
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device."""
-        longer = 4 if self.transform.change == "real" else 1
+        longer = 4 if self.transform.change == "same_dtype" else 1
         return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * longer
 
     def received(self, machine: Machine) -> int:

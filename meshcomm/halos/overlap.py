@@ -7,7 +7,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import make, map_into, on_blocks
 from meshcomm.blocks.session import session
-from meshcomm.blocks.small import of_lengths, together
+from meshcomm.blocks.small import agree_on_result, of_lengths
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
 from meshcomm.core._types import Array, DType
@@ -82,7 +82,7 @@ def map_overlap(
         return f"map_overlap of a function that returns {dtype_text(result.dtype)}, trim={bool(trim)}{names}"
 
     def run(block: Array) -> Array:
-        return together("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
+        return agree_on_result("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
 
     with session("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]

@@ -102,7 +102,7 @@ def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session
                     del exchanges[next(iter(exchanges))]
             exchanges[serials] = repeated
         except BaseException as error:  # other ranks keep an exchange that this rank lacks
-            call_session.end_after(error)
+            call_session.disable_after(error)
             raise
         return do(repeated)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, Typ
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Json
@@ -432,7 +432,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             return described.node, described.ndims
 
         call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
-        node_and_ndims = looked_up("LayoutMap.distribute", mesh, call, look, root)
+        node_and_ndims = broadcast_from_device("LayoutMap.distribute", mesh, call, look, root)
         if node_and_ndims is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
         node, ndims = node_and_ndims

@@ -32,13 +32,13 @@ def grid_of(session: Session, layout: Layout, library: ScalapackLibrary) -> Blac
     The session has the ranks of all devices. On other ranks the context is -1.
     """
     key = "BLACS", layout.mesh, tuple(map(tuple, layout.axes))
-    return session.kept(key, lambda: _made(session, _positions_of(layout, session), library))
+    return session.cached_resource(key, lambda: _made(session, _positions_of(layout, session), library))
 
 
 def grid_of_all(session: Session, library: ScalapackLibrary) -> BlacsGrid:
     """Return the grid of all ranks of the session, in one row. Collective over them."""
     positions = np.arange(len(session.ranks), dtype=np.intc)
-    return session.kept("BLACS of all", lambda: _made(session, positions.reshape(1, -1), library))
+    return session.cached_resource("BLACS of all", lambda: _made(session, positions.reshape(1, -1), library))
 
 
 def _positions_of(layout: Layout, session: Session) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
@@ -59,7 +59,7 @@ def _made(
     blacs = library.blacs
     rows, columns = positions.shape
     ranks = np.asfortranarray(positions)
-    with session.later("a grid of BLACS"):
+    with session.new_call("a grid of BLACS"):
         handle = native_handle(session.communicator)
         blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
         system = blacs.Csys2blacs_handle(handle)

@@ -70,7 +70,7 @@ class ScalapackJob:
 
         def begun(session: Session) -> ScalapackJob:
             call = f"{name}({operands}; {options})"
-            (layouts, blocks), scalapack = session.together(call, lambda: (planned(), library()))
+            (layouts, blocks), scalapack = session.agree_on_result(call, lambda: (planned(), library()))
             return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
 
         return in_session(name, mesh, begun, target) or cls(mesh, *planned(), None, ())
@@ -193,7 +193,7 @@ class ScalapackJob:
         local = None
         if self.is_inside:
             local = array
-            with self.rank_session.later("scalapack"):
+            with self.rank_session.new_call("scalapack"):
                 self.rank_session.broadcast(local)
         return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
@@ -248,8 +248,8 @@ class ScalapackJob:
         """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
-        with self.rank_session.later(f"scalapack's {routine}"):
-            largest, of_negatives = self.rank_session.largest(info.value, -info.value)
+        with self.rank_session.new_call(f"scalapack's {routine}"):
+            largest, of_negatives = self.rank_session.allreduce_max(info.value, -info.value)
         assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
         return largest
 
@@ -263,8 +263,8 @@ class ScalapackJob:
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
         self.call_checked(routine, dtype, *arguments, *[a for workspace in asking for a in workspace.arguments(-1)])
-        with self.rank_session.later(f"scalapack's {routine}"):
-            works_of = self.rank_session.together(
+        with self.rank_session.new_call(f"scalapack's {routine}"):
+            works_of = self.rank_session.agree_on_result(
                 f"the workspace of {routine}", lambda: [workspace.as_asked(at_least) for workspace in asking]
             )
         arguments_of_workspaces = [a for workspace in works_of for a in workspace.arguments(workspace.memory.size)]
@@ -272,13 +272,13 @@ class ScalapackJob:
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
-        with self.rank_session.later("memory for scalapack"):
-            return self.rank_session.together("memory for scalapack", lambda: np.zeros(shape, dtype))
+        with self.rank_session.new_call("memory for scalapack"):
+            return self.rank_session.agree_on_result("memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def all_gathered(self, value: object) -> list[Any]:
         """Return the *value* of each rank; JSON can hold it. Collective over the team."""
-        with self.rank_session.later("scalapack"):
-            return self.rank_session.gathered(value)
+        with self.rank_session.new_call("scalapack"):
+            return self.rank_session.allgather(value)
 
 
 class _Workspace(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from meshcomm.blocks.make import make
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
@@ -26,7 +26,7 @@ def at_root(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DT
         results.extend(task.computed([whole for whole in wholes if whole is not None]))
         return [(result.shape, dtype_text(result.dtype)) for result in results]
 
-    texts = looked_up(task.name, mesh, task.text(operands), compute, _ROOT)
+    texts = broadcast_from_device(task.name, mesh, task.text(operands), compute, _ROOT)
     if texts is not None:
         forms = [(tuple(shape), dtype_of_text(text)) for shape, text in texts]
     if forms is None:

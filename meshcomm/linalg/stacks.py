@@ -8,7 +8,7 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.session import in_session
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_axes
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -29,7 +29,7 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
     def computed(*blocks: Array) -> list[Array]:
         if not cut:
             return task.computed(blocks)
-        results = together(task.name, mesh, task.text(operands), lambda: task.computed(blocks))
+        results = agree_on_result(task.name, mesh, task.text(operands), lambda: task.computed(blocks))
         return _of_one_kind(task, results, layout) if task.either else results
 
     local = on_blocks(computed, *wholes)
@@ -77,7 +77,7 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
 def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
     """Return the results, complex if they are complex on any rank. Collective over the mesh."""
     mine = [result.dtype.kind == "c" for result in local]
-    kinds = in_session(task.name, layout.mesh, lambda session: session.largest(*mine))
+    kinds = in_session(task.name, layout.mesh, lambda session: session.allreduce_max(*mine))
     return [
         result.astype(np.result_type(result.dtype, np.complex64)) if kind else result
         for result, kind in zip(local, kinds or [], strict=True)

@@ -10,7 +10,7 @@ from typing import Literal, overload
 import numpy as np
 
 from meshcomm.blocks.make import indices_along, mapped, on_blocks
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -181,7 +181,7 @@ def _qr_of_square(t: DTensor) -> DTensor:
     def q(block: Array) -> Array:
         return np.linalg.qr(block.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
 
-    factor = together("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
+    factor = agree_on_result("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
     return relayout(factor, Layout.replicated(t.mesh, 2))
 
 

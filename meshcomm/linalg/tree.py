@@ -17,7 +17,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -142,7 +142,7 @@ class TallMatrix:
             whole = first.num_shards(0), *shape
             return mapped(self._of_block, *blocks, layout=first, shape=whole, dtype=self._kind)
 
-        self._bundles = together(self._operation, self._mesh, self._call, factored)
+        self._bundles = agree_on_result(self._operation, self._mesh, self._call, factored)
         for level, above in zip(self._levels, self._layouts[1:], strict=True):
             merge = partial(self._merged, level.rows[above.mesh.rank or 0])
             self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
@@ -164,7 +164,7 @@ class TallMatrix:
             run = partial(self._at_top, work, first, size)
             return mapped(run, self._bundles, layout=layouts[-1], shape=(1, size))
 
-        flat = together(self._operation, self._mesh, self._call, worked)
+        flat = agree_on_result(self._operation, self._mesh, self._call, worked)
         for level in range(len(layouts) - 1, 0, -1):
             spread = partial(self._spread, level, columns)
             flat = relayout(mapped(spread, flat, shape=(layouts[level - 1].num_shards(0), size)), layouts[level - 1])

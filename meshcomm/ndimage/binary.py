@@ -19,7 +19,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.small import compare_call, gathered
+from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -92,7 +92,7 @@ class _BinaryStep(NamedTuple):
 
 def _structure(name: str, structure: Value, ndim: int) -> Array:
     """Return the *structure* of a call; by default an element and its neighbours along one axis."""
-    return generate_binary_structure(ndim, 1) if structure is None else gathered(name, structure).astype(bool)
+    return generate_binary_structure(ndim, 1) if structure is None else allgather_array(name, structure).astype(bool)
 
 
 def _step(

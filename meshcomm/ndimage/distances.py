@@ -15,7 +15,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import indices_along, map_into, map_to_new, mapped
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
@@ -348,9 +348,9 @@ def distance_transform_bf(
     def nearest(block: Array, distances_block: Array) -> Array:
         """Write the distances, and return the indices of the nearest zeros."""
         border = np.nonzero(around & (tensor == 0))
-        zeros = np.array([gathered("distance_transform_bf", indices_of_axis) for indices_of_axis in border]).reshape(
-            tensor.ndim, -1
-        )
+        zeros = np.array(
+            [allgather_array("distance_transform_bf", indices_of_axis) for indices_of_axis in border]
+        ).reshape(tensor.ndim, -1)
         zeros = zeros[:, ::-1]  # SciPy takes the last one of equally distant zeros
         indices_of_block = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
         at = np.array(np.meshgrid(*indices_of_block, indexing="ij")).reshape(tensor.ndim, *block.shape)

@@ -1,4 +1,4 @@
-"""Filters over windows of any shape: scipy.ndimage's on blocks with ghosts along all axes, with corners.
+"""scipy.ndimage filters on blocks extended by ghost cells, corners included, along the sharded axes.
 
 Each function takes SciPy's arguments and has SciPy's values, also at the borders of blocks. *input* is a tensor.
 *output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis of the window is
@@ -20,21 +20,21 @@ from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor,
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
-ORDERS = (
+RANK_ORDER_FILTERS = (
     *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),
     *("grey_erosion", "grey_dilation"),
 )
-"""Filters that choose elements by their order."""
+"""Filters that choose an element of each window by its rank in the sorted window."""
 
-UNPROBED = ("generic_filter",)
+WITHOUT_TRIAL = ("generic_filter",)
 """Filters without a trial run on one element for SciPy's errors and the dtype of the result."""
 
 
 def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
-    tensor, run = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
-    is_probed = name not in UNPROBED
-    dtype = output_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
+    tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
+    has_trial = name not in WITHOUT_TRIAL
+    dtype = output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
     lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
     if len(lengths) != len(along):
@@ -44,12 +44,17 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **argum
         mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
     is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
-    if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
+    if (
+        is_constant
+        and name in RANK_ORDER_FILTERS
+        and tensor.dtype.kind in "biu"
+        and not holds(tensor.dtype, edges.cval)
+    ):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return stored(windowed(tensor, widths, edges, run, dtype), output)
+    return stored(windowed(tensor, widths, edges, scipy_call, dtype), output)
 
 
 def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
@@ -60,8 +65,9 @@ def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
     return per_axis(1 if (size := arguments.get("size")) is None else size, count, "size")
 
 
+# template: see `family`
 @family("scipy.ndimage")
-def _weighted(
+def _convolve_like(
     name: str,
     input: TensorLike,
     weights: Value,
@@ -77,7 +83,7 @@ def _weighted(
     Parameters
     ----------
     input: a tensor
-    weights: an array with as many axes as the window
+    weights: array_like with len(axes) dimensions
     output: a dtype for the result, or a tensor to write into and return
     mode: boundary: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or one for each axis
     cval: the value beyond the edges if *mode* is "constant"
@@ -95,12 +101,13 @@ def _weighted(
     return _filtered(**locals())
 
 
-convolve = _weighted("convolve")
-correlate = _weighted("correlate", "Return the correlation with *weights*. Collective over the mesh.")
+convolve = _convolve_like("convolve")
+correlate = _convolve_like("correlate", "Return the correlation with *weights*. Collective over the mesh.")
 
 
+# template: see `family`
 @family("scipy.ndimage")
-def _ordered(
+def _median_like(
     name: str,
     input: TensorLike,
     size: Value = None,
@@ -124,9 +131,9 @@ def _ordered(
     return _filtered(**locals())
 
 
-median_filter = _ordered("median_filter")
-minimum_filter = _ordered("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
-maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
+median_filter = _median_like("median_filter")
+minimum_filter = _median_like("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
+maximum_filter = _median_like("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
 
 
 @refusable
@@ -181,8 +188,9 @@ def percentile_filter(
     return _filtered("percentile_filter", **locals())
 
 
+# template: see `family`
 @family("scipy.ndimage")
-def _grey(
+def _erosion_like(
     name: str,
     input: TensorLike,
     size: Value = None,
@@ -201,13 +209,14 @@ def _grey(
 
     Parameters
     ----------
-    structure: array of the shape of the window, subtracted from its elements, for a dilation added to them
+    structure: array_like with the shape of the window: subtracted from its elements by an erosion, added by a
+        dilation
     """
     return _filtered(**locals())
 
 
-grey_erosion = _grey("grey_erosion")
-grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
+grey_erosion = _erosion_like("grey_erosion")
+grey_dilation = _erosion_like("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
 
 
 @refusable

@@ -10,7 +10,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.regions import read_box
-from meshcomm.blocks.small import compare_call, gathered
+from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -192,7 +192,7 @@ def vectorized_filter(
     [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
     """
     tensor, run = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
-    shape = {"size": size, "footprint": None if footprint is None else gathered("vectorized_filter", footprint)}
+    shape = {"size": size, "footprint": None if footprint is None else allgather_array("vectorized_filter", footprint)}
     along = ordered_axes(axes, tensor.ndim)
     more = {"axes": along if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}

@@ -15,7 +15,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
 from meshcomm.blocks.regions import read_box
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -607,7 +607,9 @@ def geometric_transform(
         return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    columns = on_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), spline.tensor)
+    columns = on_blocks(
+        lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), spline.tensor
+    )
     return spline.at(shape, _within(columns or [], layout, shape), layout)
 
 

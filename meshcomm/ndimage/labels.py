@@ -19,7 +19,7 @@ import numpy as np
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
-from meshcomm.blocks.small import compare_call, gathered
+from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
@@ -60,7 +60,7 @@ def label(input: TensorLike, structure: Value = None, output: Output = None) -> 
     """
     tensor = input_tensor("label", input)
     refuse_cyclic(tensor)
-    whole = None if structure is None else gathered("label", structure).astype(bool)
+    whole = None if structure is None else allgather_array("label", structure).astype(bool)
     scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), whole)  # its errors
     if isinstance(output, DTensor) and output.shape != tensor.shape:
         raise ValueError("output shape not correct")
@@ -284,7 +284,7 @@ def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
 
     def where(block: Array) -> dict[object, Value]:
-        numbers = gathered("value_indices", np.unique(tensor)).tolist()
+        numbers = allgather_array("value_indices", np.unique(tensor)).tolist()
         return {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
 
     return on_blocks(where, tensor)

@@ -17,7 +17,7 @@ from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
 from meshcomm.blocks.reduce import Merge, added_up
 from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout
-from meshcomm.blocks.small import gathered, together
+from meshcomm.blocks.small import agree_on_result, allgather_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
@@ -117,7 +117,7 @@ def _of_groups(
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
     layout = common_layout(shape, [operand for operand in (elements, marks) if isinstance(operand, DTensor)])
     blocks = aligned_blocks(name, [elements, marks], shape, layout)
-    wanted = None if index is None else gathered(name, index)
+    wanted = None if index is None else allgather_array(name, index)
 
     def grouped(block: Array) -> Value:
         block, marks_block = (np.broadcast_to(values, layout.block_shape(shape)) for values in blocks)
@@ -356,7 +356,7 @@ def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array
         text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
         with ranks_along(name, layout.mesh, names, text) as ranks:
             arrays, _ = migrated(ranks, arrays, numbers % ranks.size)
-    together(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
+    agree_on_result(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
     return np.asarray(groups.reduced(share, _made)["value"])
 
 

@@ -52,7 +52,7 @@ def _one(
 
 
 @family("scipy.ndimage")
-def _weighted(
+def _convolve1d_like(
     name: str,
     input: TensorLike,
     weights: Value,
@@ -77,8 +77,10 @@ def _weighted(
     return _one(int(np.size(weights)), **locals())
 
 
-convolve1d = _weighted("convolve1d")
-correlate1d = _weighted("correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh.")
+convolve1d = _convolve1d_like("convolve1d")
+correlate1d = _convolve1d_like(
+    "correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh."
+)
 
 
 @family("scipy.ndimage")

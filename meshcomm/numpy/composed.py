@@ -14,7 +14,7 @@ from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
 from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.core._arguments import as_shape, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, ShapeLike
@@ -99,7 +99,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     index: list[slice] = [slice(None)] * tensor.ndim
     for along in normalised_axes(axis, tensor.ndim):
         others = tuple(a for a in range(tensor.ndim) if a != along)
-        present = gathered("numpy.trim_zeros", np.any(tensor.astype(bool), axis=others))
+        present = allgather_array("numpy.trim_zeros", np.any(tensor.astype(bool), axis=others))
         (at,) = np.nonzero(present)
         if not len(at):
             index[along] = slice(0, 0)
@@ -209,8 +209,8 @@ def _of_whole(function: Function) -> Function:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
         refuse_outside(name, mesh, "how many coefficients are left")
         result = function(
-            *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
-            **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
+            *(allgather_array(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
+            **{key: allgather_array(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
         )
         if isinstance(result, tuple):
             return tuple(replicated(np.asarray(array), mesh) for array in result)
@@ -252,8 +252,8 @@ def _text(function: Callable[..., str]) -> Function:
         threshold = options.get("threshold", settings["threshold"])
         edge = options.get("edgeitems", settings["edgeitems"])
         if tensor.size <= threshold:
-            return function(gathered(name, tensor), *args, **options)
-        few = gathered(name, _edges(tensor, edge))
+            return function(allgather_array(name, tensor), *args, **options)
+        few = allgather_array(name, _edges(tensor, edge))
         with np.printoptions(threshold=0, edgeitems=edge):
             if "threshold" in options:
                 options["threshold"] = 0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -20,12 +20,12 @@ def _shown(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | N
     limit = options["threshold"] if threshold is None else threshold
     edge = options["edgeitems"] if edgeitems is None else edgeitems
     if tensor.size <= limit:
-        return gathered(name, tensor), {"threshold": limit, "edgeitems": edge}
+        return allgather_array(name, tensor), {"threshold": limit, "edgeitems": edge}
     shown = tensor
     for axis, n in enumerate(tensor.shape):
         if n > 2 * edge + 1:
             shown = take(shown, np.r_[0 : edge + 1, n - edge : n], axis)
-    return gathered(name, shown), {"threshold": 0, "edgeitems": edge}
+    return allgather_array(name, shown), {"threshold": 0, "edgeitems": edge}
 
 
 @implements(np.array2string)

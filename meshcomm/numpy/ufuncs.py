@@ -15,7 +15,7 @@ from meshcomm.blocks.map import deciding, elementwise, with_out
 from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm.core._tracing import Value
@@ -157,7 +157,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     """
     name, tensor = f"numpy.{ufunc.__name__}.reduceat", as_tensor(f"numpy.{ufunc.__name__}", array)
     (along,) = normalised_axes(axis, tensor.ndim)
-    at = gathered(name, indices)
+    at = allgather_array(name, indices)
     at = at if at.size else at.astype(np.intp)  # an empty list
     shape = (*tensor.shape[:along], len(at), *tensor.shape[along + 1 :])
     sample = np.ones([n if a == along else 1 for a, n in enumerate(tensor.shape)], tensor.dtype)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import map_into, on_blocks
 from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
@@ -174,7 +174,7 @@ class GeneratorBase:
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
         aligned = method._replace(parameters=[_aligned(name, x, shape, between) for x in method.parameters])
         text = f"{name} of {shape} in {between.specs_text}"
-        drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
+        drawn = agree_on_result(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn
             return out

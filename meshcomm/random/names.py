@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
 
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.failures.watch import watch
@@ -192,7 +192,7 @@ def _seed_of_root(seeds: Any) -> SeedSequence:
     def drawn() -> Any:
         return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
 
-    seed = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
+    seed = broadcast_from_device("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
     entropy, key = drawn() if seed is None else seed
     return SeedSequence(entropy, spawn_key=tuple(key))
 

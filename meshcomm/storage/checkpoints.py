@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshcomm.blocks.session import in_session
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_path, integer, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._files import resolved
@@ -267,7 +267,7 @@ class Checkpoints:
         call = f"restore from {quote(str(self.folder))}" + ("" if wanted_step is None else f", step {wanted_step}")
         look = _Look(self, wanted_step)
         while True:
-            answer = looked_up("checkpoints", mesh, call, look)
+            answer = broadcast_from_device("checkpoints", mesh, call, look)
             number, has = answer if answer is not None else look()
             missing = [name for name in names or () if name not in has]
             if missing:
@@ -292,12 +292,14 @@ class Checkpoints:
         self.path_of(step)
         mesh = self._mesh or common_mesh(tensor.mesh for tensor in tensors_in(tree))
         call = f"checkpoint of step {step} in {quote(str(self.folder))}"
-        looked_up("checkpoints", mesh, call, self._remove_unfinished)
+        broadcast_from_device("checkpoints", mesh, call, self._remove_unfinished)
         return mesh
 
     def _end(self, step: int, mesh: Mesh) -> None:
         """Remove old steps, after one that is complete. Collective over the mesh."""
-        looked_up("checkpoints", mesh, f"the end of a checkpoint of step {step}", lambda: self._remove_old(step))
+        broadcast_from_device(
+            "checkpoints", mesh, f"the end of a checkpoint of step {step}", lambda: self._remove_old(step)
+        )
 
     def _default(self) -> AbstractContextManager[object]:
         return nullcontext() if self._mesh is None else default_mesh(self._mesh)

@@ -230,10 +230,10 @@ class _naming:  # noqa: N801
 
     def __enter__(self) -> None:
         self._before = watch.in_file  # a library may be at this file, too
-        watch.file(True)
+        watch.note_file_io(True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        watch.file(self._before)
+        watch.note_file_io(self._before)
         if isinstance(error, OSError) and self._path is not None:
             error.filename = error.filename or str(self._path)
 

@@ -133,8 +133,8 @@ def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     def look() -> list[Json] | None:
         return None if session.device else cached_contents(path).as_json()
 
-    local_text = session.together(lambda _: call, look)
-    (text,) = filter(None, session.gathered(local_text))
+    local_text = session.agree_on_result(lambda _: call, look)
+    (text,) = filter(None, session.allgather(local_text))
     base, arrays, others, *values = text
     stored = {array[0]: Stored.from_json(array) for array in arrays}
     fields = {"metadata": {}, **value_of_node(others), **dict(zip(_AS_JSON, values, strict=True))}

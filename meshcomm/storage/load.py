@@ -139,7 +139,7 @@ def _loaded(
 
     The load is kept for *key*, unless that is None.
     """
-    loads = session.kept("loads", KeptLoads)
+    loads = session.cached_resource("loads", KeptLoads)
     load = loads.get(key)
     if load is not None:
         tensors = _again(load, request, session)
@@ -171,7 +171,7 @@ def _first(
             _raise_on_all(error, session)
             raise
     else:  # nothing is overwritten before all ranks have seen no error
-        requests, targets, checks = session.together(lambda prepared: _text(request, prepared[0]), prepare)
+        requests, targets, checks = session.agree_on_result(lambda prepared: _text(request, prepared[0]), prepare)
         requests = _with_whole_outs(requests, session)
     load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
     opened = OpenFiles(shared.base, False, checks)
@@ -196,7 +196,7 @@ def _raise_on_all(error: Exception, session: Session) -> None:
     def fail() -> None:
         raise error
 
-    session.together(str, fail)
+    session.agree_on_result(str, fail)
 
 
 class _Changed(MeshcommError):
@@ -268,5 +268,5 @@ def _with_whole_outs(requests: list[ArrayRequest], session: Session) -> list[Arr
     is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
         replace(array, unsliced=all(flags))
-        for array, *flags in zip(requests, *session.gathered(is_unsliced), strict=True)
+        for array, *flags in zip(requests, *session.allgather(is_unsliced), strict=True)
     ]

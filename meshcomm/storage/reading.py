@@ -39,7 +39,7 @@ class ArraysReader:
         left = iter(self._small)
         for batch in self._batches:
             opened.settled = False
-            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
+            packed = np.zeros(batch.nbytes, np.uint8) if session.team_rank else batch.read(opened)
             opened.before_sending()
             session.broadcast(packed)
             for array, number in zip(batch.unpacked(packed), left, strict=False):  # in this order

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshcomm.blocks.align import replicated
 from meshcomm.blocks.session import Session, in_session
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._files import resolved
 from meshcomm.core._types import Bytes, Json
@@ -291,7 +291,7 @@ def _agreed_saving(
         return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
-    return together(operation, mesh, f"the arguments of {operation}", make)
+    return agree_on_result(operation, mesh, f"the arguments of {operation}", make)
 
 
 class Content(NamedTuple):
@@ -329,7 +329,7 @@ class Saving(ABC):
 
     def begin(self, session: Session) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
-        base, locations = session.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
+        base, locations = session.broadcast_from_first(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
         return Path(base), [Stored.from_json(location) for location in locations]
 
     @final_names()
@@ -365,7 +365,7 @@ class Saving(ABC):
         with session.exchanging():
             session.agree(f"all data of the save to {quote(str(self.path))}", error)
             pieces = gathered_pieces(joined(opened.pieces), session) if self.writer.checks else []
-        session.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
+        session.broadcast_from_first(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
@@ -381,8 +381,8 @@ class Saving(ABC):
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        every: list[list[EncodedChunk]] = session.gathered(chunks)
-        begin = sum(map(len, every[: session.position]))
+        every: list[list[EncodedChunk]] = session.allgather(chunks)
+        begin = sum(map(len, every[: session.team_rank]))
 
         def placed() -> list[ChunkLocation]:
             assert self._active is not None
@@ -392,7 +392,7 @@ class Saving(ABC):
                 )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations: list[ChunkLocation] = session.looked_up(what, placed)
+        locations: list[ChunkLocation] = session.broadcast_from_first(what, placed)
         return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:
@@ -453,7 +453,7 @@ class TreeSaving(Saving):
                 placed = partial(self.placed, session, array.name)
                 write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = session.gathered_by_first([node[1][0] for node in self._per_rank])
+            every = session.gather_to_first([node[1][0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
                 node[1] = [values[number] for values in every]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.small import looked_up, together
+from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote, refuse_masked
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -85,7 +85,9 @@ class Series:
             _check_names(layouts, axis)
             return where, *_kinds(layouts, shape, dtype)
 
-        self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", checked)
+        self.path, self._shapes, self._dtypes = agree_on_result(
+            "Series", self._mesh, "the arguments of Series", checked
+        )
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         dims, chunks, compression = (_by_name(option, layouts) for option in (dims, chunks, compression))
         self._options = SaveOptions(metadata, None, "a", dims, chunks, compression)
@@ -125,7 +127,7 @@ class Series:
             return [count, others if count else None]
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
-        count, numbers = looked_up("Series", self._mesh, text, look) or (0, None)
+        count, numbers = broadcast_from_device("Series", self._mesh, text, look) or (0, None)
         self._count: int = count
         self._numbers: tuple[str, ...] | None = None if numbers is None else tuple(numbers)
 
@@ -159,7 +161,7 @@ class Series:
             numbers = {name: _number(name, value)[np.newaxis] for name, value in scalars.items()}
             return self._saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
 
-        self._run(together("append", self._mesh, "the arguments of append", saving))
+        self._run(agree_on_result("append", self._mesh, "the arguments of append", saving))
 
     def _saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
         """Return the save of more snapshots, which each value of *steps* has along its first axis.
@@ -258,7 +260,7 @@ class StepSeries(Series):
         steps: tensors, and arrays that are the same on all ranks, by name: the snapshots are along their first axis
         fixed: other arrays, for a new file
         """
-        self._run(together("append", self._mesh, "the arguments of append", lambda: self._saving(steps, fixed)))
+        self._run(agree_on_result("append", self._mesh, "the arguments of append", lambda: self._saving(steps, fixed)))
 
 
 def _as_step(tensor: DTensor) -> DTensor:

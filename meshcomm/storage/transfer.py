@@ -446,4 +446,4 @@ def gathered_pieces(local_pieces: list[checksums.Piece], session: Session) -> li
 
     No other rank needs them, and there are some for each range of a file.
     """
-    return checksums.joined(tuple(piece) for pieces in session.gathered_by_first(local_pieces) for piece in pieces)
+    return checksums.joined(tuple(piece) for pieces in session.gather_to_first(local_pieces) for piece in pieces)

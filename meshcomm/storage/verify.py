@@ -21,7 +21,7 @@ def compare_checksums(base: Path, contents: FileContents, opened: OpenFiles, ses
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
     pieces = gathered_pieces(opened.pieces, session)
-    session.together("the checksums of a load", lambda: _compare(base, contents, pieces))
+    session.agree_on_result("the checksums of a load", lambda: _compare(base, contents, pieces))
 
 
 def verify(path: Path, contents: FileContents) -> list[str]:

@@ -14,11 +14,11 @@ from meshcomm.tensorflow.topology import (
     MESH_RANK,
     Coordinates,
     DeviceOrderMode,
-    Integers,
+    Int32Array,
     Topology,
-    frozen,
-    integers,
-    positive,
+    check_int_array,
+    check_positive_array,
+    readonly_int32,
 )
 
 Counts: TypeAlias = NDArray[np.int64]
@@ -42,22 +42,22 @@ class DeviceAssignment:
     __slots__ = ("_core_assignment", "_ranks", "_replicas_at", "_topology")
 
     _topology: Topology
-    _core_assignment: Integers
-    _ranks: Integers
+    _core_assignment: Int32Array
+    _ranks: Int32Array
     _replicas_at: dict[tuple[int, int], list[int]]
 
     def __init__(self, topology: Topology, core_assignment: ArrayLike) -> None:
         if not isinstance(topology, Topology):
             raise MeshError(f"topology must be a Topology, not {quote(topology)}, a {type(topology).__name__}")
         self._topology = topology
-        self._core_assignment = integers(core_assignment, "core_assignment", (None, None, MESH_RANK))
+        self._core_assignment = check_int_array(core_assignment, "core_assignment", (None, None, MESH_RANK))
         if not self.num_cores_per_replica:
             raise MeshError(
                 f"core_assignment has shape {self._core_assignment.shape}; a replica has at least one core"
             )
         self._ranks, self._replicas_at = self._found()
 
-    def _found(self) -> tuple[Integers, dict[tuple[int, int], list[int]]]:
+    def _found(self) -> tuple[Int32Array, dict[tuple[int, int], list[int]]]:
         """Return the rank of each logical device, and the replicas by the task and the number of a logical device."""
         ranks = np.empty(self._core_assignment.shape[:2], dtype=np.int32)
         replicas_at: dict[tuple[int, int], list[int]] = {}
@@ -72,7 +72,7 @@ class DeviceAssignment:
                     "a device can be only one logical device"
                 )
             replicas_at.setdefault((device.task, core), []).append(replica)
-        return frozen(ranks), replicas_at
+        return readonly_int32(ranks), replicas_at
 
     @classmethod
     def build(
@@ -140,7 +140,7 @@ class DeviceAssignment:
         return int(self._core_assignment.shape[1])
 
     @property
-    def core_assignment(self) -> Integers:
+    def core_assignment(self) -> Int32Array:
         """The coordinates of each logical device, of shape [replicas, logical devices, 4].
 
         >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
@@ -150,7 +150,7 @@ class DeviceAssignment:
         return self._core_assignment
 
     @property
-    def ranks(self) -> Integers:
+    def ranks(self) -> Int32Array:
         """The rank of each logical device, of shape [replicas, logical devices]."""
         return self._ranks
 
@@ -161,12 +161,12 @@ class DeviceAssignment:
         >>> DeviceAssignment.build(topology, num_replicas=2).coordinates(replica=1, logical_core=0)
         (1, 0, 0, 0)
         """
-        for what, value, size in (
+        for name, value, size in (
             ("replica", replica, self.num_replicas),
             ("logical_core", logical_core, self.num_cores_per_replica),
         ):
-            if not 0 <= integer(value, what) < size:
-                raise MeshError(f"{what} {quote(value)} of an assignment with {size}; it must be 0 <= {what} < {size}")
+            if not 0 <= integer(value, name) < size:
+                raise MeshError(f"{name} {quote(value)} of an assignment with {size}; it must be 0 <= {name} < {size}")
         return tuple(self._core_assignment[replica, logical_core].tolist())
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
@@ -221,7 +221,7 @@ class DeviceAssignment:
         sizes = f"{self.num_replicas} replicas x {self.num_cores_per_replica} logical devices"
         return f"DeviceAssignment of {sizes}: ranks {quote(self._ranks.tolist())}"
 
-    def __reduce__(self) -> tuple[type["DeviceAssignment"], tuple[Topology, Integers]]:
+    def __reduce__(self) -> tuple[type["DeviceAssignment"], tuple[Topology, Int32Array]]:
         return DeviceAssignment, (self._topology, self._core_assignment)
 
 
@@ -241,11 +241,11 @@ def _order_mode(mode: object) -> DeviceOrderMode:
         ) from None
 
 
-def _per_axis(values: ArrayLike | None, what: str) -> Integers:
-    return positive(np.ones(MESH_RANK, dtype=int) if values is None else values, what)
+def _per_axis(values: ArrayLike | None, argument_name: str) -> Int32Array:
+    return check_positive_array(np.ones(MESH_RANK, dtype=int) if values is None else values, argument_name)
 
 
-def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> Counts:
+def _replica_counts(mesh_shape: Int32Array, shape: Int32Array, stride: Int32Array) -> Counts:
     """Return how many replicas fit along each coordinate."""
     apart: Counts = stride.astype(np.int64)
     footprint: Counts = shape.astype(np.int64) * apart
@@ -257,7 +257,7 @@ def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> 
     return mesh_shape.astype(np.int64) // footprint * apart  # replicas interleave in a footprint
 
 
-def _check_count(count: int, counts: Counts, topology: Topology, shape: Integers, stride: Integers) -> None:
+def _check_count(count: int, counts: Counts, topology: Topology, shape: Int32Array, stride: Int32Array) -> None:
     limit = math.prod(counts.tolist())
     if not 0 <= count <= limit:
         raise MeshError(
@@ -266,7 +266,7 @@ def _check_count(count: int, counts: Counts, topology: Topology, shape: Integers
         )
 
 
-def _allows_rings(topology: Topology, shape: Integers, stride: Integers, count: int, counts: Counts) -> bool:
+def _allows_rings(topology: Topology, shape: Int32Array, stride: Int32Array, count: int, counts: Counts) -> bool:
     """Return whether the replicas fill the topology with whole chips; these can be ordered along rings."""
     whole_chips = bool(shape[-1] == topology.mesh_shape[-1] and (stride == 1).all())
     return whole_chips and count == math.prod(counts.tolist()) and not len(topology.missing_devices)
@@ -297,7 +297,7 @@ def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
     return box
 
 
-def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
     """Return the coordinates of all logical devices.
 
     Among replicas core varies fastest, then x, y, z. The devices of a replica are in row-major order.
@@ -311,7 +311,7 @@ def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas:
     return every
 
 
-def _along_rings(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+def _along_rings(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
     """Return the coordinates of all logical devices; the replicas, and the chips in each replica, follow a ring."""
     chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
     cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
@@ -346,7 +346,7 @@ def _ring(sizes: Sequence[int]) -> list[Coordinates]:
     return ring
 
 
-def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_replicas: int) -> Integers:
+def _in_task_order(topology: Topology, shape: Int32Array, stride: Int32Array, num_replicas: int) -> Int32Array:
     """Return the coordinates of all logical devices in a topology with missing devices, in the order of tasks."""
     cores = math.prod(shape.tolist())
     devices = topology.device_coordinates.reshape(-1, MESH_RANK)

@@ -26,17 +26,17 @@ from meshcomm.errors import MeshError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Integers: TypeAlias = NDArray[np.int32]
+Int32Array: TypeAlias = NDArray[np.int32]
 Coordinates: TypeAlias = tuple[int, ...]
 
 MESH_RANK = 4
 """The number of coordinates of a device: x, y, z, core."""
 
-_LARGEST = 2**31 - 1
-"""The largest number of the wire form, which has 32 bits."""
+_INT32_MAX = 2**31 - 1
+"""Largest value allowed: the arrays are int32. The fields of the wire form are int64, so a message may hold more."""
 
-_MOST_DEVICES = 2**24
-"""The most devices of a mesh shape: missing ones may have to be listed."""
+_MAX_DEVICES = 2**24
+"""Largest product of a mesh shape: `Topology.missing_devices` allocates a boolean array of that size."""
 
 TOPOLOGY_MESSAGE = wire.MessageType(
     "tensorflow.tpu.TopologyProto",
@@ -95,11 +95,11 @@ class Topology:
 
     __slots__ = ("_comm", "_device_coordinates", "_devices", "_mesh_shape", "_missing", "_ranks")
 
-    _mesh_shape: Integers
-    _device_coordinates: Integers
-    _ranks: Integers
+    _mesh_shape: Int32Array
+    _device_coordinates: Int32Array
+    _ranks: Int32Array
     _devices: dict[Coordinates, _Device]
-    _missing: Integers | None
+    _missing: Int32Array | None
     _comm: "MPI.Intracomm | None"  # the ranks are those of this communicator; not part of the value
 
     def __init__(
@@ -116,13 +116,13 @@ class Topology:
                     "a topology takes its wire form, or its mesh_shape, device_coordinates and ranks, not both"
                 )
             mesh_shape, device_coordinates, ranks = _parsed(serialized)
-        self._mesh_shape = positive(mesh_shape, "mesh_shape", (MESH_RANK,))
+        self._mesh_shape = check_positive_array(mesh_shape, "mesh_shape", (MESH_RANK,))
         size = math.prod(self._mesh_shape.tolist())
-        if size > _MOST_DEVICES:
+        if size > _MAX_DEVICES:
             raise MeshError(
-                f"mesh_shape {self._mesh_shape.tolist()} holds {counted(size, 'device')}; at most {_MOST_DEVICES}"
+                f"mesh_shape {self._mesh_shape.tolist()} holds {counted(size, 'device')}; at most {_MAX_DEVICES}"
             )
-        self._device_coordinates = integers(device_coordinates, "device_coordinates", (None, None, MESH_RANK))
+        self._device_coordinates = check_int_array(device_coordinates, "device_coordinates", (None, None, MESH_RANK))
         self._devices = _devices_of(self._device_coordinates, self._mesh_shape)
         self._ranks = _ranks_of(ranks, (self.num_tasks, self.num_tpus_per_task))
         self._missing = self._comm = None
@@ -131,8 +131,8 @@ class Topology:
     def from_comm(cls, comm: "MPI.Intracomm | None" = None, mesh_shape: ArrayLike | None = None) -> "Topology":
         """Return the topology of the ranks of a world: a task is a host, its devices are its ranks. Collective.
 
-        The world is *comm*, or the simulated world around, or COMM_WORLD. Hosts come in the order of their first
-        ranks. If they have different numbers of ranks, each rank is a task of its own. The devices fill *mesh_shape*
+        The world is *comm*, or the world of the enclosing `simulate`, or COMM_WORLD. Hosts are ordered by their lowest
+        rank. If they have different numbers of ranks, each rank is a task of its own. The devices fill *mesh_shape*
         in row-major order; these 4 integers multiply to the number of ranks. By default they are
         [hosts, ranks per host, 1, 1], or [ranks, 1, 1, 1] if each rank is a task. ``MeshError`` on all ranks if
         *mesh_shape* is anything else.
@@ -145,9 +145,9 @@ class Topology:
         world = current_world() if comm is None else None
         if world is not None:
             hosts = ["this"] * world.size
-            shape = _arrangement(mesh_shape, world.size)
+            shape = _check_mesh_shape(mesh_shape, world.size)
         else:
-            hosts, shape = _gathered_hosts(create_mesh(comm=comm), mesh_shape)
+            hosts, shape = _allgather_hosts(create_mesh(comm=comm), mesh_shape)
         topology = cls._of_hosts(hosts, shape)
         topology._comm = comm
         return topology
@@ -167,7 +167,7 @@ class Topology:
         return MESH_RANK
 
     @property
-    def mesh_shape(self) -> Integers:
+    def mesh_shape(self) -> Int32Array:
         """The extent along each coordinate."""
         return self._mesh_shape
 
@@ -182,7 +182,7 @@ class Topology:
         return int(self._device_coordinates.shape[1])
 
     @property
-    def device_coordinates(self) -> Integers:
+    def device_coordinates(self) -> Int32Array:
         """The coordinates of each device, of shape [tasks, devices per task, 4].
 
         >>> import meshcomm as mc
@@ -193,12 +193,12 @@ class Topology:
         return self._device_coordinates
 
     @property
-    def ranks(self) -> Integers:
+    def ranks(self) -> Int32Array:
         """The rank of each device, of shape [tasks, devices per task]."""
         return self._ranks
 
     @property
-    def missing_devices(self) -> Integers:
+    def missing_devices(self) -> Int32Array:
         """The coordinates within the mesh shape that have no device, of shape [any, 4].
 
         >>> Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]]]).missing_devices.tolist()
@@ -207,7 +207,7 @@ class Topology:
         if self._missing is None:
             absent = np.ones(self._mesh_shape, dtype=bool)
             absent[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
-            self._missing = frozen(np.argwhere(absent))
+            self._missing = readonly_int32(np.argwhere(absent))
         return self._missing
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
@@ -299,38 +299,40 @@ class Topology:
         return Topology, (self.serialized(),)
 
 
-def frozen(values: ArrayLike) -> Integers:
-    """Return a copy of *values* as 32-bit integers that nobody can change."""
+def readonly_int32(values: ArrayLike) -> Int32Array:
+    """Return a read-only int32 copy of *values*."""
     array = np.array(values, dtype=np.int32)
     array.flags.writeable = False
     return array
 
 
-def integers(values: object, what: str, shape: tuple[int | None, ...]) -> Integers:
-    """Return *values* as frozen integers of *shape*; None in *shape* is any length. ``MeshError`` if that fails."""
+def check_int_array(values: object, argument_name: str, shape: tuple[int | None, ...]) -> Int32Array:
+    """Return *values* as a read-only int32 array of *shape*; None in *shape* is any length. ``MeshError`` if not."""
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError):
-        raise MeshError(f"{what} must be an array of integers, not {quote(values)}") from None
+        raise MeshError(f"{argument_name} must be an array of integers, not {quote(values)}") from None
     if array.dtype.kind not in "iu" and array.size:
-        raise MeshError(f"{what} must be integers, not {quote(values)}")
+        raise MeshError(f"{argument_name} must be integers, not {quote(values)}")
     if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
         form = ", ".join("any" if n is None else str(n) for n in shape)
-        raise MeshError(f"{what} must have shape [{form}]; got {array.shape}")
-    if array.size and not -_LARGEST <= int(array.min()) <= int(array.max()) <= _LARGEST:
-        raise MeshError(f"{what} {quote(array.tolist())} has numbers beyond 2**31 - 1")
-    return frozen(array)
+        raise MeshError(f"{argument_name} must have shape [{form}]; got {array.shape}")
+    if array.size and not -_INT32_MAX <= int(array.min()) <= int(array.max()) <= _INT32_MAX:
+        raise MeshError(f"{argument_name} {quote(array.tolist())} has numbers beyond 2**31 - 1")
+    return readonly_int32(array)
 
 
 def _point(device_coordinates: Sequence[int]) -> Coordinates:
-    return tuple(integers(device_coordinates, "device_coordinates", (MESH_RANK,)).tolist())
+    return tuple(check_int_array(device_coordinates, "device_coordinates", (MESH_RANK,)).tolist())
 
 
-def positive(values: object, what: str, shape: tuple[int | None, ...] = (MESH_RANK,)) -> Integers:
-    """Return *values* as `integers` does; ``MeshError`` unless all are positive."""
-    array = integers(values, what, shape)
+def check_positive_array(
+    values: object, argument_name: str, shape: tuple[int | None, ...] = (MESH_RANK,)
+) -> Int32Array:
+    """Return *values* as `check_int_array` does; ``MeshError`` unless all are positive."""
+    array = check_int_array(values, argument_name, shape)
     if (array < 1).any():
-        raise MeshError(f"{what} must be positive; got {what}={array.tolist()}")
+        raise MeshError(f"{argument_name} must be positive; got {argument_name}={array.tolist()}")
     return array
 
 
@@ -342,7 +344,7 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[n
         raise MeshError(f"not a TopologyProto: {error}") from error
     tasks, devices = values["num_tasks"], values["num_tpu_devices_per_task"]
     listed, ranks = values["device_coordinates"], values["ranks"]
-    if not (0 <= tasks <= _LARGEST and 0 <= devices <= _LARGEST):
+    if not (0 <= tasks <= _INT32_MAX and 0 <= devices <= _INT32_MAX):
         raise MeshError(f"a topology of {tasks} tasks with {counted(devices, 'device')} each; both are 0 .. 2**31 - 1")
     if len(listed) != tasks * devices * MESH_RANK:
         raise MeshError(
@@ -361,7 +363,7 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[n
     )
 
 
-def _devices_of(coordinates: Integers, mesh_shape: Integers) -> dict[Coordinates, _Device]:
+def _devices_of(coordinates: Int32Array, mesh_shape: Int32Array) -> dict[Coordinates, _Device]:
     """Return the device at each of the *coordinates*."""
     outside = ((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1)
     if outside.any():
@@ -382,11 +384,11 @@ def _devices_of(coordinates: Integers, mesh_shape: Integers) -> dict[Coordinates
     return devices
 
 
-def _ranks_of(ranks: ArrayLike | None, shape: tuple[int, int]) -> Integers:
+def _ranks_of(ranks: ArrayLike | None, shape: tuple[int, int]) -> Int32Array:
     """Return *ranks* after checking them, by default 0, 1, 2, ..."""
     if ranks is None:
-        return frozen(np.arange(shape[0] * shape[1]).reshape(shape))
-    array = integers(ranks, "ranks", shape)
+        return readonly_int32(np.arange(shape[0] * shape[1]).reshape(shape))
+    array = check_int_array(ranks, "ranks", shape)
     if (array < 0).any() or len(np.unique(array)) < array.size:
         raise MeshError(f"ranks {quote(array.tolist())} must be different from each other and not negative")
     return array
@@ -396,27 +398,28 @@ def _task_name(device: _Device, job: str | None) -> str:
     return f"/task:{device.task}" if job is None else f"/job:{job}/task:{device.task}"
 
 
-def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
-    """Return *mesh_shape* after checking that it holds *size* devices."""
+def _check_mesh_shape(mesh_shape: ArrayLike | None, num_ranks: int) -> list[int] | None:
+    """Return *mesh_shape* after checking that it holds *num_ranks* devices."""
     if mesh_shape is None:
         return None
-    shape: list[int] = positive(mesh_shape, "mesh_shape").tolist()
-    if math.prod(shape) != size:
+    shape: list[int] = check_positive_array(mesh_shape, "mesh_shape").tolist()
+    if math.prod(shape) != num_ranks:
         raise MeshError(
-            f"mesh_shape {shape} holds {math.prod(shape)} devices for {size} ranks; the product of the extents must "
-            "be the number of ranks"
+            f"mesh_shape {shape} holds {math.prod(shape)} devices for {num_ranks} ranks; the product of the extents "
+            "must be the number of ranks"
         )
     return shape
 
 
-def _gathered_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
+def _allgather_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over a mesh of all ranks."""
 
     def steps(session: Session) -> tuple[list[str], list[int] | None]:
-        call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, mesh.size)
+        describe = "Topology.from_comm with mesh_shape {}".format
+        check_shape = partial(_check_mesh_shape, mesh_shape, mesh.size)
         with session.exchanging():
-            shape = session.together(call, make)
-            return session.gathered(this_host()), shape
+            shape = session.agree_on_result(describe, check_shape)
+            return session.allgather(this_host()), shape
 
     hosts_and_shape = in_session("Topology.from_comm", mesh, steps)
     assert hosts_and_shape is not None
@@ -429,9 +432,11 @@ def _ranks_by_host(hosts: Sequence[str]) -> Indices:
     >>> _ranks_by_host(["a", "b", "a", "b"]).tolist(), _ranks_by_host(["a", "b", "a"]).tolist()
     ([[0, 2], [1, 3]], [[0], [2], [1]])
     """
-    on: dict[str, list[int]] = {}
+    ranks_on_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
-        on.setdefault(host, []).append(rank)
-    even = len({len(ranks) for ranks in on.values()}) == 1
-    rows = list(on.values()) if even else [[rank] for ranks in on.values() for rank in ranks]
+        ranks_on_host.setdefault(host, []).append(rank)
+    same_count = len({len(ranks) for ranks in ranks_on_host.values()}) == 1
+    rows = list(ranks_on_host.values())
+    if not same_count:
+        rows = [[rank] for ranks in rows for rank in ranks]
     return np.array(rows, dtype=np.intp)

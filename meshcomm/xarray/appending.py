@@ -14,7 +14,7 @@ import xarray
 from xarray.coding import strings
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
-from meshcomm.blocks.small import looked_up, together
+from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.arrays.create import distribute
@@ -30,7 +30,7 @@ from meshcomm.storage.opened import Store
 from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import StepSeries
 from meshcomm.storage.values import node_of_value, value_of_node
-from meshcomm.xarray.encoding import Encoded, OwnOptions, encoded
+from meshcomm.xarray.encoding import Encoded, StorageOptions, encode_dataset
 from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
@@ -44,7 +44,7 @@ _WIDER = "biufc"
 
 
 def append(
-    path: Path, dataset: xarray.Dataset, dim: str, asked: dict[str, dict[str, Any]], options: OwnOptions
+    path: Path, dataset: xarray.Dataset, dim: str, encodings: dict[str, dict[str, Any]], options: StorageOptions
 ) -> None:
     """Write what lies along *dim* as snapshots of a series. Collective.
 
@@ -53,7 +53,7 @@ def append(
     path: path of the file, which is made if it is not there
     dataset: dataset to append
     dim: first dimension of the dataset, along which the file grows
-    asked: encodings by the name of a variable
+    encodings: encodings by the name of a variable
     options: options of the file
     """
     growing = _growing(dataset, dim)
@@ -66,7 +66,7 @@ def append(
         if name in dataset.variables and (variable.grows or name in dataset.coords)
     }
     compared = [name for name in growing if name in common]
-    file_data = encoded_as(path, dataset, common, asked, compared=compared, mesh=mesh)
+    file_data = encoded_as(path, dataset, common, encodings, compared=compared, mesh=mesh)
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
     _check_coordinates(path, file_data, fixed, mesh)
     if there:
@@ -78,7 +78,7 @@ def encoded_as(
     path: Path,
     dataset: xarray.Dataset,
     there: "Mapping[str, FileVariable]",
-    asked: dict[str, dict[str, Any]],
+    encodings: dict[str, dict[str, Any]],
     *,
     compared: Iterable[str],
     mesh: Mesh,
@@ -90,16 +90,16 @@ def encoded_as(
     path: path of the file
     dataset: dataset to encode
     there: variables of both the file and the dataset
-    asked: encodings by name, which are replaced by those of the file
+    encodings: encodings by name, which are replaced by those of the file
     compared: names of variables to compare with what the file will give back
     mesh: mesh of the call
     """
     steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
     for name, variable in there.items():
-        _check_kind(path, dataset[name], variable, asked.get(name, {}))
-        steps[name] = variable.step(asked.get(name, dataset[name].encoding))
-        asked[name] = variable.encoding(dataset[name].variable)
-    file_data = _with_lengths(path, encoded(dataset, asked, path), there)
+        _check_kind(path, dataset[name], variable, encodings.get(name, {}))
+        steps[name] = variable.step(encodings.get(name, dataset[name].encoding))
+        encodings[name] = variable.encoding(dataset[name].variable)
+    file_data = _with_lengths(path, encode_dataset(dataset, encodings, path), there)
     _check_units(path, file_data, there)
     _check_kept(path, dataset, file_data, {name: (there[name], steps[name]) for name in compared}, mesh)
     return file_data
@@ -111,7 +111,7 @@ def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
 
 
 def check_packed(
-    path: Path, dataset: xarray.Dataset, file_data: Encoded, asked: Mapping[str, Mapping[str, Any]], mesh: Mesh
+    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Mapping[str, Any]], mesh: Mesh
 ) -> None:
     """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
     packed = {}
@@ -119,7 +119,7 @@ def check_packed(
         variable = dataset.variables[name]
         if variable.dtype.kind == "f" and array.dtype.kind in "iu":
             target = FileVariable(file_data.attributes[name], array.dtype.str, array.shape, False)
-            packed[name] = target, target.step(asked.get(name, variable.encoding))
+            packed[name] = target, target.step(encodings.get(name, variable.encoding))
     if packed:
         _check_kept(path, dataset, file_data, packed, mesh)
 
@@ -160,14 +160,14 @@ class FileVariable(NamedTuple):
         result = {key: value for key, value in self.attributes.items() if key in keys}
         return result if _is_text(variable) else {"dtype": self.dtype} | result
 
-    def step(self, asked: Mapping[str, Any]) -> float | None:
+    def step(self, encoding: Mapping[str, Any]) -> float | None:
         """Return how far apart two numbers are in the file, if the encoding says that others become these.
 
         None if a number has to stay what it is.
         """
         if self.coding is not None and (self.coding.scale is not None or self.coding.offset is not None):
             return abs(float(1 if self.coding.scale is None else self.coding.scale))
-        if self.dtype.kind not in "iufc" or asked.get("dtype") is None or np.dtype(asked["dtype"]) != self.dtype:
+        if self.dtype.kind not in "iufc" or encoding.get("dtype") is None or np.dtype(encoding["dtype"]) != self.dtype:
             return None
         return 1.0 if self.dtype.kind in "iu" else 0.0
 
@@ -199,7 +199,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
             variables[name] = [as_netcdf(file_contents.attributes.get(name, {})), kind, shape, grows, dims]
         return node_of_value(variables)
 
-    node = looked_up("save", mesh, f"variables of {path}", look) or look()
+    node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
     return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
 
 
@@ -210,8 +210,8 @@ def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mappin
             raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
 
 
-def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, asked: Mapping[str, Any]) -> None:
-    """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units *asked* for."""
+def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Mapping[str, Any]) -> None:
+    """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units of *encoding*."""
     name, variable = str(array.name), array.variable
     calendar = calendar_of(variable)
     has = str(target.attributes.get("calendar", "standard")).lower()
@@ -220,12 +220,14 @@ def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, asked
         if not (fits or _SAME.get(calendar, calendar) == _SAME.get(has, has)):
             raise ValueError(f"{quote(name)} has the calendar {has} in {path}, and {calendar} here: convert it")
     for key in ("units", "calendar") if _is_time(variable) else ():
-        if key in asked and _plain(asked[key]) != _plain(target.attributes.get(key)):
+        if key in encoding and _plain(encoding[key]) != _plain(target.attributes.get(key)):
             had = target.attributes.get(key)
-            raise ValueError(f"{quote(name)} has the {key} {had} in {path}; its encoding asks for {quote(asked[key])}")
+            raise ValueError(
+                f"{quote(name)} has the {key} {had} in {path}; its encoding asks for {quote(encoding[key])}"
+            )
     kind, file_kind = variable.dtype.kind, target.dtype.kind if target.coding is None else target.coding.dtype.kind
     wider = kind in _WIDER and file_kind in _WIDER and _rank(kind) > _rank(file_kind)
-    if (wider and target.step(asked or variable.encoding) != 1.0) or _is_text(variable) != (file_kind in _TEXTS):
+    if (wider and target.step(encoding or variable.encoding) != 1.0) or _is_text(variable) != (file_kind in _TEXTS):
         raise DTypeError(f"{quote(name)} is {target.kind} in {path}, and {variable.dtype} here: convert it")
 
 
@@ -298,7 +300,7 @@ def _check_kept(
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {target.dtype}")
 
     if there:
-        together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
+        agree_on_result("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
 
 
 def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | None) -> bool:
@@ -343,7 +345,7 @@ def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: M
                 if not _equal(np.asarray(there), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
-    looked_up("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
+    broadcast_from_device("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
 
 
 def _equal(one: Array, other: Array) -> bool:
@@ -361,7 +363,7 @@ def _as_texts(array: Array, ndim: int) -> Array:
     return array.astype("U")
 
 
-def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:
+def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: StorageOptions) -> None:
     """Append what is along the dimension *dim*; the rest is for a new file. Collective over *mesh*."""
     steps = {name: array for name, array in file_data.arrays.items() if file_data.dims[name][:1] == (dim,)}
     fixed = {name: array for name, array in file_data.arrays.items() if name not in steps}

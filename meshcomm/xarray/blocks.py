@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xarray
 
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType
@@ -65,8 +65,10 @@ def map_blocks(
     def run() -> xarray.DataArray:
         return mapped.checked(func(mapped.block(), *args, **(kwargs or {})))
 
-    result = together("map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
-    together("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.text(result)}", lambda: None)
+    result = agree_on_result(
+        "map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run
+    )
+    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.text(result)}", lambda: None)
     return mapped.joined(result)
 
 

@@ -16,18 +16,18 @@ from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
 
 _CHUNKS = ("chunksizes", "chunks")
-_DEFLATE = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
+_CODEC_OF_OPTION = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
 KNOWN = (
-    *("dtype", *CODING, "units", "calendar", "char_dim_name", *_CHUNKS, *_DEFLATE),
+    *("dtype", *CODING, "units", "calendar", "char_dim_name", *_CHUNKS, *_CODEC_OF_OPTION),
     *("compression", "complevel", "compression_opts", "shuffle"),
 )
-"""What an encoding may have."""
+"""Keys that an encoding may have."""
 
 
 class Encoded(NamedTuple):
     """A dataset as it is in a file: arrays, the names of their axes, and attributes.
 
-    Attributes are those of the file, and dicts of those of the arrays by their names.
+    *attributes* holds the file's attributes, and for each array, under its name, a dict of its attributes.
     """
 
     arrays: dict[str, Any]
@@ -39,8 +39,8 @@ class Encoded(NamedTuple):
         return Encoded(*({key: mapping[key] for key in names if key in mapping} for mapping in self))
 
 
-class OwnOptions(NamedTuple):
-    """What is not xarray's: chunks and compression by the name of a variable, and the scratch limit."""
+class StorageOptions(NamedTuple):
+    """Options of `meshcomm.save`: chunks and compression, by the name of a variable, and the scratch limit."""
 
     chunks: Chunks
     compression: Compression
@@ -57,38 +57,39 @@ def _only(option: Json, names: Container[str]) -> Json:
     return {name: value for name, value in option.items() if name in names} if isinstance(option, Mapping) else option
 
 
-def own_options(asked: dict[str, dict[str, Any]], chunks: Chunks, compression: Compression) -> OwnOptions:
-    """Take chunks and compression out of the encodings that are *asked* for."""
-    by_chunks, by_codecs = {}, {}
-    for name, encoding in asked.items():
+def storage_options(encodings: dict[str, dict[str, Any]], chunks: Chunks, compression: Compression) -> StorageOptions:
+    """Take chunks and compression out of the *encodings* of variables."""
+    chunks_by_variable, codecs_by_variable = {}, {}
+    for name, encoding in encodings.items():
         lengths = [encoding.pop(key) for key in _CHUNKS if key in encoding]
-        names = [_DEFLATE[key] for key in _DEFLATE if encoding.pop(key, False)]
+        codec_names = [_CODEC_OF_OPTION[key] for key in _CODEC_OF_OPTION if encoding.pop(key, False)]
         compressor = encoding.pop("compression", None)
-        names += [_DEFLATE.get(compressor, compressor)] if compressor else []
+        codec_names += [_CODEC_OF_OPTION.get(compressor, compressor)] if compressor else []
         level, shuffle = (
             encoding.pop("complevel", encoding.pop("compression_opts", None)),
             encoding.pop("shuffle", False),
         )
         if lengths:
-            by_chunks[name] = lengths[0]
-        if names:
-            codec = names[0] if level is None else (names[0], level)
-            by_codecs[name] = ["shuffle", codec] if shuffle else [codec]
-    if (by_chunks and chunks is not None) or (by_codecs and compression is not None):
+            chunks_by_variable[name] = lengths[0]
+        if codec_names:
+            codec = codec_names[0] if level is None else (codec_names[0], level)
+            codecs_by_variable[name] = ["shuffle", codec] if shuffle else [codec]
+    if (chunks_by_variable and chunks is not None) or (codecs_by_variable and compression is not None):
         raise ValueError("chunks and compression are given by encoding, or as arguments, not both")
-    return OwnOptions(by_chunks or chunks, by_codecs or compression)
+    return StorageOptions(chunks_by_variable or chunks, codecs_by_variable or compression)
 
 
-def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], path: Path) -> Encoded:
+def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Mapping[str, Any]], path: Path) -> Encoded:
     """Return the dataset as xarray encodes it. Collective: it may compute with the tensors."""
     variables, attributes = encode_dataset_coordinates(dataset)
     missing = {}
     for name, variable in variables.items():
         variables[name] = copied = variable.copy(deep=False)
-        own_encoding = {
+        variable_encoding = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
-        copied.encoding = dict(asked.get(str(name), own_encoding))  # as in xarray, what is asked for is all of it
+        # As in xarray, a given encoding replaces the variable's entirely.
+        copied.encoding = dict(encodings.get(str(name), variable_encoding))
         missing[name] = _several_missing(copied)
     variables, attributes = cf_encoder(variables, attributes)
     for name, values in missing.items():
@@ -130,6 +131,6 @@ def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Vari
     if path.suffix.lower() == ".zarr":  # xarray joins bytes of length 1 along the last axis, as characters of netCDF
         return variable.astype("S2") if variable.dtype == "S1" else variable
     texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()  # type: ignore[no-untyped-call]
-    encoded = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
-    result: xarray.Variable = characters.encode(encoded, name)  # type: ignore[no-untyped-call]
+    fixed_length = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
+    result: xarray.Variable = characters.encode(fixed_length, name)  # type: ignore[no-untyped-call]
     return result

@@ -17,7 +17,7 @@ from xarray.core import indexing
 
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.session import in_session
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._types import Array, Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -181,7 +181,7 @@ def _matching(pattern: str, mesh: Mesh) -> list[PathLike]:
             raise FileNotFoundError(errno.ENOENT, "No file matches the pattern", pattern)
         return matches
 
-    return list(looked_up("open", mesh, f"open {pattern}", look) or look())
+    return list(broadcast_from_device("open", mesh, f"open {pattern}", look) or look())
 
 
 def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
@@ -278,7 +278,7 @@ class DatasetFile(AbstractDataStore):
             check_unchanged(self.base, self.contents, [name])
             return result
 
-        values = looked_up("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
+        values = broadcast_from_device("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
         values = read() if values is None else values
         result = np.empty(len(values), object)
         result[:] = values

@@ -18,7 +18,7 @@ Region: TypeAlias = Mapping[str, slice]
 
 
 def save_region(
-    path: Path, dataset: xarray.Dataset, region: Region, asked: dict[str, dict[str, Any]], limit: int | None
+    path: Path, dataset: xarray.Dataset, region: Region, encodings: dict[str, dict[str, Any]], limit: int | None
 ) -> None:
     """Write a dataset to a region of a file. Collective over the meshes of the tensors.
 
@@ -27,7 +27,7 @@ def save_region(
     path: path of the file with the variables
     dataset: dataset to write
     region: slice of the file along each dimension
-    asked: encodings by the name of a variable
+    encodings: encodings by the name of a variable
     limit: scratch limit of a rank, in bytes
     """
     check_limits(limit)
@@ -38,7 +38,7 @@ def save_region(
         raise FileNotFoundError(2, "There is no file that has the region", str(path))
     starts = {str(name): _start(path, dataset, str(name), there, region) for name in dataset.variables}
     variables = {name: there[name] for name in starts}
-    file_data = encoded_as(path, dataset, variables, asked, compared=starts, mesh=mesh)
+    file_data = encoded_as(path, dataset, variables, encodings, compared=starts, mesh=mesh)
     boxes = {}
     for name, array in file_data.arrays.items():
         kind, shape, start = variables[name].dtype, variables[name].shape, starts[name]

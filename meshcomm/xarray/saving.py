@@ -12,7 +12,7 @@ from meshcomm.storage.options import Chunks, Compression, SaveOptions
 from meshcomm.storage.request import PathLike
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
-from meshcomm.xarray.encoding import KNOWN, encoded, own_options
+from meshcomm.xarray.encoding import KNOWN, encode_dataset, storage_options
 from meshcomm.xarray.objects import without_objects
 from meshcomm.xarray.regions import Region, save_region
 
@@ -77,19 +77,19 @@ def save(
         raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {where}")
     dataset = without_objects(dataset)
     _check_names(dataset, encoding or {})
-    asked = {name: dict(entry) for name, entry in (encoding or {}).items()}
-    file_options = own_options(asked, chunks, compression)
+    encodings = {name: dict(entry) for name, entry in (encoding or {}).items()}
+    file_options = storage_options(encodings, chunks, compression)
     if region is not None:
         if append_dim is not None:
             raise ValueError("region is for what is in the file, append_dim for what comes behind it: give one")
-        save_region(where, dataset, region, asked, max_scratch_bytes)
+        save_region(where, dataset, region, encodings, max_scratch_bytes)
         return
     if append_dim is not None:
-        append(where, dataset, append_dim, asked, file_options._replace(limit=max_scratch_bytes))
+        append(where, dataset, append_dim, encodings, file_options._replace(limit=max_scratch_bytes))
         return
     free = _unlimited(dataset, unlimited_dims)
-    file_data = encoded(dataset, asked, where)
-    check_packed(where, dataset, file_data, asked, common_mesh(meshes_in(dataset)))
+    file_data = encode_dataset(dataset, encodings, where)
+    check_packed(where, dataset, file_data, encodings, common_mesh(meshes_in(dataset)))
     options = SaveOptions(overwrite=overwrite, mode=mode, unlimited=free, **file_options.of(file_data))
     save_with(where, file_data.arrays, options, max_scratch_bytes)
 

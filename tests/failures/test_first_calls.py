@@ -107,7 +107,7 @@ def teams(monkeypatch):
         )
         for ranks, calls in ((range(2), 1), (range(1, 2), 5))
     )
-    world.open_or_not = lambda: [other, waits]
+    world.all_teams = lambda: [other, waits]
     monkeypatch.setattr(watch, "worlds", [world])
     monkeypatch.setattr(watch, "calls", [("barrier", waits, 1, 0.0)])
 

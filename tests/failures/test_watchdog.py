@@ -45,9 +45,9 @@ def test_time_in_a_library_does_not_count(pipe, monkeypatch):
     monkeypatch.setattr(watch, "calls", [("scalapack's pdgesvd", None, 1, 0.0)])
     dog = watchdog._Watchdog(1.0, pipe[0])
     dog._notice_changes()
-    with watch.library():
+    with watch.in_library_call():
         assert dog._notice_changes()
-        assert watch.files(), "others that wait for this rank know that it goes on"
+        assert watch.is_in_file_io_or_library(), "others that wait for this rank know that it goes on"
     assert not dog._notice_changes()
     assert not watch.in_library
 
@@ -64,7 +64,7 @@ def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
 @pytest.mark.parametrize(("since", "step"), [(1.0, WATCH_EVERY), (2.8, 0.2), (3.0, WATCH_EVERY)])
 def test_the_last_look_is_at_the_timeout(pipe, monkeypatch, since, step):
     monkeypatch.setattr(watch, "errors", [])
-    monkeypatch.setattr(watch, "since", since)
+    monkeypatch.setattr(watch, "idle_seconds", since)
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
     monkeypatch.setattr(watchdog, "open_liveness_checks", list)
     assert watchdog._Watchdog(3.0, pipe[0])._next_step() == pytest.approx(step)
@@ -86,9 +86,9 @@ def test_to_test_a_request_with_pauses_is_to_wait(pipe, monkeypatch, pause, hast
     """The time goes on between tests, and what the rank does is noted in the moments after each test."""
     timeout = 60.0
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
-    monkeypatch.setattr(watch, "tested", ("tests of a relayout", None, 1, 0.0))
-    monkeypatch.setattr(watch, "tests", 0)  # other tests of this process may have tested requests
-    for name in ("testing", "since"):
+    monkeypatch.setattr(watch, "last_polled", ("tests of a relayout", None, 1, 0.0))
+    monkeypatch.setattr(watch, "num_polls", 0)  # other tests of this process may have tested requests
+    for name in ("only_polling", "idle_seconds"):
         monkeypatch.setattr(watch, name, getattr(watch, name))
     dog = watchdog._Watchdog(timeout, pipe[0])
     if haste:
@@ -96,12 +96,12 @@ def test_to_test_a_request_with_pauses_is_to_wait(pipe, monkeypatch, pause, hast
     dog._notice_changes()
     changes = tells = 0
     for look in range(round(20.0 / dog._step)):
-        watch.tests += int(look * dog._step / pause) - int((look - 1) * dog._step / pause)
+        watch.num_polls += int(look * dog._step / pause) - int((look - 1) * dog._step / pause)
         changes += dog._notice_changes()
-        tells += watch.testing is not None
+        tells += watch.only_polling is not None
     assert changes == 1, "it begins to test"
     assert tells >= (look * 0.9 if pause < WATCH_EVERY else 5)
     for _ in range(round(timeout / 10 / dog._step) + 2):
         changes += dog._notice_changes()
     assert changes == 2, "it tests no more"
-    assert watch.testing is None
+    assert watch.only_polling is None

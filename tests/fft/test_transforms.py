@@ -51,7 +51,7 @@ def check(found, expected):
 
 
 def one_axis(kind, length, spec, ranks, **options):
-    a = numbers((length,), "f8" if KINDS[f"{kind}n"].change in ("halves", "real") else "c16")
+    a = numbers((length,), "f8" if KINDS[f"{kind}n"].change in ("halves", "same_dtype") else "c16")
 
     def program(mesh):
         found = getattr(mc.fft, kind)(mc.distribute(a, mc.Layout([spec], mesh)), **options)
@@ -236,7 +236,7 @@ def test_a_plan_says_what_it_does():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forward_and_backward(kind):
-    real = KINDS[kind].change in ("halves", "real")
+    real = KINDS[kind].change in ("halves", "same_dtype")
     a = numbers((6, 5, 9), "f8" if real else "c16")
 
     def program(mesh):
@@ -377,7 +377,7 @@ def test_scipys_functions_take_tensors(backend):
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "real"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "same_dtype"])
 @pytest.mark.parametrize("s", sampled([None, (5, 7), (3, 3)]))
 def test_gradients(kind, s):
     complexes = KINDS[kind].change in ("complex", "doubles")
@@ -553,7 +553,7 @@ def test_ranks_that_transform_otherwise_find_out(other):
 # -- backends ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "real"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "same_dtype"])
 @pytest.mark.parametrize("norm", sampled([None, "ortho", "forward"]))
 def test_numpy_is_a_backend(kind, norm):
     a = numbers((6, 5), "f4" if KINDS[kind].change == "halves" else "c8")

@@ -227,7 +227,9 @@ def test_the_watchdog_knows_that_a_rank_is_in_the_library(mesh, monkeypatch):
     called = []
     call = type(library()).call
     monkeypatch.setattr(
-        type(library()), "call", lambda *given: called.append((watch.operation(), watch.files())) or call(*given)
+        type(library()),
+        "call",
+        lambda *given: called.append((watch.operation(), watch.is_in_file_io_or_library())) or call(*given),
     )
     tensor = mc.distribute(random((6, 6), "f8"), rows)
     scalapack.matmul(tensor, tensor)

@@ -39,7 +39,8 @@ ONLY_IN = {
     r"\.(?=[A-Z])(?i:[ibsr]?(send|recv)|i?(bcast|gather|scatter|all(gather|to|reduce)|reduce|e?x?scan|barrier|m?probe))"
     r"\w*\(": "ranks/(mpi|channels|interruptible)|failures/side_channel",
     # Methods of mpi4py that pickle. Some of ours have the names of others.
-    r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!self)\.(send|(all)?gather)\(": "nowhere",
+    r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!self)(?<!session)(?<!ranks)"
+    r"\.(send|(all)?gather)\(": "nowhere",
     r"(?<!ufunc)(?<!Halo)(?<!variable)\.reduce\(": "nowhere",
     r"\.([bis]send|issend|i?recv|bcast|scatter|all(toall|reduce)|e?x?scan)\(": "ranks/interruptible",
     r"(?<!json)\.(loads|dumps)\(": "nowhere",

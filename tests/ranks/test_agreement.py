@@ -14,7 +14,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import errors
 from meshcomm.blocks.session import in_session
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core import _tuning
 from meshcomm.core.failures import abort, forks, host_signals
 from meshcomm.core.failures.watch import watch
@@ -374,7 +374,7 @@ def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(mo
 
 def test_errors_of_two_threads_leave_none():
     """Whichever of them ends first."""
-    first, second = watch.having(KeyError(1)), watch.having(KeyError(2))
+    first, second = watch.pending_error(KeyError(1)), watch.pending_error(KeyError(2))
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -503,7 +503,7 @@ def test_a_rank_is_reported_of_the_mesh_that_it_is_outside_of_not_of_the_root_of
         mc.ones(3, float, mc.Layout(["x"], mesh)).to_numpy(root=0)
         if inner.rank is None:
             assert tensor.local is None
-            return location_in(mesh).team.world.outside_of() is inner
+            return location_in(mesh).team.world.newest_mesh_without_me() is inner
         return True
 
     with mc.simulate(3) as world:
@@ -517,10 +517,10 @@ def test_what_cannot_travel_is_an_error_on_all_ranks(value):
     def program():
         mesh = mc.create_mesh([("x", -1)])
         with pytest.raises(TypeError, match="not JSON serializable"):
-            looked_up("look", mesh, "what is there", lambda: value)
-        assert looked_up("look", mesh, "what is there", lambda: 3) == 3
+            broadcast_from_device("look", mesh, "what is there", lambda: value)
+        assert broadcast_from_device("look", mesh, "what is there", lambda: 3) == 3
         with pytest.raises(TypeError, match="not JSON serializable"):
-            in_session("tell", mesh, lambda call: call.gathered(value if call.device == mesh.size - 1 else 1))
+            in_session("tell", mesh, lambda call: call.allgather(value if call.device == mesh.size - 1 else 1))
 
     for ranks in (1, 2, 3):
         with mc.simulate(ranks) as world:

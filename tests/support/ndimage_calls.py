@@ -138,7 +138,7 @@ def drawn(call, seed):
         **windows(random, rng, ndim),
         **maps(random, rng, ndim),
     }
-    if call[3:].partition("(")[0] in filters.ORDERS and found["A"].dtype.kind in "iu":
+    if call[3:].partition("(")[0] in filters.RANK_ORDER_FILTERS and found["A"].dtype.kind in "iu":
         edges["cval"] = abs(int(edges["cval"]))
     return {name: found[name] for name in names if name.isupper()}
 

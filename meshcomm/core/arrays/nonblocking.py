@@ -76,8 +76,8 @@ class Request:
             team.explain(error)
             raise
         if not complete:
-            watch.tests += 1
-            watch.tested = f"tests of a {self.operation}", team, self._number, 0.0
+            watch.num_polls += 1
+            watch.last_polled = f"tests of a {self.operation}", team, self._number, 0.0
             return False
         self._complete()
         return True
@@ -103,7 +103,7 @@ class Request:
 
     def _complete(self) -> None:
         self._exchange = None
-        watch.completed += 1
+        watch.progress_count += 1
         del self._unfinished[id(self)]
 
     def __repr__(self) -> str:

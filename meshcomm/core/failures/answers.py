@@ -50,7 +50,7 @@ def answer(team: WatchedTeam | None, number: int, noted: int = -1, last: Answer 
     With the digest after so many *noted* calls. *last* is what it said when it left the team.
     """
     asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
-    now = (last or state(team))._replace(asked=asked, files=watch.files())
+    now = (last or state(team))._replace(asked=asked, files=watch.is_in_file_io_or_library())
     return now if team is None else now._replace(noted=team.noted, digest=team.digest_after(noted))
 
 
@@ -61,11 +61,13 @@ def state(team: WatchedTeam | None, ended: bool = False) -> Answer:
     call = None if ended else watch.call()
     if call is None:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, calls, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
+        return Answer(watch.count, calls, "", "", 0, False, "", watch.idle_seconds, error, ended, at=at, over=over)
     number = call[2] if call[1] is team else 0
     others = "" if call[1] is team or call[1] is None else team_name(call[1])
     waits, operation = number > 0, watch.operation()
-    return Answer(watch.count, calls, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
+    return Answer(
+        watch.count, calls, "", operation, abs(number), waits, others, watch.idle_seconds, error, False, over=over
+    )
 
 
 def team_name(team: WatchedTeam) -> str:

@@ -107,5 +107,5 @@ def _team_called(name: str) -> WatchedTeam | None:
     """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
     call = watch.call()
     teams = [call[1]] if call is not None and call[1] is not None else []
-    teams += [team for world in watch.worlds for team in world.open_or_not()]
+    teams += [team for world in watch.worlds for team in world.all_teams()]
     return next((team for team in teams if team_name(team) == name), None)

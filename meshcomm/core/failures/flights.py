@@ -137,7 +137,7 @@ def _flight(reason: str) -> Flight:
         reason=reason,
         written=time.time(),
         waits=watch.operation(),
-        since=watch.since,
+        since=watch.idle_seconds,
         at=stacks.of_program().partition(", called by ")[0] or stacks.of_main(),
         calls=_calls(time.time() - time.monotonic()),
         stack=stacks.whole(),

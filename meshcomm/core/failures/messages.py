@@ -103,7 +103,7 @@ def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) ->
 def explain_none(error: BaseException, worlds: Iterable[WatchedWorld]) -> None:
     """Add a note to *error* if it is about a None, and this process is outside of a mesh of one of the *worlds*."""
     if isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
-        for mesh in filter(None, (world.outside_of() for world in worlds)):
+        for mesh in filter(None, (world.newest_mesh_without_me() for world in worlds)):
             error.add_note(
                 f"this rank is outside of the {mesh}, so t.local and mesh.rank are None here: check first that "
                 "mesh.rank is not None, or make a mesh of all ranks: create_mesh([('x', -1)])"

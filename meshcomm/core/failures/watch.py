@@ -16,20 +16,24 @@ from meshcomm.core.failures.recorder import CallListener
 
 
 class CallState(Protocol):
-    """Whether calls are possible."""
+    """The call lock of the ranks of a team."""
 
+    # Why the ranks can make no call any more; None while they can.
     @property
     def over(self) -> str | None: ...
 
 
 class WatchedWorld(Protocol):
-    """Where a program runs, as far as this folder asks; `meshcomm.core.ranks.teams` says what each entry is."""
+    """Where a program runs, as far as this folder asks: a `meshcomm.core.ranks.teams.World`."""
 
     @property
     def guarded(self) -> bool: ...
+    # The ranks in COMM_WORLD of *ranks* of this world.
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]: ...
-    def outside_of(self) -> object: ...
-    def open_or_not(self) -> "Sequence[WatchedTeam]": ...
+    # The newest mesh that this process is not in; None if there is none.
+    def newest_mesh_without_me(self) -> object: ...
+    # All teams of this rank, also those that have not communicated yet.
+    def all_teams(self) -> "Sequence[WatchedTeam]": ...
 
 
 class WatchedTeam(Protocol):
@@ -41,21 +45,26 @@ class WatchedTeam(Protocol):
     def ranks(self) -> Ranks: ...
     @property
     def name(self) -> str: ...
+    # The call lock.
     @property
     def turn(self) -> CallState: ...
+    # The number of calls begun on the team.
     @property
     def calls(self) -> int: ...
+    # The number of calls in the digest.
     @property
     def noted(self) -> int: ...
+    # The digest after the first *noted* calls; None if it is not kept.
     def digest_after(self, noted: int) -> int | None: ...
+    # The calls of these numbers and their texts.
     def history(self, calls: Container[int]) -> Mapping[int, tuple[tuple[str, ...], str]]: ...
 
 
 Call: TypeAlias = "tuple[str, WatchedTeam | None, int, float]"
-"""An operation, its team if there is one yet, its number among the calls on that team, and when it began.
+"""A call: its operation, its team (None if there is none yet), its number on the team, and the time when it began.
 
-The number is 0 if the call is not counted, and -n if it waits for what call n has started. Times are those of
-`time.monotonic`."""
+The number is 0 if the call is not counted, and -n if it waits for nonblocking call n. The time is that of
+`time.monotonic`. It is a plain tuple, as the compiled `Envelope` makes one for each call."""
 
 NAMED = " named "
 """What separates an operation from the name that the user gave a call: ranks may give different names."""
@@ -65,47 +74,51 @@ class _RankState:
     """What this rank is doing."""
 
     __slots__ = (
-        *("any_closed", "calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
-        *("recent", "recorder", "script", "simulated", "since", "tested", "testing", "tests", "worlds"),
+        *("any_closed", "calls", "count", "divergence_hint", "errors", "file_at", "idle_seconds", "in_file"),
+        *("in_library", "last_polled", "num_polls", "only_polling", "progress_count", "recent", "recorder"),
+        *("simulated", "worlds"),
     )
 
     def __init__(self) -> None:
+        # The number of calls begun.
         self.count = 0
-        # A call may make another one; the first is what the user called.
+        # The calls that go on. A call may make another one; the first is what the user called.
         self.calls: list[Call] = []
-        # The flight recorder.
+        # The last calls, for the flight recorder.
         self.recent: deque[Call] = deque(maxlen=KEPT_CALLS)
-        # What its threads would raise as soon as the others agree.
+        # Pending errors: its threads raise them as soon as the others agree.
         self.errors: list[Exception] = []
-        # When it last began or ended to read or write a file, and whether it is at it.
+        # When file I/O last began or ended, and whether it goes on.
         self.file_at, self.in_file = -math.inf, False
         # Whether it is in another library, which may compute for hours without a call of ours.
         self.in_library = False
-        # Tests of nonblocking calls that were not complete, the last such call, and how many calls were completed.
-        self.tests = 0
-        self.tested: Call | None = None
-        self.completed = 0
-        # The same if this rank does nothing but test: known to the watchdog.
-        self.testing: Call | None = None
+        # The number of tests of nonblocking calls that were not complete, and the last such call.
+        self.num_polls = 0
+        self.last_polled: Call | None = None
+        # That call while this rank does nothing but poll: set by the watchdog.
+        self.only_polling: Call | None = None
+        # The number of nonblocking calls completed, and of beginnings and ends of file I/O: a change is progress.
+        self.progress_count = 0
         # The listener to calls and exchanges, while somebody counts or traces them.
         self.recorder: CallListener | None = None
         self.simulated: int | None = None  # the simulated rank that runs now
-        # Of a script that knows no ranks: why they part. Errors say so, and name its line on each rank.
-        self.script = ""
-        self.any_closed = False  # a mesh: calls that take the short way look whether it is theirs
+        # For a NumPy script run unchanged on all ranks: the explanation added to errors; "" otherwise.
+        self.divergence_hint = ""
+        # Whether a mesh was closed; if so, fast paths check that theirs is open.
+        self.any_closed = False
         # The worlds over MPI, the oldest first.
         self.worlds: Sequence[WatchedWorld] = ()
         # Seconds for which the watchdog has seen no change.
-        self.since = 0.0
+        self.idle_seconds = 0.0
 
     @property
     def error(self) -> Exception | None:
-        """What this rank would raise as soon as the others agree; the last one, if several threads have one."""
+        """The pending error; the last one, if several threads have one."""
         return next(iter(self.errors[-1:]), None)
 
     @contextlib.contextmanager
-    def having(self, error: Exception | None) -> Iterator[None]:
-        """Let this rank have this *error* to raise, if any, in a ``with`` statement of one of its threads."""
+    def pending_error(self, error: Exception | None) -> Iterator[None]:
+        """Make *error*, if any, a pending error of this rank during a ``with`` statement of one of its threads."""
         errors = [] if error is None else [error]
         self.errors += errors
         try:
@@ -116,23 +129,23 @@ class _RankState:
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
-        return next(iter(self.calls[-1:]), self.testing)
+        return next(iter(self.calls[-1:]), self.only_polling)
 
-    def file(self, begins: bool) -> None:
-        """Note that this rank begins to read or write a file, or has done so: it may take long, but is not stuck."""
+    def note_file_io(self, begins: bool) -> None:
+        """Note that file I/O of this rank begins, or has ended: it may take long, but the rank is not stuck."""
         self.file_at, self.in_file = time.monotonic(), begins
-        self.completed += 1
+        self.progress_count += 1
 
     @contextlib.contextmanager
-    def library(self) -> Iterator[None]:
-        """Let the time in a ``with`` statement not count: this rank calls a library that may take long."""
+    def in_library_call(self) -> Iterator[None]:
+        """Do not count the time of a ``with`` statement as idle: this rank calls a library that may take long."""
         self.in_library = True
         try:
             yield
         finally:
             self.in_library = False
 
-    def files(self) -> bool:
+    def is_in_file_io_or_library(self) -> bool:
         """Return whether this rank reads or writes files, or is in a library."""
         return self.in_library or time.monotonic() - self.file_at < (
             FILE_CALL_WITHIN if self.in_file else FILES_AGAIN_WITHIN
@@ -140,7 +153,7 @@ class _RankState:
 
     def operation(self) -> str:
         """Return the operation that the user called, or nothing. For other threads."""
-        call = next(iter(self.calls[:1]), self.testing)
+        call = next(iter(self.calls[:1]), self.only_polling)
         return call[0] if call is not None else ""
 
 

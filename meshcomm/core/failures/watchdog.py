@@ -88,7 +88,7 @@ class _Watchdog:
             if self._notice_changes():
                 self._restart()
             else:
-                watch.since += self._step
+                watch.idle_seconds += self._step
             self._first_calls.serve()
             for liveness in open_liveness_checks():
                 liveness.serve()
@@ -115,8 +115,8 @@ class _Watchdog:
         They are fewer if other ranks wait for what this one gathers, or it has an error that the job may end with.
         """
         haste = any(liveness.gathers() for liveness in open_liveness_checks())
-        haste |= watch.error is not None and watch.since < TELL_ERROR_AFTER
-        step, left = self._longest_step / (5 if haste else 1), self._timeout - watch.since
+        haste |= watch.error is not None and watch.idle_seconds < TELL_ERROR_AFTER
+        step, left = self._longest_step / (5 if haste else 1), self._timeout - watch.idle_seconds
         return left if 0.0 < left < step else step
 
     def _notice_changes(self) -> bool:
@@ -124,15 +124,15 @@ class _Watchdog:
 
         To test the same request again and again is nothing, if the pauses are not longer than a tenth of the timeout.
         """
-        tests, self._tests = self._tests, watch.tests
-        self._untested = 0.0 if tests != watch.tests else self._untested + self._step
-        watch.testing = watch.tested if not watch.calls and self._untested < self._longest_step else None
+        tests, self._tests = self._tests, watch.num_polls
+        self._untested = 0.0 if tests != watch.num_polls else self._untested + self._step
+        watch.only_polling = watch.last_polled if not watch.calls and self._untested < self._longest_step else None
         polls = not watch.calls and self._untested <= self._timeout / 10
-        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, polls)
+        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.progress_count, polls)
         return seen != self._seen or watch.in_library
 
     def _restart(self) -> None:
-        watch.since = 0.0
+        watch.idle_seconds = 0.0
         self._warned = False
         if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
             self._interrupted = None
@@ -152,7 +152,7 @@ class _Watchdog:
         team = call[1]
         if team is not None and not team.world.guarded:
             return
-        waited, text = watch.since, _text(call)
+        waited, text = watch.idle_seconds, _text(call)
         liveness = liveness_of(team) if team is not None else None
         asked = liveness or (self._first_calls if team is not None and not team.name else None)
         if team is not None and asked is not None and waited >= self._ask_at:
@@ -181,10 +181,10 @@ class _Watchdog:
     def _next_question(self) -> float:
         """Return after how many seconds of waiting to ask again."""
         every = ASK_EVERY if watch.error is None else ASK_EVERY_WITH_ERROR
-        return watch.since + max(min(every, self._timeout / 10), watch.since / 8)
+        return watch.idle_seconds + max(min(every, self._timeout / 10), watch.idle_seconds / 8)
 
     def _warn(self, text: str, report: WaitReport | None, missing: str) -> None:
-        error, waited = watch.error, watch.since
+        error, waited = watch.error, watch.idle_seconds
         if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
             self._warned = True
             _tell_error(f"  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call\n")
@@ -220,7 +220,7 @@ class _Watchdog:
                 liveness.serve()
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""
-        why = f"\n  {watch.script}" if watch.script and code != 128 + signal.SIGINT else ""
+        why = f"\n  {watch.divergence_hint}" if watch.divergence_hint and code != 128 + signal.SIGINT else ""
         end_job(f"{reason}{at}{why}{flight_line}", code, shared)
 
 

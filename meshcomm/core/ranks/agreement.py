@@ -76,7 +76,7 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
     values = [digest, -digest, before, -before, error is not None, value]
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
-    with watch.having(error):
+    with watch.pending_error(error):
         try:
             largest = communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         except Exception as problem:
@@ -144,7 +144,7 @@ class _CallReport(NamedTuple):
 
 def _line() -> str:
     """Return where in a script this rank is: one that nobody wrote for ranks makes no calls that are known by name."""
-    line = program_line() if watch.script else None
+    line = program_line() if watch.divergence_hint else None
     return "" if line is None else f", at line {line.number} of {line.file}"
 
 

@@ -215,7 +215,7 @@ class Gates:
 def _teams() -> Iterator[tuple[int, Team]]:
     """Yield the teams of several ranks, each with the number of its world."""
     for number, world in enumerate(reversed(open_worlds())):
-        yield from ((number, team) for team in world.open_or_not() if len(team.ranks) > 1)
+        yield from ((number, team) for team in world.all_teams() if len(team.ranks) > 1)
 
 
 def call_states() -> dict[str, list[Json]]:
@@ -243,7 +243,7 @@ def start_over() -> None:
     """
     for world in open_worlds():
         world.unfinished.clear()
-        for team in world.open_or_not():
+        for team in world.all_teams():
             team.abandon()
 
 

@@ -121,8 +121,8 @@ class World(ABC):
         refuse_larger(mesh, self.size, self.takes_turns)
         return self._find(mesh, mesh.ranks)
 
-    def outside_of(self) -> Mesh | None:
-        """Return the newest mesh of this world that this process is outside of, if there is one."""
+    def newest_mesh_without_me(self) -> Mesh | None:
+        """Return the newest mesh of this world that this process is not in; None if there is none."""
         meshes = (key for key, at in reversed(self._locations.items()) if at is None and isinstance(key, Mesh))
         return max(meshes, key=lambda mesh: mesh.size > 1, default=None)  # not that of one device for `to_numpy(root)`
 
@@ -193,7 +193,7 @@ class World(ABC):
         """How many teams have a communicator."""
         return sum(team.everyone.opened is not None for team in self._teams.values())
 
-    def open_or_not(self) -> "list[Team]":
+    def all_teams(self) -> "list[Team]":
         """Return all teams of this rank, also those that have not communicated yet."""
         return list(self._teams.values())
 
@@ -367,7 +367,7 @@ class Team(CallLog):
         self.turn.end(why)
         if isinstance(error, CollectiveMismatch):
             self._differed = why_smaller
-            for other in self.world.open_or_not():
+            for other in self.world.all_teams():
                 other.end_with(self)
 
     def end_with(self, other: "Team") -> None:
@@ -383,7 +383,7 @@ class Team(CallLog):
         """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
         if self._ended_with is other:
             self._ended_with, self.turn = None, Turn()
-            for team in self.world.open_or_not():
+            for team in self.world.all_teams():
                 self.end_with(team)
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:

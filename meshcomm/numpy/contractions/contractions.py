@@ -33,7 +33,7 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
 from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
-from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, sum_partials
 from meshcomm.numpy.contractions.shared_products import Order, SharedProduct, can_share, moving_operands
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
@@ -272,7 +272,7 @@ def _built(
         try:
             return contract(*blocks)
         except BaseException as error:
-            scope.end_after(error)
+            scope.disable_after(error)
             raise
 
     return together
@@ -381,13 +381,13 @@ class _PanelContraction:
                 current[number] = IndexedBlock(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(current, IndexedBlock(target, indices), adds=turn.again or not turn.begins, limit=limit)
+                multiply(current, IndexedBlock(target, indices), accumulate=turn.again or not turn.begins, limit=limit)
                 continue
             if turn.begins or partial is None:
                 partial = new_block(turn.partial, self._dtype)
-            multiply(current, IndexedBlock(partial, indices), adds=not turn.begins, limit=limit)
+            multiply(current, IndexedBlock(partial, indices), accumulate=not turn.begins, limit=limit)
             if turn.ends:
-                store_product(self._reduced(turn, partial), target, adds=turn.again)
+                store_product(self._reduced(turn, partial), target, accumulate=turn.again)
                 partial = None
         return into
 
@@ -408,7 +408,7 @@ class _PanelContraction:
         for number, reduce in enumerate(turn.moves):
             out = reduce(partial[None] if self._shares and number == 0 else partial, None)
             assert out is not None
-            partial = summed_up(out) if self._shares and number == 0 else out
+            partial = sum_partials(out) if self._shares and number == 0 else out
         return partial
 
     def _turn(self, panel: ContractionPanel) -> _PanelRun:

@@ -3,9 +3,9 @@
 An index is of one of five kinds, by the arrays that have it: a *stack* index is in both operands and the result, a
 *row* in the first operand and the result, a *column* in the second and the result, an *inner* one in both operands
 only; others are summed before. With rows or columns and inner indices that is a product of matrices, which BLAS does.
-It needs rows or columns that are consecutive in memory, and several indices of a kind as one axis. Where the views are
-not like that they are copied; what is added to the result is computed first. If either takes too much memory, the
-longest index is cut in two halves, and so on.
+BLAS needs one axis per kind, with unit stride along rows or columns. Views that do not fit are copied, and a product
+to be added goes to a temporary array. If copies and temporary exceed *limit*, the longest index is
+halved, recursively.
 """
 
 from functools import lru_cache
@@ -29,8 +29,8 @@ class IndexedBlock(NamedTuple):
         """Return the number of elements of each index."""
         return dict(zip(self.indices, self.array.shape, strict=True))
 
-    def taken(self, index: str, start: int, stop: int) -> "IndexedBlock":
-        """Return the view of some elements of *index*; all, if the block does not have it."""
+    def slice_index(self, index: str, start: int, stop: int) -> "IndexedBlock":
+        """Return the view of elements *start* to *stop* of *index*; of all, if the block does not have it."""
         if index not in self.indices:
             return self
         axis = self.indices.index(index)
@@ -48,39 +48,41 @@ class IndexedBlock(NamedTuple):
         return "".join(sorted(indices, key=lambda index: -abs(strides[index])))
 
 
-def multiply(operands: list[IndexedBlock], result: IndexedBlock, *, adds: bool, limit: int) -> None:
-    """Write the sum of the products of one or two blocks to the block of a result, or add it.
+def multiply(operands: list[IndexedBlock], result: IndexedBlock, *, accumulate: bool, limit: int) -> None:
+    """Write the sum of one block, or of the products of two, to the block of a result, or add it.
 
     Parameters
     ----------
     operands: one or two blocks
     result: block to write to; its dtype is that of the arithmetic, but float16 is added up in float32
-    adds: whether the products are added to the block of the result
+    accumulate: whether to add to *result* (+=) instead of overwriting it
     limit: scratch limit in bytes; a few elements may take more
     """
-    if len(operands) == 2 and not adds and _is_straight(operands[0], operands[1], result):  # the most common case
+    if (
+        len(operands) == 2 and not accumulate and _is_plain_matmul(operands[0], operands[1], result)
+    ):  # the most common case
         np.matmul(operands[0].array, operands[1].array, out=result.array)
         return
     if result.array.size == 0:
         return
     lengths = {index: n for block in operands for index, n in block.lengths().items()}
     if 0 in lengths.values():
-        if not adds:
+        if not accumulate:
             result.array[...] = 0
         return
-    work = _work(operands, result, adds)
-    if work.needed > limit and prod(lengths.values()) > 1:
+    product = _choose_product(operands, result, accumulate)
+    if product.scratch_nbytes > limit and prod(lengths.values()) > 1:
         index = max(lengths, key=lambda i: lengths[i])
         half = lengths[index] // 2
         for number, (start, stop) in enumerate(((0, half), (half, lengths[index]))):
-            halves = [block.taken(index, start, stop) for block in operands]
-            again = adds or (number > 0 and index not in result.indices)
-            multiply(halves, result.taken(index, start, stop), adds=again, limit=limit)
+            halves = [block.slice_index(index, start, stop) for block in operands]
+            accumulate_half = accumulate or (number > 0 and index not in result.indices)
+            multiply(halves, result.slice_index(index, start, stop), accumulate=accumulate_half, limit=limit)
         return
-    work.run()
+    product.run()
 
 
-def _is_straight(a: IndexedBlock, b: IndexedBlock, result: IndexedBlock) -> bool:
+def _is_plain_matmul(a: IndexedBlock, b: IndexedBlock, result: IndexedBlock) -> bool:
     """Return whether NumPy's matmul takes the blocks as they are, without a copy."""
     arrays = a.array, b.array, result.array
     dtype = result.array.dtype
@@ -103,12 +105,12 @@ def _is_matmul(a: str, b: str, result: str) -> bool:
     return expected and len(a) == len(b) >= 2 and len(set(a + b)) == len(a) + 1
 
 
-class _Summed:
+class _SumOfOne:
     """The sum of one block over indices that the result lacks."""
 
-    def __init__(self, block: IndexedBlock, result: IndexedBlock, adds: bool) -> None:
-        self._block, self._result, self._adds = block, result, adds
-        self.needed = result.array.nbytes if adds or len(block.indices) > len(result.indices) else 0
+    def __init__(self, block: IndexedBlock, result: IndexedBlock, accumulate: bool) -> None:
+        self._block, self._result, self._accumulate = block, result, accumulate
+        self.scratch_nbytes = result.array.nbytes if accumulate or len(block.indices) > len(result.indices) else 0
 
     def run(self) -> None:
         block, (into, indices) = self._block, self._result
@@ -116,31 +118,31 @@ class _Summed:
         remaining = "".join(index for index in block.indices if index in indices)
         total = IndexedBlock(block.array, remaining)
         if axes:
-            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
-        store_product(total.ordered(indices), into, adds=self._adds)
+            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_accumulation_dtype(into.dtype)), remaining)
+        store_product(total.ordered(indices), into, accumulate=self._accumulate)
 
 
-class _Elementwise:
-    """The products of two blocks that share no summed index, or that have nothing but stacks of vectors."""
+class _MultiplyOrInner:
+    """Products without a matrix product: elementwise ones, or inner products of stacks of vectors."""
 
-    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
-        self._operands, self._result, self._adds = operands, result, adds
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, accumulate: bool) -> None:
+        self._operands, self._result, self._accumulate = operands, result, accumulate
         self._inner = "".join(i for i in operands[0].indices if i not in result.indices)
-        widened = result.array.dtype != _arithmetic(result.array.dtype)
-        self.needed = result.array.nbytes * (1 + widened) if adds or self._inner or widened else 0
+        widened = result.array.dtype != _accumulation_dtype(result.array.dtype)
+        self.scratch_nbytes = result.array.nbytes * (1 + widened) if accumulate or self._inner or widened else 0
 
     def run(self) -> None:
-        (a, b), (into, indices), dtype = self._operands, self._result, _arithmetic(self._result.array.dtype)
+        (a, b), (into, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
         if self._inner:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
             lists = [[axes[index] for index in block.indices] for block in (a, b)]
             out = [axes[index] for index in indices]
             products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            store_product(products, into, adds=self._adds)
+            store_product(products, into, accumulate=self._accumulate)
             return
         left, right = a.ordered(indices), b.ordered(indices)
-        if self._adds or dtype != into.dtype:
-            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
+        if self._accumulate or dtype != into.dtype:
+            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, accumulate=self._accumulate)
         else:
             np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
 
@@ -148,10 +150,10 @@ class _Elementwise:
 class _Matrices:
     """Products of matrices: stacks of (rows, inner) times (inner, columns)."""
 
-    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, accumulate: bool) -> None:
         a, b = operands
-        self._adds, self._result = adds, result
-        dtype = self._dtype = _arithmetic(result.array.dtype)
+        self._accumulate, self._result = accumulate, result
+        dtype = self._dtype = _accumulation_dtype(result.array.dtype)
         both = set(a.indices) & set(b.indices)
         stack = "".join(i for i in result.indices if i in both)
         rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in both))
@@ -162,9 +164,9 @@ class _Matrices:
         self._left = _Matrix(a, (stack, rows, inner), dtype)
         self._right = _Matrix(b, (stack, inner, columns), dtype)
         self._into = _Matrix(result, (stack, rows, columns), dtype)
-        self.direct = not adds and not self._into.copied
+        self.direct = not accumulate and not self._into.copy_nbytes
         size = 0 if self.direct else result.array.size * dtype.itemsize
-        self.needed = self._left.copied + self._right.copied + size
+        self.scratch_nbytes = self._left.copy_nbytes + self._right.copy_nbytes + size
 
     def run(self) -> None:
         left, right = self._left.get(), self._right.get()
@@ -176,21 +178,21 @@ class _Matrices:
         products = np.matmul(left, right)
         order = stack + rows + columns
         product = IndexedBlock(products.reshape([lengths[index] for index in order]), order)
-        store_product(product.ordered(self._result.indices), self._result.array, adds=self._adds)
+        store_product(product.ordered(self._result.indices), self._result.array, accumulate=self._accumulate)
 
 
 class _Matrix:
-    """A block as a stack of matrices: a view, or *copied* bytes if BLAS cannot take the view."""
+    """A block as a stack of matrices: a view, or a copy of `copy_nbytes` if BLAS cannot take the view."""
 
     def __init__(self, block: IndexedBlock, groups: tuple[str, str, str], dtype: DType) -> None:
         self._block, self._groups, self._dtype = block, groups, dtype
         lengths = block.lengths()
         stack = tuple(lengths[index] for index in groups[0])
         self._shape = (*stack, *(prod(lengths[index] for index in group) for group in groups[1:]))
-        view = _joined(block.ordered("".join(groups)), len(groups[0]), len(groups[1]), self._shape)
-        fits = view is not None and view.dtype == dtype and _is_for_blas(view)
+        view = _as_matrices_view(block.ordered("".join(groups)), len(groups[0]), len(groups[1]), self._shape)
+        fits = view is not None and view.dtype == dtype and _matmul_needs_no_copy(view)
         self.view = view if fits else None
-        self.copied = 0 if fits else block.array.size * dtype.itemsize
+        self.copy_nbytes = 0 if fits else block.array.size * dtype.itemsize
 
     def get(self) -> Array:
         """Return the matrices."""
@@ -201,60 +203,60 @@ class _Matrix:
         return ordered_copy.reshape(self._shape)
 
 
-def _work(operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> "_Summed | _Elementwise | _Matrices":
+def _choose_product(
+    operands: list[IndexedBlock], result: IndexedBlock, accumulate: bool
+) -> "_SumOfOne | _MultiplyOrInner | _Matrices":
     if len(operands) == 1:
-        return _Summed(operands[0], result, adds)
+        return _SumOfOne(operands[0], result, accumulate)
     a, b = operands
     both = set(a.indices) & set(b.indices)
     inner = both - set(result.indices)
     outer = (set(a.indices) ^ set(b.indices)) & set(result.indices)
     if not inner or not outer:
-        return _Elementwise(operands, result, adds)
-    return _Matrices(operands, result, adds)
+        return _MultiplyOrInner(operands, result, accumulate)
+    return _Matrices(operands, result, accumulate)
 
 
-def _arithmetic(dtype: DType) -> DType:
+def _accumulation_dtype(dtype: DType) -> DType:
     """Return the dtype in which numbers are multiplied and added up."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def summed_up(shares: Array) -> Array:
-    """Return the sum of partial sums, one after the other along the first axis."""
-    total: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
-    return np.asarray(total, shares.dtype, order="C")
+def sum_partials(partials: Array) -> Array:
+    """Return the sum over axis 0; float16 is accumulated in float32."""
+    total: Array = np.sum(partials, axis=0, dtype=_accumulation_dtype(partials.dtype))
+    return np.asarray(total, partials.dtype, order="C")
 
 
-def store_product(values: Array, into: Array, *, adds: bool) -> None:
-    """Write an array into another one, or add it."""
-    if adds:
+def store_product(values: Array, into: Array, *, accumulate: bool) -> None:
+    """Write *values* into another array, or add them to it if *accumulate*."""
+    if accumulate:
         np.add(into, values, out=into, casting="unsafe")
     else:
         np.copyto(into, values, casting="unsafe")
 
 
-def _joined(array: Array, stacks: int, rows: int, shape: tuple[int, ...]) -> Array | None:
-    """Return *array* with the axes after *stacks* joined to two, of which the first has *rows* axes; None if no view
-    is like that.
-    """
-    if array.ndim == stacks + 2 and rows == 1:
+def _as_matrices_view(array: Array, num_stack_axes: int, num_row_axes: int, shape: tuple[int, ...]) -> Array | None:
+    """Return a view with *shape* (*stack, rows, columns), or None if that needs a copy."""
+    if array.ndim == num_stack_axes + 2 and num_row_axes == 1:
         return array
-    strides = list(array.strides[:stacks])
-    for start, stop in ((stacks, stacks + rows), (stacks + rows, array.ndim)):
-        long = [axis for axis in range(start, stop) if array.shape[axis] != 1]
-        if any(array.strides[a] != array.strides[b] * array.shape[b] for a, b in pairwise(long)):
+    strides, first_column = list(array.strides[:num_stack_axes]), num_stack_axes + num_row_axes
+    for start, stop in ((num_stack_axes, first_column), (first_column, array.ndim)):
+        non_unit_axes = [axis for axis in range(start, stop) if array.shape[axis] != 1]
+        if any(array.strides[a] != array.strides[b] * array.shape[b] for a, b in pairwise(non_unit_axes)):
             return None
-        strides.append(array.strides[long[-1]] if long else array.itemsize)
+        strides.append(array.strides[non_unit_axes[-1]] if non_unit_axes else array.itemsize)
     return np.lib.stride_tricks.as_strided(array, shape, strides)
 
 
-def _is_for_blas(array: Array) -> bool:
-    """Return whether BLAS takes the matrices of *array* as they are: their rows or columns are consecutive."""
+def _matmul_needs_no_copy(array: Array) -> bool:
+    """Return whether matmul takes the matrices of *array* without a copy: BLAS needs unit stride along one axis."""
     if array.dtype.kind not in "fc" or array.dtype.itemsize > 16 or array.dtype.char in "gG":
         return True  # NumPy's own loops take anything
-    (rows, columns), (down, along), size = array.shape[-2:], array.strides[-2:], array.itemsize
+    (rows, columns), (row_stride, column_stride), size = array.shape[-2:], array.strides[-2:], array.itemsize
     if rows == 1 or columns == 1:
-        long = along if rows == 1 else down
-        return max(rows, columns) == 1 or (long > 0 and long % size == 0)
-    by_rows = along == size and down % size == 0 and down >= columns * size
-    by_columns = down == size and along % size == 0 and along >= rows * size
-    return by_rows or by_columns
+        stride = column_stride if rows == 1 else row_stride
+        return max(rows, columns) == 1 or (stride > 0 and stride % size == 0)
+    is_row_major = column_stride == size and row_stride % size == 0 and row_stride >= columns * size
+    is_column_major = row_stride == size and column_stride % size == 0 and column_stride >= rows * size
+    return is_row_major or is_column_major

@@ -126,7 +126,7 @@ class SharedProduct:
             ]
             target = tuple(slice(*spans[index]) for index in result.indices)
             key = tuple(spans[index] for index in result.indices)
-            multiply(operands, IndexedBlock(into[target], result.indices), adds=key in written, limit=limit)
+            multiply(operands, IndexedBlock(into[target], result.indices), accumulate=key in written, limit=limit)
             written.add(key)
         self._shared.end()
         return into

@@ -16,7 +16,7 @@ from meshcomm.blocks.intervals import by_intervals
 from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.map import deciding, elementwise, with_out
 from meshcomm.blocks.rules import as_number, mesh_of
-from meshcomm.blocks.small import gathered, looked_up, together
+from meshcomm.blocks.small import agree_on_result, allgather_array, broadcast_from_device
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -118,7 +118,7 @@ def interp(
     operands = [unwrapped(operand) for operand in (x, xp, fp)]
     mesh = mesh_of(operands)
     positions, *table_of_values = agree_on_plain(name, operands, mesh)
-    points, values = (gathered(name, table) for table in table_of_values)
+    points, values = (allgather_array(name, table) for table in table_of_values)
     at = positions if isinstance(positions, DTensor) else replicated(positions, mesh)
     result: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
     return result  # type: ignore[no-any-return]
@@ -196,19 +196,19 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
             return None
         return np.asarray(np.apply_along_axis(func1d, along, lines._block, *args, **kwargs), order="C")
 
-    results = together(name, mesh, call, compute)
+    results = agree_on_result(name, mesh, call, compute)
 
     def look() -> tuple[Shape, str]:
         assert results is not None
         return results.shape[along : results.ndim - (tensor.ndim - along - 1)], dtype_text(results.dtype)
 
-    line_shape, text = looked_up(name, mesh, call, look, filled.index(True))
+    line_shape, text = broadcast_from_device(name, mesh, call, look, filled.index(True))
 
     def check() -> None:
         if results is not None and list(look()[0]) != list(line_shape):
             raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {line_shape}")
 
-    together(name, mesh, f"{call}: its results have one shape", check)
+    agree_on_result(name, mesh, f"{call}: its results have one shape", check)
     dtype, axes = dtype_of_text(text), layout.axes
     empty = (*block_shape[:along], *line_shape, *block_shape[along + 1 :])
     block = np.empty(empty, dtype) if results is None else results

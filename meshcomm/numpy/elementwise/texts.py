@@ -10,7 +10,7 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, on_device, refuse_outside
 from meshcomm.blocks.rules import Operand, broadcast_shape, common_layout, mesh_of, shape_of, text_as_scalar
-from meshcomm.blocks.small import gathered, together
+from meshcomm.blocks.small import agree_on_result, allgather_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -59,7 +59,7 @@ def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh
         result: Value = function(*blocks) if filled else None
         return result if result is None or isinstance(result, tuple) else (result,)
 
-    local = together(name, mesh, f"{name} of {shape}", compute)
+    local = agree_on_result(name, mesh, f"{name} of {shape}", compute)
     count = 3 if name.endswith("partition") else 1
     dtypes = _dtypes(name, mesh, [(array.dtype.char, array.dtype.itemsize) for array in local or ()], count)
     results = tuple(
@@ -75,5 +75,5 @@ def _dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> 
     sizes = np.zeros((1, 2 * count), np.int64)
     sizes[0, : 2 * len(local)] = [number for kind, size in local for number in (ord(kind), size)]
     longest: Value = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
-    kinds = gathered(name, longest).reshape(count, 2).tolist()
+    kinds = allgather_array(name, longest).reshape(count, 2).tolist()
     return [np.dtype(f"{chr(kind)}{size // np.dtype(f'{chr(kind)}1').itemsize}") for kind, size in kinds]

@@ -12,7 +12,7 @@ from meshcomm.blocks.make import mapped, mapping
 from meshcomm.blocks.map import deciding
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import ADVICE
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._callers import naming_callers
@@ -45,7 +45,7 @@ def astype(
     convert = methodcaller("astype", kind, order="C")
     if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
         call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
-        return together("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
+        return agree_on_result("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
     if tensor.dtype.kind == "c" and kind.kind != "c":  # NumPy warns
         return mapping(naming_callers(convert), tensor, dtype=kind, guarded=True)
     return mapping(convert, tensor, dtype=kind, guarded=True, writes=converted)

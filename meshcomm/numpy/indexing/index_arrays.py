@@ -332,7 +332,7 @@ def _agreed(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Sh
         names = _names(base, asked.axes)
         return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
-    return ranks.together(make)
+    return ranks.agree_on_result(make)
 
 
 # -- get --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from meshcomm.blocks.make import indices_along, make, on_device
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.session import session
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._types import Array, Indices, Names, Shape
 from meshcomm.core.arrays.create import distribute
@@ -151,7 +151,7 @@ def check_within(
         check()
         return
     text = f"{name} of indices of {', '.join(str(array.shape) for array in arrays)} in {bounds}"
-    together(name, mesh_of(tensors), text, check)
+    agree_on_result(name, mesh_of(tensors), text, check)
 
 
 # -- tuples -----------------------------------------------------------------------------------------------------------

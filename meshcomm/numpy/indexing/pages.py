@@ -28,7 +28,7 @@ from weakref import ref
 
 import numpy as np
 
-from meshcomm.blocks.small import gathered, shares_of_all
+from meshcomm.blocks.small import allgather_array, shares_of_all
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays._tensor import let_rows
 from meshcomm.core.arrays.dtensor import DTensor
@@ -93,7 +93,7 @@ class Pages(PagedElements):
         self.rows += 1
         is_simple = tensor.dtype.kind in "biufc" and tensor.nbytes <= LARGEST
         if self.rows >= self.enough and self.whole is None and is_simple:
-            self.whole, self.rows = gathered("numpy.ndarray.__getitem__", tensor).reshape(-1), 0
+            self.whole, self.rows = allgather_array("numpy.ndarray.__getitem__", tensor).reshape(-1), 0
 
     @property
     def enough(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.reduce import Merge, added_up
 from meshcomm.blocks.rules import Operand, shape_of
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -94,7 +94,7 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
     text = index_call_text(name, base, asked)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
-    combined_here = together(name, base.mesh, text, lambda: on_blocks(share, base))
+    combined_here = agree_on_result(name, base.mesh, text, lambda: on_blocks(share, base))
     values = make(None, layout, asked.shape, base.dtype)  # how they are cut
     result = added_up(name, values, combined_here, base.shape, base.dtype, op=way.merge)
     on_blocks(lambda block, new: np.copyto(block, new), base, result)

@@ -13,7 +13,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import aligned_axes
-from meshcomm.blocks.small import of_rows, together
+from meshcomm.blocks.small import agree_on_result, of_rows
 from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
@@ -114,7 +114,7 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
             lambda block, rows: np.take_along_axis(block, rows, number), tensor, at_hand, layout=layout, shape=shape
         )
 
-    return together(name, tensor.mesh, text, made)
+    return agree_on_result(name, tensor.mesh, text, made)
 
 
 def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
@@ -232,7 +232,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
         return np.repeat(np.arange(len(block), dtype=np.intp), block)
 
     text = f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}"
-    index = together(name, mesh, text, lambda: on_blocks(indices, at_hand))
+    index = agree_on_result(name, mesh, text, lambda: on_blocks(indices, at_hand))
     if isinstance(counts, DTensor):
         refuse_outside(name, mesh, "how often elements are repeated")
         cuts = of_rows(name, index, mesh, names)

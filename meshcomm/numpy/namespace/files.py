@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
@@ -53,7 +53,7 @@ def _written(
         else:
             write(path, wholes)
 
-    looked_up(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
+    broadcast_from_device(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
 
 def save(file: File, arr: Value, **options: Value) -> None:
@@ -161,7 +161,7 @@ class _Maps(type):
             def make() -> None:
                 numpys.__new__(*call.args).flush()
 
-            looked_up("numpy.memmap", mesh_of_program(), f"numpy.memmap of {path!r}", make)
+            broadcast_from_device("numpy.memmap", mesh_of_program(), f"numpy.memmap of {path!r}", make)
             how["mode"] = "r+"
         array = numpys.__new__(*call.args)
         _check_mapped(how["filename"], array.nbytes)

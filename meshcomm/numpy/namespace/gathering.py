@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
@@ -47,7 +47,7 @@ def _array(name: str, x: Value, pairs: _Pairs) -> Value:
         return x
     if type(x) is not DTensor or x.nbytes > WHOLE_ARRAY:
         raise Unfit
-    pairs.append((x, gathered(name, x)))
+    pairs.append((x, allgather_array(name, x)))
     return pairs[-1][1]
 
 

@@ -109,7 +109,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
                 raise ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
 
         with ranks_along(name, mesh, names, call) as ranks:
-            ranks.together(check)
+            ranks.agree_on_result(check)
             return _Sort(ranks, tensor.size).run(block.reshape(-1), _flat_indices(tensor) if indexed else None, stable)
 
     usual = Layout([names], mesh)
@@ -203,7 +203,7 @@ class _Sort(NamedTuple):
         draws = np.arange(wanted) + default_rng([self.ranks.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        samples = [_samples(text, block) for text in self.ranks.everyones(message)]
+        samples = [_samples(text, block) for text in self.ranks.allgather(message)]
         ranks = np.repeat(np.arange(count), [len(values) for values, _ in samples])
         values, at = (np.concatenate(arrays) for arrays in zip(*samples, strict=True))
         order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
@@ -227,7 +227,7 @@ class _Sort(NamedTuple):
             even = uneven
         starts, stops = np.array([uneven, even])[:, ranks.position : ranks.position + 2].T
         first, length = starts.min(), int(stops.max() - starts.min())
-        buffers = ranks.together(
+        buffers = ranks.agree_on_result(
             lambda: [new_block((length,), array.dtype) for array in arrays], f"the counts of {ranks.call}"
         )
         exchanged = _ReceivedElements(ranks, buffers, uneven - first, even - first)
@@ -338,7 +338,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     def checked(block: Array) -> Array:
         with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks:
             mine = indices[owners == ranks.position] - starts[ranks.position]
-            texts = ranks.everyones(ranks.together(lambda: block[mine].tobytes()))
+            texts = ranks.allgather(ranks.agree_on_result(lambda: block[mine].tobytes()))
         elements = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             elements[owners == number] = np.frombuffer(text, ordered.dtype)

@@ -90,9 +90,9 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
 
     def found(asked: Array, block: Array) -> Array:
         with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
-            answers = ranks.together(lambda: new_block(asked.shape, how.dtype))
+            answers = ranks.agree_on_result(lambda: new_block(asked.shape, how.dtype))
             asked = np.ascontiguousarray(asked).reshape(-1)
-            texts = ranks.everyones(block[:1].tobytes())
+            texts = ranks.allgather(block[:1].tobytes())
             filled = np.array([position for position, text in enumerate(texts) if text], dtype=np.int32)
             begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
             owners = filled[np.maximum(begins - 1, 0)]

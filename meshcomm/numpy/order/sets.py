@@ -114,7 +114,7 @@ def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     text = f"{name}({options}) of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
         block_shape = tensor.layout.block_shape(tensor.shape) if wanted.return_inverse else (0,)
-        inverse = ranks.together(lambda: new_block(block_shape, _INDEX))
+        inverse = ranks.agree_on_result(lambda: new_block(block_shape, _INDEX))
         runs = _runs(ranks, ordered.values, wanted.equal_nan)
         if wanted.return_inverse:
             _number(ranks, tensor, ordered, runs, inverse)
@@ -162,7 +162,7 @@ def _runs(ranks: RowRanks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
-    ends = ranks.everyones(block[-1:].tobytes())
+    ends = ranks.allgather(block[-1:].tobytes())
     before = [np.frombuffer(text, block.dtype) for text in ends[: ranks.position] if text]
     first = np.ones(len(block), dtype=bool)
     first[1:] = _differ(block[:-1], block[1:], equal_nan)
@@ -170,7 +170,7 @@ def _runs(ranks: RowRanks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
         first[:1] = _differ(before[-1], block[:1], equal_nan)
     count = np.count_nonzero(first)
     message = np.array([count, start + first.argmax() if count else ordered.size], np.int64)
-    texts = ranks.everyones(message.tobytes())
+    texts = ranks.allgather(message.tobytes())
     counts, begins = (column.tolist() for column in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
     after = begins[ranks.position + 1 :]
     end = min([ordered.size, *after]) - start

@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.reduce import Reduction, reduced
 from meshcomm.blocks.rules import result_dtype
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -133,7 +133,7 @@ def _refuse_missing(name: str, result: DTensor) -> None:
             raise ValueError("All-NaN slice encountered")
 
     text = f"the result of {name} of shape {result.shape}"
-    together(name, result.mesh, text, lambda: on_blocks(check, result))
+    agree_on_result(name, result.mesh, text, lambda: on_blocks(check, result))
 
 
 def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
 from meshcomm.blocks.make import mapped
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
@@ -161,7 +161,7 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     p: coefficients, highest power first: all of them are gathered to every rank
     x: points at which to evaluate
     """
-    coefficients, (_, at) = gathered("numpy.polyval", p), tensors("numpy.polyval", p, x)
+    coefficients, (_, at) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
     result: Value = np.zeros_like(at)
     for coefficient in coefficients:
         result = result * at + coefficient

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, tensors_of
 from meshcomm.blocks.assemble import assembling, join_blocks
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
@@ -91,7 +91,7 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
         if np.ndim(step) == 0:
             spacings.append(_number(name, step))
             continue
-        coordinates = gathered(name, step)
+        coordinates = allgather_array(name, step)
         if coordinates.ndim != 1:
             raise ValueError("distances must be either scalars or 1d")
         if len(coordinates) != tensor.shape[a]:
@@ -104,7 +104,7 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
 
 def _number(name: str, step: Value) -> Value:
     """Return *step* as a number. Collective if it is a tensor."""
-    return gathered(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
+    return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
 
 def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
@@ -267,7 +267,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     if other.shape[0] > one.shape[0]:
         one, other = other, one
     n, m = one.shape[0], other.shape[0]
-    return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _interval(mode, n, m))
+    return _convolved("numpy.convolve", one, allgather_array("numpy.convolve", other), _interval(mode, n, m))
 
 
 @implements(np.correlate, partly=True)
@@ -280,10 +280,10 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     one, other = _lines(name, a, v)
     n, m = one.shape[0], other.shape[0]
     if n >= m:
-        return _convolved(name, one, np.conj(gathered(name, other))[::-1], _interval(mode, n, m))
+        return _convolved(name, one, np.conj(allgather_array(name, other))[::-1], _interval(mode, n, m))
     start, length = _interval(mode, m, n)
     flipped: Value = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
-    return _convolved(name, flipped, gathered(name, one), (n + m - 1 - start - length, length))
+    return _convolved(name, flipped, allgather_array(name, one), (n + m - 1 - start - length, length))
 
 
 def _lines(name: str, a: Value, v: Value) -> list[DTensor]:

@@ -12,7 +12,7 @@ from meshcomm.blocks.align import agree_on_plain, replicated
 from meshcomm.blocks.make import make, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rules import Operand, mesh_of
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_array, integer
 from meshcomm.core._callers import unstopped
@@ -206,7 +206,7 @@ def _of_points(
 
 def _edges(name: str, bins: Value) -> Array:
     """Return a number of bins, or all edges. Collective over the mesh if they are a tensor."""
-    return gathered(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
+    return allgather_array(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
 
 
 def _are_several(bins: Value) -> bool:

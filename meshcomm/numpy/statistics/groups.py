@@ -20,7 +20,7 @@ import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.reduce import Merge, Partial, run_partial, unchanged
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.create import plain_text
@@ -206,7 +206,7 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
             return shares.finish(merged).astype(dtype, copy=False)
 
     text = f"{how.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
-    local = make(together(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
+    local = make(agree_on_result(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
     names = source.dims_along(how.axes)
     merging = Partial((text, local._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
     return run_partial(merging, local, layout, shape)

@@ -18,7 +18,7 @@ from meshcomm.blocks.intervals import by_intervals
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of, without
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._callers import naming_callers
@@ -149,7 +149,7 @@ def _operands(name: str, a: Value, q: Value, weights: Value) -> tuple[DTensor, A
     mesh = mesh_of(map(unwrapped, (a, q, weights)))
     array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
     tensor = array if isinstance(array, DTensor) else replicated(array, mesh)
-    return tensor, gathered(name, levels) if isinstance(levels, DTensor) else levels
+    return tensor, allgather_array(name, levels) if isinstance(levels, DTensor) else levels
 
 
 def _fractions(levels: Any, percent: bool) -> Any:

@@ -234,8 +234,8 @@ def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int 
     None means that this rank has nothing to do.
     """
     turns = Turns(communicator, runs)
-    for _ in range(max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turns.length, 1e-9))))):
-        turns.take()
+    for _ in range(max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turns.seconds_per_turn, 1e-9))))):
+        turns.take_turn()
     shortest: list[float] = turns.seconds().min(axis=0).tolist()
     return shortest
 

@@ -41,7 +41,7 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
     if of_numpy:
         from meshcomm.tools.cli.scripts import NumPyScript
 
-        watch.script = _DIFFERENT
+        watch.divergence_hint = _DIFFERENT
         NumPyScript(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
     try:
         _execute(program[0], is_module)

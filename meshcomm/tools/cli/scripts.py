@@ -22,7 +22,7 @@ from typing import TextIO
 
 import numpy as np
 
-from meshcomm.blocks.small import looked_up
+from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core.arrays._waiting import compute_waiting
 from meshcomm.core.arrays.conditions import let_see
 from meshcomm.core.arrays.dtensor import DTensor
@@ -143,13 +143,15 @@ class SharedInput(TextIOBase):
             with at_files():  # whoever types takes his time
                 return read()
 
-        text: str = looked_up("input", mesh_of_program(), "standard input", look)
+        text: str = broadcast_from_device("input", mesh_of_program(), "standard input", look)
         return text
 
 
 def _seed_alike() -> None:
     """Let Python's and NumPy's own random numbers, which libraries draw, be the same on all ranks. Collective."""
-    seed = looked_up("a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32))
+    seed = broadcast_from_device(
+        "a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32)
+    )
     random.seed(seed)
     np.random.seed(seed)
 

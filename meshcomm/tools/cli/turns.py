@@ -11,49 +11,56 @@ from meshcomm.core.ranks.communicator import Communicator
 
 Run: TypeAlias = Callable[[], object]
 
-BATCH = 2e-4
-"""Seconds. A short call repeats within a turn until it takes about this long."""
+MIN_BATCH_SECONDS = 2e-4
+"""A short call repeats within a turn until it takes about this long."""
 
-MOST_REPEATS = 50
+MAX_REPEATS = 50
 """A call repeats at most this many times within a turn."""
 
 
 class Turns:
-    """Times *runs*, each between two points of time that a rank reads after all ranks are there.
+    """Times *runs* in turns.
 
-    The slowest rank counts. None means that this rank has nothing to do. All ranks make the same calls: each method is
-    **Collective** over the communicator.
+    Each run starts after a barrier and is timed on every rank; the maximum over ranks counts. A run is None on a rank
+    that only takes part in the barrier. All ranks make the same calls: each method is **Collective** over the
+    communicator.
     """
 
     def __init__(self, communicator: Communicator, runs: Sequence[Run | None]) -> None:
         self._communicator, self._runs = communicator, runs
-        self._taken: list[list[int]] = []
+        self._nanoseconds_per_turn: list[list[int]] = []
         for run in runs:
             self._nanoseconds(run, 1)  # opens communicators, plans, and touches memory for the first time
         first = self._slowest([[min(self._nanoseconds(run, 1) for _ in range(3)) for run in runs]])[0].tolist()
-        self._repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first]
-        self.length = sum(took * n for took, n in zip(first, self._repeats, strict=True)) * 1e-9
-        """Seconds that a turn takes, about."""
+        self._repeats = [
+            int(min(max(1, MIN_BATCH_SECONDS * 1e9 / max(1, nanoseconds)), MAX_REPEATS)) for nanoseconds in first
+        ]
+        self.seconds_per_turn = (
+            sum(nanoseconds * n for nanoseconds, n in zip(first, self._repeats, strict=True)) * 1e-9
+        )
+        """An estimate, from the fastest of three calls of each run."""
 
-    def __len__(self) -> int:
-        """Return how many turns there were."""
-        return len(self._taken)
+    @property
+    def num_turns(self) -> int:
+        """The number of turns taken."""
+        return len(self._nanoseconds_per_turn)
 
-    def take(self) -> None:
+    def take_turn(self) -> None:
         """Time each run once more: every other turn backwards, so that what a call leaves in caches helps no other."""
         order = range(len(self._runs))
-        took = [0] * len(order)
-        for which in order if len(self) % 2 else reversed(order):
-            took[which] = self._nanoseconds(self._runs[which], self._repeats[which])
-        self._taken.append(took)
+        nanoseconds = [0] * len(order)
+        for number in order if self.num_turns % 2 else reversed(order):
+            nanoseconds[number] = self._nanoseconds(self._runs[number], self._repeats[number])
+        self._nanoseconds_per_turn.append(nanoseconds)
 
     def seconds(self) -> NDArray[np.float64]:
-        """Return what a call of each run took: a row for each turn."""
-        nanoseconds = self._slowest(self._taken) // np.array(self._repeats, dtype=np.int64)
+        """Return the seconds of a call of each run: an array of shape (turns, runs)."""
+        nanoseconds = self._slowest(self._nanoseconds_per_turn) // np.array(self._repeats, dtype=np.int64)
         return np.maximum(nanoseconds, 1).astype(np.float64) * 1e-9
 
-    def _slowest(self, taken: list[list[int]]) -> NDArray[np.int64]:
-        times = np.array(taken, dtype=np.int64)
+    def _slowest(self, nanoseconds: list[list[int]]) -> NDArray[np.int64]:
+        """Return the maximum of each time over the ranks."""
+        times = np.array(nanoseconds, dtype=np.int64)
         return self._communicator.allreduce_max(times.ravel()).reshape(times.shape)
 
     def _nanoseconds(self, run: Run | None, repeats: int) -> int:

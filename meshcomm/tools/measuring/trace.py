@@ -104,7 +104,7 @@ class Trace:
             self._write_alone()
         if not isinstance(error, Exception):
             return
-        with watch.having(error):
+        with watch.pending_error(error):
             try:
                 self._merge()
                 self._alone.unlink(missing_ok=True)

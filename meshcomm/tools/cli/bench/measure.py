@@ -62,16 +62,16 @@ def measured(communicator: Communicator, case: Case, rounds: int | None = None) 
     """Return what *case* takes in so many *rounds*, by default as many as the budget has time for. Collective."""
     turns = Turns(communicator, (case.run, case.reference))
     end = time.perf_counter() + BUDGET
-    while len(turns) < (rounds or MOST_ROUNDS):
+    while turns.num_turns < (rounds or MOST_ROUNDS):
         if (
             rounds is None
-            and len(turns) >= FEWEST_ROUNDS
+            and turns.num_turns >= FEWEST_ROUNDS
             and any(communicator.allgather_json(time.perf_counter() > end))
         ):
             break
-        turns.take()
+        turns.take_turn()
     seconds = turns.seconds()
     low, median, high = np.quantile(seconds[:, 0], [0.25, 0.5, 0.75]).tolist()
     ratio = float(np.median(seconds[:, 0] / seconds[:, 1]))
     wrong = sum(communicator.allgather_json(case.wrong()))
-    return Row(case.block, case.moved, len(turns), (low, median, high), case.moved / median * 1e-9, ratio, wrong)
+    return Row(case.block, case.moved, turns.num_turns, (low, median, high), case.moved / median * 1e-9, ratio, wrong)
