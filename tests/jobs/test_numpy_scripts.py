@@ -194,7 +194,7 @@ def test_files_that_all_ranks_write_are_found(launch, script):
     )
     ran = launch(2, *COMMAND, script)
     assert ran.code == 0, ran
-    assert ran.text.count("all ranks open") == 1, ran
+    assert ran.text.count("If all ranks open it") == 1, ran
     assert "out.txt' for writing, at line 3 of" in ran.text, ran
 
 

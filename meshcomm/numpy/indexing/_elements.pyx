@@ -2,15 +2,15 @@
 # cython: auto_pickle=False
 """One element, on the way of each turn of a loop: read from a page, and written to the block of its owner."""
 
+from cpython.ref cimport PyObject
+
 import numpy as np
 
 from meshcomm.core.arrays._storage cimport Storage, Stored, block_of, has_block
 from meshcomm.core.failures.watch import watch
 
 cdef extern from "Python.h":
-    ctypedef struct PyFrameObject:
-        pass
-    PyFrameObject *PyEval_GetFrame()
+    PyObject *PyEval_GetGlobals()
     Py_ssize_t PyNumber_AsSsize_t(object, void *)
 
 cdef object _plain = frozenset((int, float, bool)), _kinds = frozenset("biufc")
@@ -185,7 +185,7 @@ def element_of(Stored tensor not None, tuple index not None):
         array = pages.locate(index, &number)
         if array is not None:
             pages.hits += 1
-            names = (<object>PyEval_GetFrame()).f_globals
+            names = <object>PyEval_GetGlobals()
             if names is not pages.asker:
                 if str(names.get("__name__")).startswith(("meshcomm.", "numpy.")):
                     return _as_tensor(array[number], tensor._spec)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -68,6 +69,9 @@ def _options(options: argparse.Namespace) -> list[str]:
 def _rank_command(options: argparse.Namespace, role: str) -> list[str]:
     """Return the command that starts the ranks of a kernel or a prompt; it ends before where rank 0 connects to."""
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
+    if shutil.which(launcher[0]) is None:
+        say(f"meshcomm: {options.command}: the launcher {launcher[0]!r} is not on PATH", error=True)
+        sys.exit(2)
     python = [sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
     return [*launcher, "-n", str(options.ranks), *python, *_options(options), "-f"]
 

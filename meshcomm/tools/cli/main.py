@@ -95,8 +95,15 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
+def _ranks(text: str) -> int:
+    ranks = int(text)
+    if ranks < 1:
+        raise argparse.ArgumentTypeError("there must be one rank or more")
+    return ranks
+
+
 _RANKS = (
-    Argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="so many ranks; by default 4"),
+    Argument("-n", dest="ranks", type=_ranks, default=4, metavar="RANKS", help="so many ranks; by default 4"),
     Argument("--numpy", action="store_true", help="import numpy gives meshcomm.numpy"),
     Argument("--mpiexec", metavar="COMMAND", help="what starts the ranks, such as 'srun --mpi=pmi2'"),
 )
