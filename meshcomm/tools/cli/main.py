@@ -96,10 +96,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _ranks(text: str) -> int:
-    ranks = int(text)
-    if ranks < 1:
-        raise argparse.ArgumentTypeError("there must be one rank or more")
-    return ranks
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} ranks: there must be one rank or more")
+    return int(text)
 
 
 _RANKS = (
