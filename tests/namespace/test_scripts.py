@@ -18,7 +18,14 @@ from support.numpy_law import alternatives, evaluated
 CALLS = [
     *alternatives("x{.sum()|[3]|.flat[3]| @ x|.argmax()|.take(1)|[2, ...]|[:1].reshape(())}"),
     *alternatives("np.{sum(x)|dot(x, x)|linalg.norm(x)|median(x)|sqrt(np.array(4.0))|squeeze(x[:1])|array(3.0)}"),
-    *("next(iter(x))", "(x > 3).any()", "np.linalg.slogdet(np.eye(2))", "np.array(3.0) + 1"),
+    *(
+        "x.copy(order='C').clip(1, 3, out=x.copy('K')).sum()",
+        "x.round(1, out=x.copy()).sum()",
+        "next(iter(x))",
+        "(x > 3).any()",
+        "np.linalg.slogdet(np.eye(2))",
+        "np.array(3.0) + 1",
+    ),
     "np.add(np.array(1.0), 1, out=np.array(0.0))",
     "f'{x.mean():.2f} {x[0]} {x} {x!r} {[x.max()]} { {x[1]: 1} }'",
 ]

@@ -182,8 +182,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         count_write(self)
         write_back(self)
 
-    def copy(self) -> "DTensor":
-        """Return a tensor with a copy of the block.
+    def copy(self, order: str = "C") -> "DTensor":
+        """Return a tensor with a copy of the block. *order* is ``"C"``; ``"K"`` and ``"A"`` are the same here.
 
         >>> import meshcomm as mc
         >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -192,6 +192,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         >>> u.to_numpy().tolist(), t.to_numpy().tolist()
         ([7, 0, 0], [0, 0, 0])
         """
+        if order not in ("C", "K", "A"):
+            raise TypeError(f"t.copy: blocks are in C order, so order={order!r} cannot be")
         refresh(self)
         local = None if not self._has_block else exact_copy(self._block)
         return DTensor(local, self.layout, self.shape, self.dtype)

@@ -472,8 +472,8 @@ class NumpyMethods(TypedTensor):
         """
         return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
 
-    def clip(self, min: object = None, max: object = None) -> Self:
-        """Return the values within bounds, as ``numpy.clip(t, min, max)``. Collective over the mesh.
+    def clip(self, min: object = None, max: object = None, out: Self | None = None) -> Self:
+        """Return the values within bounds, as ``numpy.clip(t, min, max, out)``. Collective over the mesh.
 
         The bounds are numbers, arrays or tensors.
 
@@ -482,17 +482,17 @@ class NumpyMethods(TypedTensor):
         >>> t.clip(max=2).to_numpy().tolist()
         [2, 1, 2]
         """
-        return self._made_by(np.clip, min, max)
+        return self._made_by(np.clip, min, max, **_given(out=out))
 
-    def round(self, decimals: int = 0) -> Self:
-        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``.
+    def round(self, decimals: int = 0, out: Self | None = None) -> Self:
+        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals, out)``.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.25, 2.75]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.round().to_numpy().tolist()
         [1.0, 3.0]
         """
-        return self._made_by(np.round, decimals)
+        return self._made_by(np.round, decimals, **_given(out=out))
 
     # -- elements -----------------------------------------------------------------------------------------------------
 
