@@ -19,7 +19,7 @@ from meshcomm.core.arrays._storage import count_write, refresh, write_back
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import call_protocol
 from meshcomm.core.arrays.contents import Contents
-from meshcomm.core.arrays.methods import NumpyMethods
+from meshcomm.core.arrays.methods import NumpyMethods, refuse_order
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
 from meshcomm.core.arrays.scripted import is_scripted
@@ -192,8 +192,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         >>> u.to_numpy().tolist(), t.to_numpy().tolist()
         ([7, 0, 0], [0, 0, 0])
         """
-        if order not in ("C", "K", "A"):
-            raise TypeError(f"t.copy: blocks are in C order, so order={order!r} cannot be")
+        refuse_order("t.copy", order)
         refresh(self)
         local = None if not self._has_block else exact_copy(self._block)
         return DTensor(local, self.layout, self.shape, self.dtype)

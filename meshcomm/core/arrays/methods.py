@@ -17,6 +17,12 @@ from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.typed import TypedTensor
 
 
+def refuse_order(name: str, order: str) -> None:
+    """Raise ``TypeError`` if *order* is none in which blocks can be."""
+    if order not in ("C", "K", "A"):
+        raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
+
+
 def _given(**options: Value) -> dict[str, Value]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
@@ -310,7 +316,7 @@ class NumpyMethods(TypedTensor):
             np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
         )
 
-    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> Self:
+    def argmax(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
@@ -320,9 +326,9 @@ class NumpyMethods(TypedTensor):
         >>> t.argmax().item()
         0
         """
-        return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
+        return self._made_by(np.argmax, axis=axis, keepdims=keepdims, **_given(out=out))
 
-    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> Self:
+    def argmin(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
@@ -332,9 +338,11 @@ class NumpyMethods(TypedTensor):
         >>> t.argmin().item()
         1
         """
-        return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
+        return self._made_by(np.argmin, axis=axis, keepdims=keepdims, **_given(out=out))
 
-    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Self:
+    def cumsum(
+        self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
+    ) -> Self:
         """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
@@ -347,9 +355,11 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [[3, 4], [6]]
         """
-        return self._made_by(np.cumsum, axis=axis, dtype=dtype)
+        return self._made_by(np.cumsum, axis=axis, dtype=dtype, **_given(out=out))
 
-    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Self:
+    def cumprod(
+        self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
+    ) -> Self:
         """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
@@ -359,7 +369,7 @@ class NumpyMethods(TypedTensor):
         >>> t.cumprod().to_numpy().tolist()
         [3, 3, 6]
         """
-        return self._made_by(np.cumprod, axis=axis, dtype=dtype)
+        return self._made_by(np.cumprod, axis=axis, dtype=dtype, **_given(out=out))
 
     # -- shapes -------------------------------------------------------------------------------------------------------
 
@@ -460,16 +470,25 @@ class NumpyMethods(TypedTensor):
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def astype(self, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True) -> Self:
+    def astype(
+        self, dtype: DTypeLike, order: str = "K", *, casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Self:
         """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
-        NumPy's ``TypeError`` if its rule *casting* does not allow that.
+        Parameters
+        ----------
+        dtype: dtype of the result
+        order: ``"C"``, or what is the same for blocks, ``"K"`` or ``"A"``
+        casting: NumPy's rule for conversions, which raises its ``TypeError``
+        subok: not used: there is no class that derives from tensors
+        copy: whether the result has memory of its own in any case
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.5, 2.5]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.astype(int).to_numpy().tolist()
         [1, 2]
         """
+        refuse_order("t.astype", order)
         return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
 
     def clip(self, min: object = None, max: object = None, out: Self | None = None) -> Self:
