@@ -21,7 +21,7 @@ CALLS = [
     *(
         "x.copy(order='C').clip(1, 3, out=x.copy('K')).sum()",
         "x.round(1, out=x.copy()).sum()",
-        "x.cumsum(out=x.copy()).sum() + x.cumprod(0, out=x.copy()).sum()",
+        "x.cumsum(out=x.copy()).sum() + (x * 0 + 1).cumprod(0, out=x.copy()).sum()",
         "x.astype(int, order='C', subok=False).sum()",
         "x.argmax(out=np.array(0)).sum()",
         "next(iter(x))",
