@@ -23,11 +23,12 @@ from report import number, spread
 import meshcomm as mc
 from jobs import Setting
 from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.call_log import PreparedCall
 from meshcomm.core.ranks.meshes import location_in
-from meshcomm.core.ranks.teams import Program, Team
+from meshcomm.core.ranks.teams import Team
 from meshcomm.core.transport import packed
 from meshcomm.core.transport.comparison import Blocks
-from meshcomm.core.transport.exchange import Tensor
+from meshcomm.core.transport.exchange import ExchangeSpec
 
 SETTINGS = [Setting(ranks, shared) for shared in (False, True) for ranks in (2, 4)]
 
@@ -35,7 +36,7 @@ SETTINGS = [Setting(ranks, shared) for shared in (False, True) for ranks in (2, 
 class Nothing:
     """Instead of a comparison of calls: none."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[ExchangeSpec]) -> None:
         self.tensors = list(tensors)
 
     def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, None]:
@@ -91,20 +92,20 @@ def nothing_compared(mesh: mc.Mesh) -> Iterator[None]:
     """
     comparing = packed.comparing
     packed.comparing = lambda group, tensors, *others, **more: Nothing(tensors)  # type: ignore[assignment]
-    location_in(mesh).team.recall = MethodType(found, location_in(mesh).team)  # type: ignore[method-assign]
+    location_in(mesh).team.recall = MethodType(recalled, location_in(mesh).team)  # type: ignore[method-assign]
     try:
         yield
     finally:
         packed.comparing = comparing
 
 
-def found(team: Team, key: Hashable) -> Program | None:
-    """Return the program that is kept, as `Team.recall` does, and note nothing."""
-    program = team._prepared.get(key)
-    if program is not None:
+def recalled(team: Team, key: Hashable) -> PreparedCall | None:
+    """Return the call that is kept for *key*, as `Team.recall` does, and note nothing."""
+    call = team._prepared.get(key)
+    if call is not None:
         team._clock += 1
-        program.used = team._clock
-    return program
+        call.used = team._clock
+    return call
 
 
 def measured(case: Case, rounds: int) -> Times:

@@ -219,7 +219,7 @@ def test_who_cannot_make_its_copies_tells_the_others(ranks, monkeypatch):
     made = LocalCopies.reads_and_writes
 
     def failing(self, reads_from, writes_to):
-        if self.here == 1:
+        if self.position == 1:
             raise MemoryError("no copies")
         return made(self, reads_from, writes_to)
 
@@ -266,11 +266,11 @@ def copied_by(case, size, how):
     for rank in ranks:
         reads_from, writes_to = how(rank)
         reads, writes = rank.reads_and_writes(reads_from, writes_to)
-        own = (rank.here,) if len(case.tensor(rank.here).sends.of(rank.here)) else ()
+        own = (rank.position,) if len(case.tensor(rank.position).sends.of(rank.position)) else ()
         if reads is not None:
-            reads.run(only(sources, reads_from + own), [targets[rank.here]])
+            reads.run(only(sources, reads_from + own), [targets[rank.position]])
         if writes is not None:
-            writes.run([sources[rank.here]], only(targets, writes_to if reads_from else writes_to + own))
+            writes.run([sources[rank.position]], only(targets, writes_to if reads_from else writes_to + own))
     return targets
 
 
