@@ -112,6 +112,48 @@ if mesh.rank == 0:
 """
 
 
+NOTEBOOK = """
+import threading
+from pathlib import Path
+import jupyter_client
+from meshcomm.tools.interactive.install import KernelSpecManager, write_spec
+
+write_spec(Path("kernels/four"), "four", ["-n", "4", "--numpy", "--mpiexec", "srun --mpi=pmi2"])
+specs = KernelSpecManager(kernel_dirs=["kernels"])
+manager = jupyter_client.KernelManager(kernel_name="four", kernel_spec_manager=specs)
+manager.start_kernel()
+client = manager.client()
+client.start_channels()
+client.wait_for_ready(timeout=100)
+for cell in (
+    "import time, os, numpy as np; x = np.ones(10**6); print(x.sum(), x.local.size)",
+    "%%each\\nprint(os.environ['SLURMD_NODENAME'])",
+    "time.sleep(200)",
+    "print('again', x.mean())",
+):
+    if "sleep" in cell:
+        threading.Timer(2, manager.interrupt_kernel).start()
+    client.execute_interactive(cell, timeout=100, allow_stdin=False)
+client.stop_channels()
+manager.shutdown_kernel()
+print("over")
+"""
+
+
+def test_a_kernel_has_ranks_on_all_nodes_of_an_allocation(slurm, tmp_path):
+    pytest.importorskip("jupyter_client")
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    options = ("--job-name=notebook", "--nodes=2", "--ntasks-per-node=2", "--output=%x-%j.out")
+    lines = ("#!/bin/bash", *(f"#SBATCH {option}" for option in options), f"{PREFIX}/bin/python notebook.py", "")
+    done = finished(slurm, tmp_path, "\n".join(lines))
+    assert (done.state, done.code) == ("COMPLETED", 0), str(done)
+    assert "1000000.0 250000\n" in done.text, str(done)
+    assert re.findall(r"^node\d", done.text, re.MULTILINE) == ["node0", "node0", "node1", "node1"], str(done)
+    assert "KeyboardInterrupt" in done.text, str(done)
+    assert "again 1.0\n" in done.text, str(done)
+    assert done.text.endswith("over\n"), str(done)
+
+
 @pytest.mark.slow
 def test_jobs_of_an_array_do_their_own_work(slurm, tmp_path):
     (tmp_path / "tasks.py").write_text(ARRAY)
