@@ -39,6 +39,12 @@ def all_pages():
     return _pages
 
 
+cdef inline Py_ssize_t _from_front(number, Py_ssize_t n):
+    """Return an index along an axis of *n* elements, counted from the front; -1 if it is out of bounds."""
+    cdef Py_ssize_t i = PyNumber_AsSsize_t(number, NULL)
+    return i if 0 <= i < n else i + n if -n <= i < 0 else -1
+
+
 cdef class PagedElements:
     """The elements of a tensor that all ranks have.
 
@@ -65,10 +71,8 @@ cdef class PagedElements:
         cdef Py_ssize_t flat = 0, i, n, axis
         for axis in range(len(self.shape)):
             n = self.shape[axis]
-            i = PyNumber_AsSsize_t(index[axis], NULL)
+            i = _from_front(index[axis], n)
             if i < 0:
-                i += n
-            if i < 0 or i >= n:
                 return None
             flat = flat * n + i
         number[0] = flat
@@ -140,10 +144,8 @@ cdef class ElementOwners:
         cdef tuple starts
         for axis in range(len(self._shape)):
             n = self._shape[axis]
-            i = PyNumber_AsSsize_t(index[axis], NULL)
+            i = _from_front(index[axis], n)
             if i < 0:
-                i += n
-            if i < 0 or i >= n:
                 return None
             starts = self.starts[axis]
             number, count = 0, len(starts)
