@@ -53,8 +53,8 @@ def set_kind(kind: type) -> None:
 def note_call(operands: tuple[Value, ...]) -> None:
     """Count a call with rows that has sent something, for the array of each. Collective if one comes to all ranks."""
     for x in operands:
-        array = x._view.root if isinstance(x, DTensor) and x._view is not None else None
-        if isinstance(array, DTensor) and array.mesh.size == array.mesh.world.size:
+        array = _array_of(x)
+        if array is not None and array.mesh.size == array.mesh.world.size:
             pages_of(array).count_call(array)
 
 
@@ -71,7 +71,7 @@ def note_written(target: Value, index: object = None, value: Value = None) -> No
     if pages is None:
         return
     if isinstance(value, DTensor):
-        is_own = value._view is not None and value._view.root is root and pages.whole is not None
+        is_own = _array_of(value) is root and pages.whole is not None
         value = _row(value, pages) if is_own else None
     pages.write_slice(index, value)
 
@@ -122,11 +122,18 @@ def _is_new(function: Value, method: str | None) -> bool:
     return function is operator.getitem or function in _COMPUTING
 
 
+def _array_of(row: Value) -> DTensor | None:
+    """Return the array of a row; None if that is no view, or one of an array whose memory is not as that of a copy."""
+    root = row._view.root if isinstance(row, DTensor) and row._view is not None else None
+    return root if isinstance(root, DTensor) and root._view is None else None
+
+
 def _copy_of(row: Value) -> Pages | None:
     """Return the pages that have all elements of the array of a row, as they are now."""
-    if not isinstance(row, DTensor) or row._view is None or row.ndim != 1 or row.nbytes > PASSING:
+    array = _array_of(row)
+    if array is None or row.ndim != 1 or row.nbytes > PASSING:
         return None
-    pages = PAGES.get(id(row._view.root))
+    pages = PAGES.get(id(array))
     if pages is None or pages.whole is None or pages.version != pages.storage.version:
         return None
     pages.rows += 1
