@@ -7,6 +7,7 @@ import pytest
 
 import meshcomm as mc
 import meshcomm.numpy as namespace
+from meshcomm.blocks.views import within
 from meshcomm.numpy.indexing import pages
 from support.sampling import sampled
 
@@ -132,4 +133,21 @@ def test_random_programs(seed, monkeypatch):
             assert np.allclose(np.asarray(result), np.asarray(numpys), rtol=1e-11), lines
 
     with mc.simulate(2 + seed % 2) as world:
+        world.run(program)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_rows_of_blocks_with_gaps_are_right():
+    """Blocks inside of their ghosts are in larger memory than a copy of all elements."""
+    array = np.arange(200 * 300.0).reshape(200, 300)
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        around = np.zeros((100, 310))
+        around[:, 5:305] = array[100 * mesh.rank : 100 * mesh.rank + 100]
+        t = within(around[:, 5:305], mc.Layout(["x", mc.UNSHARDED], mesh), array.shape, array.dtype, (200, 310))
+        for i in [*range(0, 200, 9)] * 8:
+            assert (t[i].sum(), t[i, 7]) == (array[i].sum(), array[i, 7])
+
+    with mc.simulate(2) as world:
         world.run(program)
