@@ -21,6 +21,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 
 T = TypeVar("T", bound="Contents")
@@ -284,13 +285,13 @@ class Flat(Generic[T]):
     def __getitem__(self, index: object) -> T:
         """Return a copy of the elements at an integer, a slice, a mask or an index array of one axis."""
         if isinstance(index, int | np.integer):
-            return self._tensor[self._indices(index)].copy()
+            return self._tensor[_flat_index(self._tensor, index)].copy()
         return self._tensor.ravel()[index].copy()
 
     def __setitem__(self, index: object, value: object) -> None:
         """Write to the elements at such an index; values repeat if there are too few."""
         if isinstance(index, int | np.integer) and np.ndim(value) == 0:  # type: ignore[arg-type]  # whatever NumPy takes
-            self._tensor[self._indices(index)] = value
+            self._tensor[_flat_index(self._tensor, index)] = value
             return
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(self._tensor.size))
@@ -299,9 +300,10 @@ class Flat(Generic[T]):
         if np.size(numbers):
             self._tensor.put(np.ravel(numbers), value)  # type: ignore[arg-type]  # what NumPy takes
 
-    def _indices(self, number: int | np.integer[Any]) -> tuple[int, ...]:
-        """Return the index along each axis of the element with this *number*."""
-        size = self._tensor.size
-        if not -size <= number < size:
-            raise IndexError(f"index {number} is out of bounds for size {size}")
-        return tuple(map(int, np.unravel_index(int(number) % size, self._tensor.shape)))
+
+@refusable
+def _flat_index(tensor: Contents, number: int | np.integer[Any]) -> tuple[int, ...]:
+    """Return the index along each axis of the element that has this *number* in C order."""
+    if not -tensor.size <= number < tensor.size:
+        raise IndexError(f"index {number} is out of bounds for size {tensor.size}")
+    return tuple(map(int, np.unravel_index(int(number) % tensor.size, tensor.shape)))
