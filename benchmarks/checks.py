@@ -25,7 +25,7 @@ from jobs import Setting
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.call_log import PreparedCall
 from meshcomm.core.ranks.meshes import location_in
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.transport import packed
 from meshcomm.core.transport.comparison import Blocks
 from meshcomm.core.transport.exchange import ExchangeSpec
@@ -92,19 +92,19 @@ def nothing_compared(mesh: mc.Mesh) -> Iterator[None]:
     """
     comparing = packed.comparing
     packed.comparing = lambda group, tensors, *others, **more: Nothing(tensors)  # type: ignore[assignment]
-    location_in(mesh).team.recall = MethodType(recalled, location_in(mesh).team)  # type: ignore[method-assign]
+    location_in(mesh).rank_set.recall = MethodType(recalled, location_in(mesh).rank_set)  # type: ignore[method-assign]
     try:
         yield
     finally:
         packed.comparing = comparing
 
 
-def recalled(team: Team, key: Hashable) -> PreparedCall | None:
-    """Return the call that is kept for *key*, as `Team.recall` does, and note nothing."""
-    call = team._prepared.get(key)
+def recalled(rank_set: RankSet, key: Hashable) -> PreparedCall | None:
+    """Return the call that is kept for *key*, as `RankSet.recall` does, and note nothing."""
+    call = rank_set._prepared.get(key)
     if call is not None:
-        team._clock += 1
-        call.used = team._clock
+        rank_set._clock += 1
+        call.used = rank_set._clock
     return call
 
 

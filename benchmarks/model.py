@@ -194,20 +194,20 @@ def check() -> None:
 
     location = location_in(mc.create_mesh())
     assert location is not None
-    team = location.team
-    machine = replace(team.machine, **calibrate(team, Path(tempfile.gettempdir())).constants)
+    rank_set = location.rank_set
+    machine = replace(rank_set.machine, **calibrate(rank_set, Path(tempfile.gettempdir())).constants)
     plans, runs = [], []
-    for name, source, target in cases(len(team.ranks)):
+    for name, source, target in cases(len(rank_set.ranks)):
         for total in TOTALS:
-            length = max(len(team.ranks), round((total / 8) ** (1 / source.ndim)))
+            length = max(len(rank_set.ranks), round((total / 8) ** (1 / source.ndim)))
             plan = mc.plan_relayout((length,) * source.ndim, "f8", source, target, None, machine)
             tensor, out = (mc.full(plan.shape, 1.0, "f8", layout) for layout in (source, target))
             plans.append((name, plan))
             runs.append(partial(plan.execute, tensor, out))
-    times = fastest(team.everyone.communicator(), runs, ROUNDS)
-    if team.rank:
+    times = fastest(rank_set.everyone.communicator(), runs, ROUNDS)
+    if rank_set.rank:
         return
-    print(f"{len(team.ranks)} ranks, {machine}\n")
+    print(f"{len(rank_set.ranks)} ranks, {machine}\n")
     print("| relayout | MiB | predicted | measured | ratio |\n|---|---|---|---|---|")
     ratios = []
     for (name, plan), took in zip(plans, times, strict=True):

@@ -54,7 +54,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
 def note(array: Array, mesh: Mesh) -> None:
     """Let the next collective call compare what an array holds that all ranks pass."""
     location = location_in(mesh)
-    if location is None or len(location.team.ranks) == 1:
+    if location is None or len(location.rank_set.ranks) == 1:
         return
     if array.dtype.names:  # what lies between the fields may differ
         for name in array.dtype.names:
@@ -65,7 +65,7 @@ def note(array: Array, mesh: Mesh) -> None:
     if checks_every_call():
         agree_on_result("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
     else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
-        location.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
+        location.rank_set.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
 
 def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:

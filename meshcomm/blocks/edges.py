@@ -39,7 +39,7 @@ from meshcomm.core.memory.copies import Strided, contiguous, exact_copy
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import Collective, leave_with
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.choose import exchange
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 
@@ -366,7 +366,7 @@ def _built(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Byt
             came = new_bytes(size)
             operation.run([sent], [came])
         except BaseException as error:
-            leave_with(error, location.team)
+            leave_with(error, location.rank_set)
             raise
         return came
 

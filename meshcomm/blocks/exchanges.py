@@ -17,14 +17,14 @@ from meshcomm.core.plans.plan import Plan
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.communicator import Pending
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 from meshcomm.core.transport.shared_reads import SharedRead
 
 R = TypeVar("R")
 
-BegunExchange: TypeAlias = tuple[Pending | None, Team | None]
+BegunExchange: TypeAlias = tuple[Pending | None, RankSet | None]
 """What a request waits for, and the ranks that do; None and None for what is complete."""
 
 
@@ -56,7 +56,7 @@ class Prepared(Generic[R]):
         arguments: arguments of the function that runs the call
         error: error that this rank, maybe alone, raises after it has taken part
         """
-        run = self._calls.prepared(call_session.location.team, key, subject, call_session, error=error)
+        run = self._calls.prepared(call_session.location.rank_set, key, subject, call_session, error=error)
         if error is not None:
             call_session.join_and_raise(error, lambda: run(*arguments))
         return run(*arguments)
@@ -108,7 +108,7 @@ class Repeated(choose.RepeatedExchange):
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
         """
         try:
-            return request((self.start(buffer), self._group.team))
+            return request((self.start(buffer), self._group.rank_set))
         except BaseException as error:  # before there is a request
             self.fail(error)
             raise
@@ -143,7 +143,7 @@ class SharedBlocks:
     """
 
     def __init__(self, call_session: Session, mesh: Mesh, call: str, count: int) -> None:
-        self._group = call_session.location.team.group((mesh, mesh.dim_names, "shared"), 0, tuple(mesh.ranks))
+        self._group = call_session.location.rank_set.group((mesh, mesh.dim_names, "shared"), 0, tuple(mesh.ranks))
         self._call, self._count = call, count
         self._read: SharedRead | None = None
         self._rendezvous: Rendezvous | None = None

@@ -23,7 +23,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.ranks.calls import Collective, agree_on, collective
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.ranks.rank_sets import Group, Location
 from meshcomm.core.transport.reduce import AllReduce, reduction
 
 Merge: TypeAlias = Callable[[Array], Array]
@@ -86,7 +86,7 @@ def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: S
     with collective(partial.text, tensor.mesh) as location:
         assert location is not None
         block, text = tensor._block, _text(partial, tensor, layout, shape)
-        share = agree_on(location.team, f"shares of {text}", lambda: partial.compute(block))
+        share = agree_on(location.rank_set, f"shares of {text}", lambda: partial.compute(block))
     return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
         share, tensor.layout, tensor.shape, tensor.dtype
     )
@@ -151,7 +151,7 @@ def group_along(location: Location, mesh: Mesh, names: Names) -> tuple[Group, in
             stride, size = mesh.stride(name), mesh.dim_size(name)
             first = [device - device // stride % size * stride for device in devices]
             devices = [device + i * stride for device in first for i in range(size)]
-    group = location.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
+    group = location.rank_set.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
     return group, devices.index(location.device)
 
 

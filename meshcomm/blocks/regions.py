@@ -37,7 +37,7 @@ def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     with collective(call.partition("(")[0], tensor.mesh) as location:
         assert location is not None
         group, position = group_along(location, tensor.mesh, names)
-        box = agree_on(location.team, text, find)
+        box = agree_on(location.rank_set, text, find)
         targets = [tuple(map(tuple, intervals)) for intervals in group.communicator().allgather_json(box)]
         devices = [tensor.mesh.ranks.index(rank) for rank in group.members]
         sources = [tensor.layout.block_box(tensor.shape, device) for device in devices]

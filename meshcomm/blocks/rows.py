@@ -39,7 +39,7 @@ from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.ranks.traffic import note_received
 
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class RowRanks(NamedTuple):
         They also raise if *call* differs: a text, by default that of the whole call, or a function that makes one of
         the result.
         """
-        return agree_on(self.group.team, self.call if call is None else call, function)
+        return agree_on(self.group.rank_set, self.call if call is None else call, function)
 
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of each rank, in the order of their positions. Collective."""
@@ -95,7 +95,7 @@ class RowRanks(NamedTuple):
         messages = communicator.allgather(message)
         sizes = [len(text) for text in messages]
         sizes[self.position] = 0
-        note_received(self.group.team, self.group.members, sizes, began)
+        note_received(self.group.rank_set, self.group.members, sizes, began)
         return messages
 
     def allreduce_max(self, *values: int) -> list[int]:
@@ -131,7 +131,7 @@ class RowRanks(NamedTuple):
         pending = self.communicator.start_messages(*sides)
         opaque(into)[mine[1]] = opaque(array)[mine[0]]
         pending.wait()
-        note_received(self.group.team, self.group.members, sides[1][1], began)
+        note_received(self.group.rank_set, self.group.members, sides[1][1], began)
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
     """
     with collective(operation, mesh) as location:
         assert location is not None
-        with exchanging(location.team):
+        with exchanging(location.rank_set):
             yield RowRanks(*group_along(location, mesh, names), f"{call} on {location_text(mesh)}")
 
 
@@ -191,7 +191,7 @@ def _read(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: 
     assert rendezvous is not None
     others = [(position, False) for position in range(ranks.size) if position != ranks.position]
     sizes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
-    number = fingerprint(ranks.call) ^ ranks.group.team.call_digest
+    number = fingerprint(ranks.call) ^ ranks.group.rank_set.call_digest
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
     for chunk in _chunks(max_count, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)

@@ -20,7 +20,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.reduce import ExclusiveScan
 
 

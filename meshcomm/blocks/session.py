@@ -15,12 +15,12 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import agree_on, exchanging, join_and_raise, leave_with
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_between, location_in
-from meshcomm.core.ranks.teams import Location, Resource
+from meshcomm.core.ranks.rank_sets import Location, Resource
 from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import MeshError
 
@@ -48,7 +48,7 @@ def session(
     [0, 1, None]
     """
     location = location_in(mesh) if target is None else location_between(mesh, target)
-    return _OUTSIDE if location is None else Envelope(operation, location.team, None, Session(location, mesh))
+    return _OUTSIDE if location is None else CallScope(operation, location.rank_set, None, Session(location, mesh))
 
 
 def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
@@ -72,11 +72,11 @@ class Session:
     Collective methods are so over the ranks of the call: those of the mesh, and of the target mesh if there is one.
     """
 
-    __slots__ = ("_mesh", "_team", "location")
+    __slots__ = ("_mesh", "_rank_set", "location")
 
     def __init__(self, location: Location, mesh: Mesh) -> None:
-        self._team, self._mesh, self.location = location.team, mesh, location
-        """The team and the device of this rank, to pass to other functions."""
+        self._rank_set, self._mesh, self.location = location.rank_set, mesh, location
+        """The rank set and the device of this rank, to pass to other functions."""
 
     @property
     def device(self) -> int:
@@ -84,38 +84,38 @@ class Session:
         return self.location.device
 
     @property
-    def team_rank(self) -> int:
+    def position(self) -> int:
         """The rank of this process in the call's communicator, where world ranks ascend."""
-        return self._team.rank
+        return self._rank_set.rank
 
     @property
     def ranks(self) -> Ranks:
         """The world ranks of the call, ascending."""
-        return self._team.ranks
+        return self._rank_set.ranks
 
     @property
     def machine(self) -> Machine:
         """The cost model of the machine for plans. Collective when the ranks first agree on it."""
-        return self._team.machine
+        return self._rank_set.machine
 
     @property
     def communicator(self) -> Communicator:
         """The communicator of all ranks of the call. Collective when it is opened."""
-        return self._team.everyone.communicator()
+        return self._rank_set.everyone.communicator()
 
     def open(self) -> None:
         """Open the communicator and the shared memory of the ranks, if they have not. Collective."""
-        if self._team.everyone.opened is None:
-            self._team.everyone.communicator()
+        if self._rank_set.everyone.opened is None:
+            self._rank_set.everyone.communicator()
 
     def check(self) -> None:
         """Raise ``MeshError`` if the ranks can make no call any more."""
-        if self._team.turn.over is not None:
-            raise MeshError(self._team.turn.over)
+        if self._rank_set.call_lock.end_reason is not None:
+            raise MeshError(self._rank_set.call_lock.end_reason)
 
     def new_call(self, operation: str) -> AbstractContextManager[object]:
         """Return the context of another call of the same ranks, after that of the session; *operation* is its name."""
-        return Envelope(operation, self._team)
+        return CallScope(operation, self._rank_set)
 
     @contextmanager
     def in_library(self, operation: str) -> Iterator[None]:
@@ -128,30 +128,30 @@ class Session:
 
         The mesh closes it when it is closed itself.
         """
-        return self._team.resource(key, create)
+        return self._rank_set.resource(key, create)
 
     def exchanging(self) -> AbstractContextManager[None]:
         """Return a context for several steps: if an error ends it on one rank only, no further call is possible."""
-        return exchanging(self._team)
+        return exchanging(self._rank_set)
 
     def disable_after(self, error: BaseException) -> None:
         """Make further calls of these ranks impossible, as an *error* ends this one on this rank only."""
-        leave_with(error, self._team)
+        leave_with(error, self._rank_set)
 
     def join_and_raise(self, wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
         """Take part in the *exchange* of a known call, so that no rank waits; then raise *wrong*. Collective."""
-        join_and_raise(wrong, self._team, exchange)
+        join_and_raise(wrong, self._rank_set, exchange)
 
     def agree(self, call: str, error: Exception | None = None, value: int = 0) -> int:
         """Return the largest *value*; raise on all ranks if one has an *error* or another *call*. Collective."""
-        return agree(self._team, call, error, value)
+        return agree(self._rank_set, call, error, value)
 
     def agree_on_result(self, call: str | Callable[[R], str], function: Callable[[], R]) -> R:
         """Return the local result of *function*; all ranks raise if it raises on one. Collective.
 
         They also raise if *call* differs: a text, or a function that makes one of the result.
         """
-        return agree_on(self._team, call, function)
+        return agree_on(self._rank_set, call, function)
 
     def broadcast_from_first(self, call: str, function: Callable[[], object]) -> Value:
         """Return the result of *function* on device 0, sent as JSON. Collective; the ranks compare *call* before."""
@@ -159,25 +159,25 @@ class Session:
 
     def allgather(self, value: object) -> list[Value]:
         """Return the *value* of each rank, sent as JSON, in the order of `ranks`. Collective."""
-        with exchanging(self._team):
+        with exchanging(self._rank_set):
             return self.communicator.allgather_json(value)
 
     def allreduce_max(self, *values: int) -> list[int]:
         """Return the maximum of each value over the ranks. Collective."""
-        with exchanging(self._team):
+        with exchanging(self._rank_set):
             maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         return maxima
 
     def gather_to_first(self, value: object) -> list[Value]:
         """Return on device 0 the *value* of each device, sent as JSON, in their order; else []. Collective."""
         first = member(self.location, self._mesh, 0)
-        with exchanging(self._team):
+        with exchanging(self._rank_set):
             every = self.communicator.gather_json(first, value)
         return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:
-        """Overwrite a C-contiguous *array* by that of `team_rank` 0. Collective."""
+        """Overwrite a C-contiguous *array* by that of `position` 0. Collective."""
         if array.nbytes:
-            began, sender = monotonic_ns(), self._team.ranks[:1]
+            began, sender = monotonic_ns(), self._rank_set.ranks[:1]
             self.communicator.broadcast(as_bytes(array), 0)
-            note_received(self._team, sender, [array.nbytes if self._team.rank else 0], began)
+            note_received(self._rank_set, sender, [array.nbytes if self._rank_set.rank else 0], began)

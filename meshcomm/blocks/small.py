@@ -52,7 +52,7 @@ def agree_on_result(operation: str, mesh: Mesh, call: str | Callable[[R], str], 
     function: runs on each rank
     """
     with collective(operation, mesh) as location:
-        return function() if location is None else agree_on(location.team, call, function)
+        return function() if location is None else agree_on(location.rank_set, call, function)
 
 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:
@@ -63,9 +63,9 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
     with collective(operation, mesh) as location:
         if location is not None:
             if agreement.checks_every_call():
-                agree(location.team, call)
+                agree(location.rank_set, call)
             else:
-                location.team.note(fingerprint(call))
+                location.rank_set.note(fingerprint(call))
 
 
 def broadcast_from_device(
@@ -134,9 +134,9 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
         assert location is not None
         if layout.num_shards(0) == 1:
             return 0, count
-        counts = gathered_counts(location.team, call, count)
+        counts = gathered_counts(location.rank_set, call, count)
         of_blocks = {
-            layout.block_numbers(device)[0]: counts[location.team.ranks.index(rank)]
+            layout.block_numbers(device)[0]: counts[location.rank_set.ranks.index(rank)]
             for device, rank in enumerate(mesh.ranks)
         }
         return 0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))
@@ -164,7 +164,7 @@ def to_all(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
     with collective(name, tensor.mesh) as location:
-        whole = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.team)
+        whole = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.rank_set)
     return DTensor(whole, target, tensor.shape, tensor.dtype)
 
 
@@ -189,8 +189,8 @@ def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_byt
     size = short.HEADER + max_bytes
     with collective(name, spec.mesh) as location:
         assert location is not None
-        came = short.exchanged(location.team, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
-        positions = location.team.ranks
+        came = short.exchanged(location.rank_set, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
+        positions = location.rank_set.ranks
 
     def of_device(device: int) -> bytes:
         begin = positions.index(spec.mesh.ranks[device]) * size

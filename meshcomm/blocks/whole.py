@@ -40,7 +40,7 @@ def of_whole_blocks(
         if location is None or local is None:
             return None, whole.layout
         call = f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}"
-        return agree_on(location.team, call, lambda: function(local)), whole.layout
+        return agree_on(location.rank_set, call, lambda: function(local)), whole.layout
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:

@@ -123,25 +123,25 @@ POOL_WINDOW_FREES = 64
 """Seconds, and frees, whichever ends last: a window of a pool. It gives back what was not used in a whole window. So a
 loop keeps its memory if a turn takes less than 10 s or frees fewer than 64 blocks."""
 
-# -- worlds and teams -------------------------------------------------------------------------------------------------
+# -- worlds and rank sets ---------------------------------------------------------------------------------------------
 
 GROUPS_PER_WORLD = 128
-GROUPS_PER_TEAM = 16
-TEAMS_PER_WORLD = 64
+GROUPS_PER_RANK_SET = 16
+RANK_SETS_PER_WORLD = 64
 """Communicators. An MPI has about 2,000 for the whole program: 128 + 64 * 16 leave some to the user."""
 
-RESOURCES_PER_TEAM = 8
+RESOURCES_PER_RANK_SET = 8
 """Grids of processes, which other libraries make of about four communicators each. A compromise: programs use few."""
 
-PREPARED_PER_TEAM = 1024
-"""Calls that are kept, ready to run again, for each team."""
+PREPARED_PER_RANK_SET = 1024
+"""Calls that are kept, ready to run again, for each rank set."""
 
 COMPARE_EVERY = 1024
-"""Known calls. After this many the ranks of a team agree that they made the same ones. A compromise: exchanges compare
-the digests of calls anyway, so this is for calls that move nothing."""
+"""Known calls. After this many the ranks of a rank set agree that they made the same ones. A compromise: exchanges
+compare the digests of calls anyway, so this is for calls that move nothing."""
 
 REMEMBERED_DIGESTS = 64
-"""Digests of the last calls, kept by a rank for each team. Ranks that wait compare them: `failures/missing_ranks`."""
+"""Digests of the last calls, kept for each rank set. Ranks that wait compare them: `failures/missing_ranks`."""
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 

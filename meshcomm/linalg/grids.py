@@ -1,4 +1,4 @@
-"""Grids of processes of BLACS, on which ScaLAPACK runs: created once for a team of ranks, and freed with it."""
+"""Grids of processes of BLACS, on which ScaLAPACK runs: created once for a set of ranks, and freed with it."""
 
 import ctypes
 

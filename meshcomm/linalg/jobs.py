@@ -239,13 +239,13 @@ class ScalapackJob:
         return contiguous(tensor._block), 1, 1, numbers
 
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
-        """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
+        """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the rank set."""
         name = f"p{LETTERS[dtype.str[1:]]}{routine}"
         with self.rank_session.in_library(f"scalapack's {name}"):
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
-        """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
+        """Call a routine whose last argument is *info*; return the largest of all ranks. Collective."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
         with self.rank_session.new_call(f"scalapack's {routine}"):
@@ -256,7 +256,7 @@ class ScalapackJob:
     def call_in_workspace(
         self, routine: str, dtype: DType, works: str, *arguments: Argument, at_least: int = 1
     ) -> int:
-        """Call a routine with the workspaces that it asks for; return *info* as above. Collective over the team.
+        """Call a routine with the workspaces that it asks for; return *info* as above. Collective over the rank set.
 
         *works* has a letter for each workspace: ``w`` for elements of *dtype*, ``r`` for real numbers, ``i`` for
         integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
@@ -271,12 +271,12 @@ class ScalapackJob:
         return self.call_checked(routine, dtype, *arguments, *arguments_of_workspaces)
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
-        """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
+        """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the rank set."""
         with self.rank_session.new_call("memory for scalapack"):
             return self.rank_session.agree_on_result("memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def all_gathered(self, value: object) -> list[Any]:
-        """Return the *value* of each rank; JSON can hold it. Collective over the team."""
+        """Return the *value* of each rank; JSON can hold it. Collective over the rank set."""
         with self.rank_session.new_call("scalapack"):
             return self.rank_session.allgather(value)
 

@@ -267,7 +267,7 @@ def _dtype_of(x: Value) -> Value:
 
 
 _BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.taken, operator.setitem: masks.put}
-"""The short ways of calls of which none is kept: they return None where the function of ours has to look."""
+"""The fast paths of calls of which none is kept: they return None where the function of ours has to look."""
 
 _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""

@@ -38,7 +38,7 @@ TICK = 2 * 10**9
 """Nanoseconds after a change of a file in which another one may leave it with the same time: that of FAT."""
 
 MOST_FILES = 64
-"""Files whose contents a process keeps, and loads that a team keeps. A guess: programs load few files in turn."""
+"""Files whose contents a process keeps, and loads that a rank set keeps. A guess: programs load few files in turn."""
 
 MOST_ARRAYS = 256
 """Arrays of a file that is kept. Who has more reads a checkpoint, once."""
@@ -169,7 +169,7 @@ class KeptLoad:
 
 
 class KeptLoads:
-    """The loads that the ranks of a team keep, which are the same on all of them."""
+    """The loads that the ranks of a rank set keep, which are the same on all of them."""
 
     def __init__(self) -> None:
         self._loads: dict[Hashable, KeptLoad] = {}  # the one that was used longest ago comes first

@@ -264,7 +264,7 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
 
 
 def _with_whole_outs(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
-    """Return *requests*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
+    """Return *requests*, with those to tensors of the user marked that are `unsliced`. Collective."""
     is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
         replace(array, unsliced=all(flags))

@@ -74,7 +74,7 @@ class _Shows(Protocol):
 @contextmanager
 def showing(opened: _Shows, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
     """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
-    if not sys.stderr.isatty() or session.team_rank:
+    if not sys.stderr.isatty() or session.position:
         yield
         return
     opened.progress = Progress(verb, path, total)

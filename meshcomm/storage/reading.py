@@ -35,11 +35,11 @@ class ArraysReader:
         self._readers: dict[int, TensorReader] = {}
 
     def fill(self, targets: Sequence[DTensor], opened: OpenFiles, session: Session) -> None:
-        """Fill the *targets*, one for each request. Collective over the team: all its ranks have to make the call."""
+        """Fill the *targets*, one for each request. Collective over the rank set."""
         left = iter(self._small)
         for batch in self._batches:
             opened.settled = False
-            packed = np.zeros(batch.nbytes, np.uint8) if session.team_rank else batch.read(opened)
+            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
             opened.before_sending()
             session.broadcast(packed)
             for array, number in zip(batch.unpacked(packed), left, strict=False):  # in this order

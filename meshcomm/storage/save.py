@@ -380,9 +380,9 @@ class Saving(ABC):
         self._active = None
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
-        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
+        """Return where the *chunks* of this rank go. Collective, in rounds of chunks of one array."""
         every: list[list[EncodedChunk]] = session.allgather(chunks)
-        begin = sum(map(len, every[: session.team_rank]))
+        begin = sum(map(len, every[: session.position]))
 
         def placed() -> list[ChunkLocation]:
             assert self._active is not None

@@ -21,7 +21,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import create_mesh, world_of
-from meshcomm.core.ranks.teams import World
+from meshcomm.core.ranks.rank_sets import World
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.tensorflow.assignment import DeviceAssignment
 

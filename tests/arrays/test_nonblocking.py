@@ -115,9 +115,9 @@ def test_a_dropped_request_is_an_error(drops):
 
 def test_a_request_is_lost_when_its_ranks_make_no_more_calls(monkeypatch):
     """The end of the program then waits for others only."""
-    turns = [SimpleNamespace(over=over) for over in (None, "an exchange ended with an error")]
-    teams = [None, *(SimpleNamespace(turn=turn) for turn in turns)]
-    assert [nonblocking.Request(None, team).is_lost for team in teams] == [False, False, True]
+    locks = [SimpleNamespace(end_reason=end_reason) for end_reason in (None, "an exchange ended with an error")]
+    rank_sets = [None, *(SimpleNamespace(call_lock=lock) for lock in locks)]
+    assert [nonblocking.Request(None, rank_set).is_lost for rank_set in rank_sets] == [False, False, True]
     waits = []
     requests = [SimpleNamespace(is_lost=is_lost, wait=lambda i=is_lost: waits.append(i)) for is_lost in (True, False)]
     monkeypatch.setattr(nonblocking, "_over_mpi", dict(enumerate(requests)))

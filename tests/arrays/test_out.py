@@ -12,8 +12,8 @@ from meshcomm.core import _tuning
 from meshcomm.core.arrays import moving
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.simulated_communicator import SimulatedCommunicator
-from meshcomm.core.ranks.teams import Team
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
 from support.strategies import PADDED
@@ -350,7 +350,7 @@ def counted(monkeypatch):
 
     for name in ("plan_relayout", "prepare"):
         count(moving, name)
-    for owner, name in [(agreement, "agree"), (Team, "remember"), (SimulatedCommunicator, "allreduce_max")]:
+    for owner, name in [(agreement, "agree"), (RankSet, "remember"), (SimulatedCommunicator, "allreduce_max")]:
         count(owner, name)
     return counts
 
@@ -379,9 +379,9 @@ def test_an_error_of_one_rank_when_a_comparison_is_due_is_reported_as_such():
     def program(rank, rows, columns):
         mesh = rows.mesh
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
-        team = location_in(mesh).team
+        rank_set = location_in(mesh).rank_set
         mc.relayout(tensor, columns, out=out)
-        while team.noted < team._compare_at - 1:
+        while rank_set.noted < rank_set._compare_at - 1:
             mc.relayout(tensor, columns, out=out)
         out.local.flags.writeable = rank != 1
         with pytest.raises(LayoutError, match="read-only" + r" \(seen by rank 1\)" * (rank == 0)):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from support.paths import DATA
 from support.reference import blocks_of, lockstep, mesh_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import examples, sampled
@@ -255,11 +255,11 @@ def test_the_third_argument_is_a_name(monkeypatch):
     """As on TensorFlow's pages; what is ours is given by keyword only."""
     names = []
 
-    def named(operation, team):
+    def named(operation, rank_set):
         names.append(operation)
-        return Envelope(operation, team)
+        return CallScope(operation, rank_set)
 
-    monkeypatch.setattr("meshcomm.core.ranks.calls.Envelope", named)
+    monkeypatch.setattr("meshcomm.core.ranks.calls.CallScope", named)
 
     def program(rank):
         rows, columns = (Layout(specs, mc.create_mesh([("x", 1)])) for specs in (["x", U], [U, "x"]))

@@ -1,4 +1,4 @@
-"""Calls that were made before run by kept recipes: they check what the long way checks, and see what changes."""
+"""Calls that were made before run by kept recipes: they check what the slow path checks, and see what changes."""
 
 import gc
 import warnings
@@ -258,7 +258,7 @@ def test_recipes_keep_no_operand():
 
 @pytest.mark.parametrize("odd", [np.int64(7), (np.int64(7), 2), (-3, 2)])
 def test_an_element_goes_one_way_whatever_an_index_is_made_of(odd):
-    """Ranks that take the short way, and one that does not, make the same exchange."""
+    """Ranks that take the fast path, and one that does not, make the same exchange."""
     whole = np.arange(40.0).reshape(10, 4)
     given, plain = (whole[:, 0], 7) if isinstance(odd, np.int64) else (whole, (7, 2))
 

@@ -126,12 +126,12 @@ def test_an_overflow_on_one_rank_stops_no_other_one():
 def test_what_is_short_and_new_becomes_an_array_without_a_plan_and_then_with_one():
     def program(rank):
         t = cut(WHOLE, "x", U)
-        team = t.mesh.world.here().location(t.mesh).team
-        prepared = [len(team._prepared)]
+        rank_set = t.mesh.world.here().location(t.mesh).rank_set
+        prepared = [len(rank_set._prepared)]
         for _ in range(3):
             for k in (3, 4):
                 np.testing.assert_array_equal(np.asarray(t[:, :k]), WHOLE[:, :k])
-            prepared.append(len(team._prepared))
+            prepared.append(len(rank_set._prepared))
         assert [n - prepared[0] for n in prepared] == [0, 0, 2, 2]
         with pytest.raises(mc.CollectiveMismatch):
             np.asarray(t[:, : 2 if rank else 1])

@@ -77,7 +77,7 @@ def test_an_operand_is_written_after_what_waits_for_it():
 @on_ranks(2)
 def test_operators_in_place_join_a_chain():
     t, x = tensor()
-    for _ in range(2):  # the first time the long way
+    for _ in range(2):  # the first time the slow path
         u, expected = t * 2, x * 2
         v = u + 1
         u += t
@@ -110,7 +110,7 @@ def test_what_a_slice_reads_and_writes_comes_in_one_pass():
 @on_ranks(3)
 def test_what_a_variable_holds_of_a_value_is_computed_before_the_target_is_written():
     t, x = tensor()
-    for _ in range(3):  # the first time the long way; edges of the value move
+    for _ in range(3):  # the first time the slow path; edges of the value move
         u, expected = t[2:] * 2, x[2:] * 2
         t[1:-1] = u + t[:-2]
         x[1:-1] = expected + x[:-2]

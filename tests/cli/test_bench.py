@@ -24,7 +24,7 @@ def on_ranks(program, ranks=RANKS):
     def one():
         mesh = mc.create_mesh()
         location = location_in(mesh)
-        return program(cases.Setting(mesh, location.device), location.team.everyone.communicator())
+        return program(cases.Setting(mesh, location.device), location.rank_set.everyone.communicator())
 
     with mc.simulate(ranks) as world:
         return world.run(one)

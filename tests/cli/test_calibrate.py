@@ -39,7 +39,7 @@ def calibrated(nodes, monkeypatch, times=None):
     monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
     monkeypatch.setattr(hosts, "this_host", lambda: f"host {nodes[current_world().rank]}")
     with mc.simulate(len(nodes)) as world:
-        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team, NOWHERE))
+        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).rank_set, NOWHERE))
     assert all(each == found[0] for each in found), "all ranks find the same"
     return found[0], seen
 
@@ -91,7 +91,7 @@ def test_files_are_measured_where_all_ranks_can_make_one(monkeypatch, tmp_path):
 
 def test_one_rank_is_too_few():
     with mc.simulate(1) as world, pytest.raises(mc.MeshError, match="calibrate needs 2 ranks or more"):
-        world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team, NOWHERE))
+        world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).rank_set, NOWHERE))
 
 
 def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():
@@ -101,7 +101,7 @@ def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():
 
 
 def everyone():
-    return location_in(mc.create_mesh()).team.everyone.communicator()
+    return location_in(mc.create_mesh()).rank_set.everyone.communicator()
 
 
 def sleeper():

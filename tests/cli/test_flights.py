@@ -22,7 +22,7 @@ def flight(rank, *calls):
             "began": 10.0 * rank + number,
             "digests": digests.split(),
             "about": about[0] if about else "",
-            "team": "0-2 #1",
+            "rank_set": "0-2 #1",
         }
         for number, (operation, digests, *about) in enumerate(calls, 1)
     ]
@@ -94,20 +94,28 @@ def test_the_first_difference_is_that_of_the_first_number_on_the_same_ranks():
     assert first_difference(flights_of_all).startswith("call 2 on ranks 0-2: rank 0 and rank 1 and rank 2 made")
 
 
-@pytest.mark.parametrize("team", ["0-2 #2", ""])
-def test_only_calls_on_one_mesh_are_compared(team):
+@pytest.mark.parametrize("rank_set", ["0-2 #2", ""])
+def test_only_calls_on_one_mesh_are_compared(rank_set):
     one, other = flight(0, ("relayout", "c")), flight(1, ("relayout", "d"))
-    one["calls"][0]["team"] = team
+    one["calls"][0]["rank_set"] = rank_set
     assert first_difference([one, other]) is None
-    other["calls"][0]["team"] = team
-    assert (first_difference([one, other]) is None) == (team == "")
+    other["calls"][0]["rank_set"] = rank_set
+    assert (first_difference([one, other]) is None) == (rank_set == "")
     assert first_difference([one]) is None
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-CALL = {"operation": "barrier", "ranks": "0-1", "number": 1, "began": 0.5, "digests": ["5a"], "about": "", "team": "t"}
+CALL = {
+    "operation": "barrier",
+    "ranks": "0-1",
+    "number": 1,
+    "began": 0.5,
+    "digests": ["5a"],
+    "about": "",
+    "rank_set": "t",
+}
 
 
 def write(folder, rank=1, call=CALL, **entries):
@@ -124,7 +132,7 @@ def test_what_is_written_is_read(tmp_path):
     first, second = read(tmp_path)
     assert (first["rank"], first["since"], second["calls"]) == (0, 0.0, [CALL])
     assert "    barrier, call 1 on ranks 0-1, 0.500 s ago: (4, 6)" in summary([first, second])
-    write(tmp_path, 0, CALL | {"team": ""})
+    write(tmp_path, 0, CALL | {"rank_set": ""})
     assert "calls cannot be compared: no two of these ranks remember the same call" in summary(read(tmp_path))
 
 
@@ -141,7 +149,7 @@ WRONG = [
     *({"rank": 2}, {"size": 10**12}, {"size": "2"}, {"host": None}, {"written": "now"}, {"since": 10**400}),
     *({"calls": {}}, {"calls": [1]}, {"calls": [{}]}, {"stack": ["here"]}, {"at": 1}),
     *({"call": CALL | its} for its in ({"digests": "5a"}, {"digests": [5]}, {"digests": [["5a"]]}, {"digests": {}})),
-    *({"call": CALL | its} for its in ({"about": 7}, {"team": None})),
+    *({"call": CALL | its} for its in ({"about": 7}, {"rank_set": None})),
 ]
 
 

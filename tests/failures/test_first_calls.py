@@ -14,7 +14,7 @@ from meshcomm.core.failures.watch import watch
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 
 IDLE = Answer(3, 0, "", "", 0, False, "", 4.0, "", False)
-WAITS = IDLE._replace(team_calls=1, operation="barrier", number=1, waits=True)
+WAITS = IDLE._replace(rank_set_calls=1, operation="barrier", number=1, waits=True)
 CALL = ("barrier", None, 1, 0.0)
 
 
@@ -23,7 +23,7 @@ def ranks(monkeypatch, tmp_path):
     """A function that makes ranks which do these things, and lets the first one ask all of them."""
     monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
     now = SimpleNamespace(does=None)
-    monkeypatch.setattr(first_calls, "answer", lambda team, number: now.does)
+    monkeypatch.setattr(first_calls, "answer", lambda rank_set, number: now.does)
     made = []
 
     def close():
@@ -57,7 +57,7 @@ UNASKED = "rank 2 cannot be asked: it has made no mesh yet, or runs on another h
     [
         ([WAITS, WAITS, IDLE], (), {"text": COMPUTES, "speaks": True, "files": False, "ended": ""}),
         ([WAITS, IDLE._replace(operation="relayout", others="1-2"), WAITS], (), {"text": ELSEWHERE}),
-        ([IDLE._replace(team_calls=1), WAITS, IDLE], (), {"speaks": False}),  # the first that waits speaks for all
+        ([IDLE._replace(rank_set_calls=1), WAITS, IDLE], (), {"speaks": False}),  # the first that waits speaks for all
         (
             [WAITS, WAITS, IDLE],
             (2,),
@@ -93,8 +93,8 @@ def test_ranks_that_have_ended_are_reported_at_the_second_sight(ranks, monkeypat
 
 
 @pytest.fixture
-def teams(monkeypatch):
-    """Two teams of a world whose ranks 0 and 1 are ranks 2 and 3 of the job; this rank waits on the first."""
+def rank_sets(monkeypatch):
+    """Two rank sets of a world whose ranks 0 and 1 are ranks 2 and 3 of the job; this rank waits on the first."""
     world = SimpleNamespace(ranks_in_comm_world=lambda ranks: [rank + 2 for rank in ranks])
     waits, other = (
         SimpleNamespace(
@@ -103,11 +103,11 @@ def teams(monkeypatch):
             calls=calls,
             noted=0,
             digest_after={}.get,
-            turn=SimpleNamespace(over=None),
+            call_lock=SimpleNamespace(end_reason=None),
         )
         for ranks, calls in ((range(2), 1), (range(1, 2), 5))
     )
-    world.all_teams = lambda: [other, waits]
+    world.all_rank_sets = lambda: [other, waits]
     monkeypatch.setattr(watch, "worlds", [world])
     monkeypatch.setattr(watch, "calls", [("barrier", waits, 1, 0.0)])
 
@@ -115,12 +115,12 @@ def teams(monkeypatch):
 @pytest.mark.parametrize(
     ("question", "found"),
     [
-        (["2-3", 1], {"team_calls": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
-        (["3", 6], {"team_calls": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
-        (["0-3", 1], {"team_calls": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["2-3", 1], {"rank_set_calls": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
+        (["3", 6], {"rank_set_calls": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["0-3", 1], {"rank_set_calls": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
     ],
 )
-def test_the_answer_is_seen_from_the_ranks_that_ask(teams, question, found):
+def test_the_answer_is_seen_from_the_ranks_that_ask(rank_sets, question, found):
     its = first_calls._read(first_calls._reply(json.dumps(question).encode()))._asdict()
     assert {name: its[name] for name in found} == found
 
@@ -134,6 +134,6 @@ def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
         questions.answer(first_calls._reply)
         other.sendall(b'["0-1", 1]')
         questions.answer(first_calls._reply)
-        assert first_calls._read(other.recv(1000)).team_calls == 0
+        assert first_calls._read(other.recv(1000)).rank_set_calls == 0
         assert broken.recv(1000) == b""
     questions._signal.close()

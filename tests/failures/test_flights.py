@@ -15,7 +15,7 @@ from meshcomm.core import _tuning
 from meshcomm.core.failures import abort, flights, launchers, stacks
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import location_in
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.tools.cli.flight_files import read as read_flights
 
 OLD, NEW, OTHER = (f"meshcomm-flights-{number:032x}" for number in range(3))
@@ -103,7 +103,7 @@ def test_where_a_program_is():
     assert "in test_where_a_program_is" in stacks.whole()
 
 
-# -- what a team knows of its last calls ------------------------------------------------------------------------------
+# -- what a rank set knows of its last calls --------------------------------------------------------------------------
 
 ALL = range(10_000)
 
@@ -114,8 +114,8 @@ def notes_after(program):
     def run():
         mesh = mc.create_mesh([("x", 2)])
         program(mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh))
-        team = location_in(mesh).team
-        return team.calls, team.history(ALL)
+        rank_set = location_in(mesh).rank_set
+        return rank_set.calls, rank_set.history(ALL)
 
     with mc.simulate(2) as world:
         return world.run(run)
@@ -148,10 +148,10 @@ def test_the_oldest_call_is_left_out_as_it_may_have_noted_more():
 
 def test_only_the_calls_that_are_asked_for_are_reported():
     def program(rows, columns):
-        team = location_in(rows.mesh).team
+        rank_set = location_in(rows.mesh).rank_set
         for _ in range(3):
             mc.barrier(rows.mesh)
-        assert [*team.history({team.calls})] == [team.calls]
+        assert [*rank_set.history({rank_set.calls})] == [rank_set.calls]
 
     notes_after(program)
 
@@ -163,12 +163,12 @@ def test_different_calls_make_different_digests_from_then_on():
         small, large = mc.ones((4, 6), "f8", rows), mc.ones((4, 8), "f8", rows)
         for tensor in (small, large):
             mc.relayout(tensor, columns)
-        team = location_in(mesh).team
-        same = team.calls
+        rank_set = location_in(mesh).rank_set
+        same = rank_set.calls
         for tensor in (small, large) if mesh.rank else (large, small):  # what relayout would find, and raise
-            team.calls += 1
-            team.recall(("relayout", tensor.shape, tensor.dtype, rows, columns, None, None))
-        return same, team.history(ALL)
+            rank_set.calls += 1
+            rank_set.recall(("relayout", tensor.shape, tensor.dtype, rows, columns, None, None))
+        return same, rank_set.history(ALL)
 
     with mc.simulate(2) as world:
         (same, first), (_, second) = world.run(program)
@@ -184,8 +184,8 @@ def test_what_was_noted_before_one_rank_had_an_error_is_forgotten():
         with pytest.raises(mc.MeshcommError):
             mc.from_local(np.zeros((2,) * (1 + mesh.rank)), mc.Layout(["x"], mesh))  # wrong on one of them
         mc.barrier(mesh)
-        team = location_in(mesh).team
-        return team.calls, team.history(ALL)
+        rank_set = location_in(mesh).rank_set
+        return rank_set.calls, rank_set.history(ALL)
 
     with mc.simulate(2) as world:
         first, second = world.run(program)
@@ -194,47 +194,47 @@ def test_what_was_noted_before_one_rank_had_an_error_is_forgotten():
 
 
 def test_what_no_text_is_made_of_is_left_out():
-    team = Team(SimpleNamespace(size=2, rank=0), range(2))
+    rank_set = RankSet(SimpleNamespace(size=2, rank=0), range(2))
     key = ("sum", object(), None, (object(), ("x", np.dtype("i4"), (1, 2))), 10**5000, "y" * 500)
-    team.remember(key, SimpleNamespace(run=print, number=5, used=0))
-    team.calls = 1
-    team.recall(key)
-    about = team.history(ALL)[1].about
+    rank_set.remember(key, SimpleNamespace(run=print, number=5, used=0))
+    rank_set.calls = 1
+    rank_set.recall(key)
+    about = rank_set.history(ALL)[1].about
     assert about.startswith("sum, ((x, int32, (1, 2))), <int>, yyy")
     assert (len(about), about[-4:]) == (400, "y...")
 
 
 @pytest.fixture
-def teams(monkeypatch):
-    """A function that makes a team of ranks 0-1 which makes a call."""
+def rank_sets(monkeypatch):
+    """A function that makes a set of ranks 0-1 which makes a call."""
     monkeypatch.setattr(watch, "recent", watch.recent.copy())
     watch.recent.clear()
 
     def make(name):
-        team = Team(SimpleNamespace(size=2, rank=0, ranks_in_comm_world=tuple), range(2))
-        team.name = name
-        watch.recent.append(("barrier", team, 1, 0.0))
+        rank_set = RankSet(SimpleNamespace(size=2, rank=0, ranks_in_comm_world=tuple), range(2))
+        rank_set.name = name
+        watch.recent.append(("barrier", rank_set, 1, 0.0))
 
     return make
 
 
-def test_calls_are_distinguished_by_the_meshes_that_they_are_on(teams):
+def test_calls_are_distinguished_by_the_meshes_that_they_are_on(rank_sets):
     """A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator."""
     for name in ("0-1 #1", "0-1 #2", "", "0-1 #1"):
-        teams(name)
+        rank_sets(name)
     watch.recent.append(("create_mesh", None, 0, 0.0))
-    assert [call["team"] for call in flights._calls(0.0)] == ["0-1 #1", "0-1 #2", "", "0-1 #1", ""]
+    assert [call["rank_set"] for call in flights._calls(0.0)] == ["0-1 #1", "0-1 #2", "", "0-1 #1", ""]
     assert [call["ranks"] for call in flights._calls(0.0)] == [*4 * ["0-1"], ""]
 
 
-def test_digests_are_written_and_read(teams, tmp_path):
-    teams("0-1 #1")
-    (_, team, _, _) = watch.recent[-1]
-    team.calls = 1
-    team.note(3)
+def test_digests_are_written_and_read(rank_sets, tmp_path):
+    rank_sets("0-1 #1")
+    (_, rank_set, _, _) = watch.recent[-1]
+    rank_set.calls = 1
+    rank_set.note(3)
     flights._write(tmp_path, "a reason")
     (read,) = read_flights(tmp_path)
-    assert read["calls"][0]["digests"] == [f"{team.call_digest % 2**64:x}"]
+    assert read["calls"][0]["digests"] == [f"{rank_set.call_digest % 2**64:x}"]
 
 
 def test_flights_are_written_once_and_read(tmp_path, monkeypatch):

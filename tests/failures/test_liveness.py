@@ -36,12 +36,12 @@ def test_different_calls_are_a_mismatch_if_nobody_has_moved():
 OTHER = WAITS._replace(asked="barrier", operation="barrier")
 INNOCENT = {
     "the same call": WAITS,
-    "a call later, which all have made": WAITS._replace(team_calls=5, number=5, operation="to_numpy"),
+    "a call later, which all have made": WAITS._replace(rank_set_calls=5, number=5, operation="to_numpy"),
     "the same call under another name": WAITS._replace(asked="relayout named 'b'", operation="relayout named 'b'"),
     "computes": COMPUTES,
     "has ended": OTHER._replace(ended=True),
     "waits for a request": OTHER._replace(waits=False),
-    "waits on another team": OTHER._replace(waits=False, others="1-2", number=0),
+    "waits on another rank set": OTHER._replace(waits=False, others="1-2", number=0),
     "does not remember": OTHER._replace(asked=""),
     "does not answer": None,
 }
@@ -59,10 +59,10 @@ def test_a_rank_that_moves_is_no_mismatch(before):
 
 
 PAST = {
-    "has ended after this call": COMPUTES._replace(team_calls=4, ended=True),
-    "has ended later": COMPUTES._replace(team_calls=9, ended=True),
-    "computes after this call": COMPUTES._replace(team_calls=4, calls=11),
-    "waits on another team": COMPUTES._replace(team_calls=5, operation="barrier", others="1-2"),
+    "has ended after this call": COMPUTES._replace(rank_set_calls=4, ended=True),
+    "has ended later": COMPUTES._replace(rank_set_calls=9, ended=True),
+    "computes after this call": COMPUTES._replace(rank_set_calls=4, calls=11),
+    "waits on another rank set": COMPUTES._replace(rank_set_calls=5, operation="barrier", others="1-2"),
 }
 
 
@@ -89,7 +89,7 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
 )
 def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     waits = WAITS._replace(digest=5, noted=4)
-    made = COMPUTES._replace(team_calls=4, asked="relayout", noted=4)._replace(**past)
+    made = COMPUTES._replace(rank_set_calls=4, asked="relayout", noted=4)._replace(**past)
     answers = {0: waits, 1: made}
     lines = [
         "ranks made different collective calls as call 4 on ranks 0-1:",
@@ -99,7 +99,7 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
     assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
     for innocent in ({"digest": 5}, {"digest": None}, {"noted": 3, "digest": None}, {"noted": 4, "ended": True}):
-        answers = {0: waits, 1: COMPUTES._replace(team_calls=4, asked="relayout", noted=4)._replace(**innocent)}
+        answers = {0: waits, 1: COMPUTES._replace(rank_set_calls=4, asked="relayout", noted=4)._replace(**innocent)}
         assert missing_ranks.call_mismatch(answers, answers, 4) == "", innocent
 
 
@@ -130,14 +130,17 @@ def test_only_the_call_of_the_hindmost_rank_is_compared():
 SAYS = [
     (COMPUTES, "has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks"),
     (
-        COMPUTES._replace(team_calls=0),
+        COMPUTES._replace(rank_set_calls=0),
         "has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks",
     ),
     (
         COMPUTES._replace(operation="barrier", others="1-2"),
         "has not arrived: it has waited 4 s in barrier on ranks 1-2 (another mesh or communicator)",
     ),
-    (WAITS._replace(team_calls=3, number=3), "has not arrived: it has waited 4 s in relayout, call 3 on these ranks"),
+    (
+        WAITS._replace(rank_set_calls=3, number=3),
+        "has not arrived: it has waited 4 s in relayout, call 3 on these ranks",
+    ),
     (COMPUTES._replace(ended=True), "has ended, after call 3"),
     (
         WAITS._replace(error="KeyError: 1"),
@@ -156,7 +159,7 @@ def test_reports_say_what_missing_ranks_do(answer, text):
 
 
 def test_reports_say_that_all_have_come():
-    text = missing_ranks.who_is_missing({0: WAITS, 1: COMPUTES._replace(team_calls=4)}, 4, {})
+    text = missing_ranks.who_is_missing({0: WAITS, 1: COMPUTES._replace(rank_set_calls=4)}, 4, {})
     assert text.splitlines() == [
         "all of ranks 0-1 have come to this call",
         "rank 0 has waited 4 s in relayout, call 4 on these ranks",
@@ -203,18 +206,22 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def team(monkeypatch, clock):
+def rank_set(monkeypatch, clock):
     """A function that makes the liveness checks of some ranks."""
     monkeypatch.setattr(liveness, "_open", [])
 
     def make(size):
         ends = [None] * size
         ends[:] = [Channel(ends, rank) for rank in range(size)]
-        teams = [
-            SimpleNamespace(calls=3, liveness=None, noted=3, digest_after={3: 7}.get, turn=SimpleNamespace(over=None))
+        rank_sets = [
+            SimpleNamespace(
+                calls=3, liveness=None, noted=3, digest_after={3: 7}.get, call_lock=SimpleNamespace(end_reason=None)
+            )
             for _ in range(size)
         ]
-        return [LivenessCheck(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
+        return [
+            LivenessCheck(ends[r], rank_sets[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)
+        ]
 
     return make
 
@@ -228,8 +235,8 @@ def serve(ranks, turns=4):
             each.serve()
 
 
-def test_a_rank_that_asks_gets_a_report(team):
-    ranks = team(3)
+def test_a_rank_that_asks_gets_a_report(rank_set):
+    ranks = rank_set(3)
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     assert ranks[2].report.text.startswith("ranks 0, 1, 2 have not arrived")
@@ -237,38 +244,38 @@ def test_a_rank_that_asks_gets_a_report(team):
     assert ranks[0].report is None, "who does not ask gets none"
 
 
-def test_one_of_those_that_ask_speaks(team):
-    ranks = team(3)
+def test_one_of_those_that_ask_speaks(rank_set):
+    ranks = rank_set(3)
     ranks[2].ask(CALL, range(3))
     ranks[1].ask(CALL, range(3))
     serve(ranks)
     assert [ranks[1].report.speaks, ranks[2].report.speaks] == [True, False]
 
 
-def test_a_rank_that_has_left_counts_as_ended(team):
-    ranks = team(3)
+def test_a_rank_that_has_left_counts_as_ended(rank_set):
+    ranks = rank_set(3)
     ranks[1].leave()
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     assert ranks[2].report.ended == "rank 1 has ended without it"
 
 
-def test_a_rank_that_has_left_still_tells_its_digests(team):
-    ranks = team(3)
+def test_a_rank_that_has_left_still_tells_its_digests(rank_set):
+    ranks = rank_set(3)
     ranks[1].leave()
     serve(ranks)
     ranks[0]._post(1, "question", "", 0, 3, 3)
     ranks[0]._censuses[""] = census = liveness._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (7, 3, 3, True)
+    assert (answer.digest, answer.noted, answer.rank_set_calls, answer.ended) == (7, 3, 3, True)
     ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
-    assert not ranks[0]._channel.queue, "of other teams it has answered all when it left"
+    assert not ranks[0]._channel.queue, "of other rank sets it has answered all when it left"
 
 
-def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, clock):
-    ranks = team(3)
+def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(rank_set, clock):
+    ranks = rank_set(3)
     ranks[1].leave()
     serve(ranks)
     census = ranks[0]._censuses[""] = liveness._Census(range(3))
@@ -278,25 +285,25 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, c
     clock.seconds += ANSWER_WITHIN
     ranks[0].serve()
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (None, 3, 3, True)
+    assert (answer.digest, answer.noted, answer.rank_set_calls, answer.ended) == (None, 3, 3, True)
 
 
-def test_a_rank_that_has_failed_counts_after_two_liveness_checks(team, clock):
-    ranks = team(3)
-    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+def test_a_rank_that_has_failed_counts_after_two_liveness_checks(rank_set, clock):
+    ranks = rank_set(3)
+    ranks[1].rank_set.call_lock.end_reason = "an exchange ended with an error (KeyError)"
     found = []
     for _ in range(2):
         ranks[2].ask(CALL, range(3))
         serve(ranks)
         found.append(ranks[2].report.ended)
         clock.seconds += ASK_EVERY_WITH_ERROR
-    assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].team.turn.over}"]
+    assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].rank_set.call_lock.end_reason}"]
 
 
-def test_two_liveness_checks_are_apart_though_several_ranks_ask(team, clock):
+def test_two_liveness_checks_are_apart_though_several_ranks_ask(rank_set, clock):
     """What both tell alike is a verdict, but not if it was so for a moment only."""
-    ranks = team(3)
-    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+    ranks = rank_set(3)
+    ranks[1].rank_set.call_lock.end_reason = "an exchange ended with an error (KeyError)"
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     clock.seconds += ASK_EVERY_WITH_ERROR / 2
@@ -311,12 +318,12 @@ def test_two_liveness_checks_are_apart_though_several_ranks_ask(team, clock):
 
 
 def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
-    failed = {0: WAITS, 1: COMPUTES._replace(team_calls=5, over="an exchange ended with an error")}
+    failed = {0: WAITS, 1: COMPUTES._replace(rank_set_calls=5, over="an exchange ended with an error")}
     assert missing_ranks.ended_ranks(failed, failed, 4) == ""
 
 
-def test_a_rank_that_does_not_answer_is_named(team, clock):
-    ranks = team(3)
+def test_a_rank_that_does_not_answer_is_named(rank_set, clock):
+    ranks = rank_set(3)
     ranks[2].ask(CALL, range(3))
     serve([ranks[0], ranks[2]])
     assert ranks[2].report is None
@@ -326,16 +333,16 @@ def test_a_rank_that_does_not_answer_is_named(team, clock):
     assert "(on host host1)" in ranks[2].report.text
 
 
-def test_all_are_reported_that_one_expires(team):
-    ranks = team(3)
+def test_all_are_reported_that_one_expires(rank_set):
+    ranks = rank_set(3)
     ranks[1].expire("it has waited")
     serve(ranks)
     assert [each.expired for each in ranks] == ["it has waited"] * 3
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
-def test_a_rank_that_ends_the_job_hears_when_all_have_written(team, order):
-    ranks = team(3)
+def test_a_rank_that_ends_the_job_hears_when_all_have_written(rank_set, order):
+    ranks = rank_set(3)
     ranks[1].expire("it has waited")
     ranks[2].expire("it has waited, too")
     serve(ranks)
@@ -350,8 +357,8 @@ def test_a_rank_that_ends_the_job_hears_when_all_have_written(team, order):
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
 @pytest.mark.parametrize("asks", range(3))
-def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
-    ranks = team(3)
+def test_no_message_is_left_over_whoever_leaves_first(rank_set, order, asks):
+    ranks = rank_set(3)
     for rank in order:
         ranks[asks].ask(CALL, range(3))
         ranks[(asks + 1) % 3].expire("")
@@ -368,26 +375,28 @@ def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
         each.serve()
 
 
-def test_ranks_of_a_team_without_a_channel_are_asked_over_one_of_more(team):
-    ranks = team(4)
+def test_ranks_of_a_rank_set_without_a_channel_are_asked_over_one_of_more(rank_set):
+    ranks = rank_set(4)
     ranks[3].ask(CALL, [1, 3])
     serve(ranks)
     assert ranks[3].report.text.startswith("ranks 1, 3 have not arrived"), "ranks outside are not asked"
 
 
 def pair_of(calls):
-    """Make the liveness check of ranks 1 and 3, which are a team of their own that has made so many calls."""
-    own = SimpleNamespace(calls=calls, liveness=None, noted=0, digest_after={}.get, turn=SimpleNamespace(over=None))
+    """Make the liveness check of ranks 1 and 3, which are a rank set of their own that has made so many calls."""
+    own = SimpleNamespace(
+        calls=calls, liveness=None, noted=0, digest_after={}.get, call_lock=SimpleNamespace(end_reason=None)
+    )
     return LivenessCheck(Channel([None, None], 1), own, [1, 3], ["host1", "host3"])
 
 
 @pytest.mark.parametrize(("calls", "text"), [(9, ""), (4, ""), (3, "rank 1 has ended"), (None, "rank 1 has ended")])
-def test_a_rank_that_leaves_tells_its_calls_on_each_team(team, clock, calls, text):
+def test_a_rank_that_leaves_tells_its_calls_on_each_rank_set(rank_set, clock, calls, text):
     """And why it makes no more calls on all ranks is no reason for others."""
-    ranks = team(4)
+    ranks = rank_set(4)
     if calls is not None:
         pair_of(calls)
-    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+    ranks[1].rank_set.call_lock.end_reason = "an exchange ended with an error (KeyError)"
     ranks[1].leave()
     for _ in range(2):
         ranks[3].ask(CALL, [1, 3])
@@ -398,8 +407,8 @@ def test_a_rank_that_leaves_tells_its_calls_on_each_team(team, clock, calls, tex
     assert bool(ranks[3].report.ended) == bool(text)
 
 
-def test_nobody_waits_for_the_answer_of_a_rank_that_leaves_meanwhile(team):
-    ranks = team(4)
+def test_nobody_waits_for_the_answer_of_a_rank_that_leaves_meanwhile(rank_set):
+    ranks = rank_set(4)
     ranks[3].ask(CALL, [1, 3])
     ranks[0].serve()
     ranks[1].leave()

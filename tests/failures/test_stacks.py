@@ -12,7 +12,7 @@ import meshcomm as mc
 from meshcomm.core import _callers
 from meshcomm.core._callers import in_short
 from meshcomm.core.failures import abort, stacks
-from meshcomm.core.ranks._envelope import Envelope, Turn
+from meshcomm.core.ranks._call_scope import CallLock, CallScope
 
 
 def test_the_line_of_the_main_thread_is_that_of_the_program_not_of_the_library_it_is_in():
@@ -58,9 +58,9 @@ def different_calls():
 
 
 def in_compiled_code():
-    turn = Turn()
-    turn.end("it is over")
-    with Envelope("a call", SimpleNamespace(turn=turn, calls=0)):
+    lock = CallLock()
+    lock.end("it is over")
+    with CallScope("a call", SimpleNamespace(call_lock=lock, calls=0)):
         pass
 
 
@@ -71,7 +71,7 @@ def names(error):
 ERRORS = {
     wrong_layout: ["caught", "wrong_layout", "__new__"],
     different_calls: ["caught", "different_calls", "run", "program", "to_numpy"],
-    in_compiled_code: ["caught", "in_compiled_code", "meshcomm.core.ranks._envelope.Envelope.__enter__"],
+    in_compiled_code: ["caught", "in_compiled_code", "meshcomm.core.ranks._call_scope.CallScope.__enter__"],
 }
 
 

@@ -496,10 +496,10 @@ def test_gradients_of_longer_and_shorter_spectra(name, was, s, kind):
 def exchanges(mesh, call):
     """Return how many exchanges *call* makes the second time."""
     call()
-    team = mesh.world.here().location(mesh).team
-    before = team.noted
+    rank_set = mesh.world.here().location(mesh).rank_set
+    before = rank_set.noted
     call()
-    return team.noted - before
+    return rank_set.noted - before
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_clocks_of_hosts_are_found(monkeypatch):
 
     def program(rank):
         world = simulate.current_rank()
-        return compare_clocks(world.team(range(5)).everyone.communicator())
+        return compare_clocks(world.rank_set(range(5)).everyone.communicator())
 
     found = simulated(5, program)
     for shift, clock in zip(shifts, found, strict=True):

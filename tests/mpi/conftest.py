@@ -66,7 +66,7 @@ def there(world):
 
 @pytest.fixture
 def own(comm):
-    """Rows and columns on a mesh of all ranks, on a world of its own: no team of it has communicated yet."""
+    """Rows and columns on a mesh of all ranks, on a world of its own: no rank set of it has communicated yet."""
     alone = comm.Dup()
     mesh = mc.create_mesh([("x", comm.size)], comm=alone)
     yield mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import GroupError, Layout, MeshError
-from meshcomm.core.ranks import teams
+from meshcomm.core.ranks import rank_sets
 from meshcomm.core.ranks.meshes import location_in, world_of
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
@@ -58,7 +58,7 @@ def test_different_assignments_at_the_real_bound():
     world = world_of(None)
     for rows in some_assignments(150 if SIZE > 2 else 400):
         assert gathered(rows)
-        assert world.communicators <= teams.GROUPS_PER_WORLD + 1
+        assert world.communicators <= rank_sets.GROUPS_PER_WORLD + 1
     for rows in some_assignments(150 if SIZE > 2 else 400):  # again, some of them given back in the meantime
         assert gathered(rows)
     world.close()
@@ -153,7 +153,7 @@ def test_messages_of_the_user_on_the_same_communicator_do_not_mix(comm):
 @pytest.mark.usefixtures("few_left")
 def test_assignments_give_their_communicators_back(monkeypatch):
     """With a bound of 2, almost every call opens one and gives one back."""
-    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 2)
+    monkeypatch.setattr(rank_sets, "GROUPS_PER_WORLD", 2)
     world_of(None).close()
     for rows in some_assignments(3 * TURNS):
         assert gathered(rows)
@@ -183,7 +183,7 @@ def test_user_communicators_that_come_and_go(comm):
 @pytest.mark.parametrize("root", range(SIZE))
 def test_one_rank_gathers_from_all(comm, root):
     mesh = mc.create_mesh([("x", SIZE)], comm=comm)
-    gather = location_in(mesh).team.everyone.communicator().gather_json
+    gather = location_in(mesh).rank_set.everyone.communicator().gather_json
     expected = [["of", rank] * 1000 * rank for rank in range(SIZE)]
     assert gather(root, ["of", RANK] * 1000 * RANK) == (expected if root == RANK else [])
     assert gather(root, "") == ([""] * SIZE if root == RANK else [])

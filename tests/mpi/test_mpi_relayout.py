@@ -86,13 +86,13 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     location = location_in(mesh)
     mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
     processors = set().union(*WORLD.allgather(os.sched_getaffinity(0)))
-    assert location.team.oversubscribed == (len(processors) < SIZE)
-    monkeypatch.setattr(location.team, "oversubscribed", False)
+    assert location.rank_set.oversubscribed == (len(processors) < SIZE)
+    monkeypatch.setattr(location.rank_set, "oversubscribed", False)
     mc.drop_plans(mesh)
     array = numbered((17, 13), "i4")
 
     def rounds_of(source, target):
-        plan = mc.plan_relayout(array.shape, "i4", source, target, machine=location.team.machine)
+        plan = mc.plan_relayout(array.shape, "i4", source, target, machine=location.rank_set.machine)
         exchanges = [over_mpi(each) for each, _ in compile.operations(plan, location)]
         return [each.rounds for each in exchanges if type(each) is Packed]
 

@@ -67,14 +67,14 @@ def test_ghosts_of_another_call(comm, rows):
         comm.Barrier()
         with suppress(mc.CollectiveMismatch):  # a rank that has no ghosts of rank 0 finds nothing
             halo.start_update().wait()
-        location_in(rows.mesh).team.fail(RuntimeError("rank 0 has found a difference"))
+        location_in(rows.mesh).rank_set.fail(RuntimeError("rank 0 has found a difference"))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_interrupt_before_there_is_a_request(rows, shape, monkeypatch):
     """It lets no further call be made, and MPI may still write to the new block."""
 
-    def interrupt(result, source, exchange, team, block):
+    def interrupt(result, source, exchange, rank_set, block):
         found.append(exchange)
         raise KeyboardInterrupt
 

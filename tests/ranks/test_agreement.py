@@ -19,11 +19,11 @@ from meshcomm.core import _tuning
 from meshcomm.core.failures import abort, forks, host_signals
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.calls import join_and_raise
 from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.simulate import SimulatedRank
-from meshcomm.core.ranks.teams import Team
 from support.in_process_ranks import output_of
 
 
@@ -52,7 +52,7 @@ def agreed(*errors_of_ranks):
     def program():
         mesh = mc.create_mesh([("x", len(errors_of_ranks))])
         try:
-            agreement.agree(location_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
+            agreement.agree(location_in(mesh).rank_set, "the call", errors_of_ranks[mesh.rank])
         except Exception as error:
             return error
         return None
@@ -167,13 +167,13 @@ def test_ranks_count_alike_after_a_difference_that_the_program_has_caught():
 
     def program():
         mesh = mc.create_mesh([("x", 2)])
-        team = location_in(mesh).team
+        rank_set = location_in(mesh).rank_set
         for number in range(3 + mesh.rank):
-            team.note(number)
+            rank_set.note(number)
         with pytest.raises(errors.CollectiveMismatch):
-            agreement.agree(team, "the call")
-        agreement.agree(team, "the next call")
-        return team.noted, team.digest_after(team.noted)
+            agreement.agree(rank_set, "the call")
+        agreement.agree(rank_set, "the next call")
+        return rank_set.noted, rank_set.digest_after(rank_set.noted)
 
     with mc.simulate(2) as world:
         first, second = world.run(program)
@@ -228,7 +228,7 @@ def test_an_error_may_quote_what_is_no_text():
 def test_different_calls_name_the_ranks():
     def program():
         mesh = mc.create_mesh([("x", 20)])
-        agreement.agree(location_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
+        agreement.agree(location_in(mesh).rank_set, "a" * 600 if mesh.rank == 3 else "b")
 
     with mc.simulate(20) as world, pytest.raises(errors.CollectiveMismatch) as caught:
         world.run(program)
@@ -237,36 +237,36 @@ def test_different_calls_name_the_ranks():
 
 
 def operations():
-    return [(operation, team, number) for operation, team, number, _ in watch.calls]
+    return [(operation, rank_set, number) for operation, rank_set, number, _ in watch.calls]
 
 
-def team_of_one():
-    return Team(SimulatedRank(mc.simulate(1), 0), range(1))
+def rank_set_of_one():
+    return RankSet(SimulatedRank(mc.simulate(1), 0), range(1))
 
 
 def test_a_call_inside_a_call_does_not_end_it():
-    team = team_of_one()
-    with Envelope("outer", team):
-        with Envelope("inner", team):
-            assert operations() == [("outer", team, 1), ("inner", team, 2)]
-            assert (team.turn.operation, team.turn.depth) == ("outer", 2)
-        assert operations() == [("outer", team, 1)]
+    rank_set = rank_set_of_one()
+    with CallScope("outer", rank_set):
+        with CallScope("inner", rank_set):
+            assert operations() == [("outer", rank_set, 1), ("inner", rank_set, 2)]
+            assert (rank_set.call_lock.operation, rank_set.call_lock.depth) == ("outer", 2)
+        assert operations() == [("outer", rank_set, 1)]
     assert operations() == []
-    assert (team.turn.operation, team.turn.depth) == (None, 0)
+    assert (rank_set.call_lock.operation, rank_set.call_lock.depth) == (None, 0)
 
 
-def test_two_threads_cannot_make_calls_on_one_team_at_the_same_time():
+def test_two_threads_cannot_make_calls_on_one_rank_set_at_the_same_time():
     """Neither gets a result: which call the other ranks meet is not known."""
-    team, other = team_of_one(), team_of_one()
+    rank_set, other = rank_set_of_one(), rank_set_of_one()
 
     def second():
-        with Envelope("free", other):
+        with CallScope("free", other):
             assert [operation for operation, *_ in operations()] == ["first", "free"]
-        with pytest.raises(errors.MeshError, match="first and second"), Envelope("second", team):
+        with pytest.raises(errors.MeshError, match="first and second"), CallScope("second", rank_set):
             raise AssertionError
 
     def first():
-        with Envelope("first", team):
+        with CallScope("first", rank_set):
             thread = threading.Thread(target=second)
             thread.start()
             thread.join()
@@ -274,17 +274,17 @@ def test_two_threads_cannot_make_calls_on_one_team_at_the_same_time():
     with pytest.raises(errors.MeshError, match="two threads"):
         first()
     assert operations() == []
-    with pytest.raises(errors.MeshError, match="two threads"), Envelope("later", team):
+    with pytest.raises(errors.MeshError, match="two threads"), CallScope("later", rank_set):
         raise AssertionError
     assert operations() == []
 
 
-def test_a_failed_exchange_ends_the_calls_of_a_team():
-    team = team_of_one()
-    with Envelope("relayout", team):
+def test_a_failed_exchange_ends_the_calls_of_a_rank_set():
+    rank_set = rank_set_of_one()
+    with CallScope("relayout", rank_set):
         pass
-    team.fail(KeyError("lost"))
-    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) it"), Envelope("next", team):
+    rank_set.fail(KeyError("lost"))
+    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) it"), CallScope("next", rank_set):
         raise AssertionError
 
 
@@ -292,9 +292,9 @@ def test_a_signal_never_leaves_a_call_behind():
     """A handler may raise at any step of a call. The watchdog must not take the call for one that goes on."""
     program = """
 import signal, sys
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.simulate import SimulatedRank, simulate
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.failures.watch import watch
 class Interrupt(Exception): pass
 armed = False
@@ -304,18 +304,18 @@ def handler(*_):
         armed = False
         raise Interrupt
 signal.signal(signal.SIGALRM, handler)
-team = Team(SimulatedRank(simulate(1), 0), range(1))
+rank_set = RankSet(SimulatedRank(simulate(1), 0), range(1))
 signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
 for hit in range(2000):
     try:
         armed = True
         while True:
-            with Envelope("outer", team):
-                with Envelope("inner", team):
+            with CallScope("outer", rank_set):
+                with CallScope("inner", rank_set):
                     pass
     except Interrupt:
         pass
-    assert watch.calls == [] and team.turn.depth == 0, (hit, watch.calls, team.turn.depth)
+    assert watch.calls == [] and rank_set.call_lock.depth == 0, (hit, watch.calls, rank_set.call_lock.depth)
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 print("as expected")
 """
@@ -346,10 +346,10 @@ def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
     def program(rank):
         mesh = mc.create_mesh([("x", 1)])
         mc.barrier(mesh)
-        team = location_in(mesh).team
-        monkeypatch.setattr(type(team.everyone.communicator()), "allreduce_max", interrupted)
+        rank_set = location_in(mesh).rank_set
+        monkeypatch.setattr(type(rank_set.everyone.communicator()), "allreduce_max", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            agreement.agree(team, "a call", KeyError("wrong"))
+            agreement.agree(rank_set, "a call", KeyError("wrong"))
         monkeypatch.undo()
         assert watch.error is None
 
@@ -362,11 +362,11 @@ def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(mo
     monkeypatch.setattr(abort, "comm_world", lambda: (1, 2))
     wrong, seen = errors.ShapeError("wrong"), []
     with mc.simulate(1) as world:
-        team = world.run(team_of_one)[0]
-        monkeypatch.setattr(team.world, "guarded", True, raising=False)
+        rank_set = world.run(rank_set_of_one)[0]
+        monkeypatch.setattr(rank_set.world, "guarded", True, raising=False)
         try:
             with pytest.raises(errors.ShapeError, match="wrong"):
-                join_and_raise(wrong, team, lambda: seen.append(host_signals._is_shown("tells 1")))
+                join_and_raise(wrong, rank_set, lambda: seen.append(host_signals._is_shown("tells 1")))
         finally:
             host_signals.note_reported()
     assert seen == [True], "the others would end the job before this rank has reported its error"
@@ -503,7 +503,7 @@ def test_a_rank_is_reported_of_the_mesh_that_it_is_outside_of_not_of_the_root_of
         mc.ones(3, float, mc.Layout(["x"], mesh)).to_numpy(root=0)
         if inner.rank is None:
             assert tensor.local is None
-            return location_in(mesh).team.world.newest_mesh_without_me() is inner
+            return location_in(mesh).rank_set.world.newest_mesh_without_me() is inner
         return True
 
     with mc.simulate(3) as world:

@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, MeshError
-from meshcomm.core.ranks import call_log, teams
+from meshcomm.core.ranks import call_log, rank_sets
 from meshcomm.core.ranks.meshes import world_of
 from support.reference import numbered, simulated
 
@@ -35,8 +35,8 @@ def different_assignments(size, count):
 
 
 def test_communicators_are_bounded_however_many_assignments(monkeypatch):
-    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 16)
-    bound = teams.GROUPS_PER_WORLD + 1
+    monkeypatch.setattr(rank_sets, "GROUPS_PER_WORLD", 16)
+    bound = rank_sets.GROUPS_PER_WORLD + 1
 
     def program(rank):
         most = 0
@@ -49,18 +49,18 @@ def test_communicators_are_bounded_however_many_assignments(monkeypatch):
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(call_log, "PREPARED_PER_TEAM", 5)
+    monkeypatch.setattr(call_log, "PREPARED_PER_RANK_SET", 5)
 
     def program(rank):
         for length in (*range(12), *range(12)):
             assert mc.all_gather(np.full(length, rank), None, 0).tolist() == [0] * length + [1] * length
-            assert len(here().team(range(2))._prepared) <= 5
+            assert len(here().rank_set(range(2))._prepared) <= 5
 
     simulated(2, program)
 
 
 def test_of_the_programs_that_of_the_call_made_longest_ago_goes(monkeypatch):
-    monkeypatch.setattr(call_log, "PREPARED_PER_TEAM", 2)
+    monkeypatch.setattr(call_log, "PREPARED_PER_RANK_SET", 2)
     calls = call_log.CallLog()
     for number, key in enumerate("abac"):
         if calls.recall(key) is None:
@@ -70,7 +70,7 @@ def test_of_the_programs_that_of_the_call_made_longest_ago_goes(monkeypatch):
 
 def test_groups_come_back_after_they_were_given_up(monkeypatch):
     """Programs outlive the communicators of their groups, and share those that others opened again."""
-    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 3)
+    monkeypatch.setattr(rank_sets, "GROUPS_PER_WORLD", 3)
     everything = list(different_assignments(4, 9))
 
     def program(rank):
@@ -175,7 +175,7 @@ def test_meshes_over_many_sets_of_ranks():
 
 
 def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
-    monkeypatch.setattr(teams, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(rank_sets, "RANK_SETS_PER_WORLD", 3)
 
     def program(rank):
         meshes = []
@@ -196,7 +196,7 @@ def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
 
 
 def test_meshes_that_are_only_looked_at_open_nothing(monkeypatch):
-    monkeypatch.setattr(teams, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(rank_sets, "RANK_SETS_PER_WORLD", 3)
 
     def program(rank):
         meshes = [mc.create_mesh([("x", 2)], devices=[0, other]) for other in range(1, 8)]
@@ -231,7 +231,7 @@ def test_a_mesh_may_be_smaller_than_its_world_but_not_larger():
 @pytest.mark.parametrize("root", range(3))
 def test_one_rank_gathers_from_all(root):
     def program(rank):
-        gather = here().team(range(3)).everyone.communicator().gather_json
+        gather = here().rank_set(range(3)).everyone.communicator().gather_json
         return gather(root, ["of", rank] * rank), gather(root, "")
 
     found = simulated(3, program)

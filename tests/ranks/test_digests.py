@@ -13,13 +13,13 @@ mismatches = script(PROGRAMS / "mismatches.py")
 def test_no_two_calls_are_alike(ranks):
     def program():
         calls, name_of = mismatches.Calls(), {0: "no call"}
-        team = location_in(calls.mesh).team
+        rank_set = location_in(calls.mesh).rank_set
         for name in 2 * mismatches.names(ranks):  # the first time they are new
             assert calls.is_right(name), name
         for name in mismatches.names(ranks):
-            team.call_digest = 0
+            rank_set.call_digest = 0
             assert calls.is_right(name), name
-            assert name_of.setdefault(team.call_digest, name) == name
+            assert name_of.setdefault(rank_set.call_digest, name) == name
         return name_of
 
     with mc.simulate(ranks) as world:

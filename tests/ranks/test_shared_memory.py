@@ -87,7 +87,7 @@ def test_descriptions(fresh):
 def test_threads_of_one_process_do_not_share(fresh):
     def program(rank):
         location = location_in(mc.create_mesh())
-        return rendezvous.open_rendezvous(location.team.everyone.communicator(), (0, 1, 2))
+        return rendezvous.open_rendezvous(location.rank_set.everyone.communicator(), (0, 1, 2))
 
     assert simulated(3, program) == [(None, None)] * 3
     assert rendezvous.describe() == "off: the ranks are threads of one process"

@@ -262,7 +262,7 @@ def test_a_save_whose_ranks_make_no_more_calls(tmp_path):
     def program():
         mesh = mc.create_mesh([("x", 2)])
         request = mc.start_save(tmp_path / "a.npy", mc.ones(4, "f8", Layout(["x"], mesh)))
-        location_in(mesh).team.fail(KeyError("wrong"))
+        location_in(mesh).rank_set.fail(KeyError("wrong"))
         with pytest.raises(mc.MeshError, match="KeyError"):
             request.test()
         request.wait()

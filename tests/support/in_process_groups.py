@@ -16,7 +16,7 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.memory import pools
 from meshcomm.core.ranks.communicator import Communicator
-from meshcomm.core.ranks.teams import Group, Team, World
+from meshcomm.core.ranks.rank_sets import Group, RankSet, World
 from meshcomm.core.transport.exchange import from_boxes
 from support.in_process_ranks import MIB, Node, block, outcomes
 
@@ -299,8 +299,8 @@ class Ranks:
             members = [rank for rank, its in enumerate(nodes) if its == node]
             made = Node(len(members), share, [self.wires.check] * len(members), members) if len(members) > 1 else None
             for i, rank in enumerate(members):
-                team = Team(ThreadWorld(communicators[rank]), range(len(hosts)))
-                team._machine, group = Machine(nodes=nodes), team.everyone
+                rank_set = RankSet(ThreadWorld(communicators[rank]), range(len(hosts)))
+                rank_set._machine, group = Machine(nodes=nodes), rank_set.everyone
                 assert isinstance(group, Group)
                 group.opened = communicators[rank]
                 if made is not None:

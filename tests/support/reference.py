@@ -177,7 +177,7 @@ def blocks_between(array, layout, plan):
 def lockstep(plan, blocks):
     """Run *plan* over MPI on the blocks of all devices, step by step, and count what they receive and hold."""
     devices = range(len(plan.ranks))
-    programs = [operations(plan, SimpleNamespace(device=d, team=_Team())) for d in devices]
+    programs = [operations(plan, SimpleNamespace(device=d, rank_set=_RankSet())) for d in devices]
     data = begin = [np.empty(0, np.uint8) if block is None else as_bytes(block) for block in blocks]
     moved, messages, peaks, scratch = ([0 for _ in devices] for _ in range(4))
     for number, made in enumerate(zip(*programs, strict=True)):
@@ -246,15 +246,15 @@ def _exchange(steps, members, data, targets, moved, messages):
         messages[device] += 1
 
 
-class _Team:
-    """A team of which only the groups are needed."""
+class _RankSet:
+    """A rank set of which only the groups are needed."""
 
     large_counts = oversubscribed = True
     machine = Machine()
     world = SimpleNamespace(takes_turns=True)
 
     def group(self, key, color, members):
-        return SimpleNamespace(members=members, team=self)
+        return SimpleNamespace(members=members, rank_set=self)
 
 
 def single_name_layouts(mesh, rank):

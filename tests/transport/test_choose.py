@@ -13,7 +13,7 @@ from meshcomm.core.arrays.compile import described, exchanging_steps
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.memory.scratch import scratch
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport import choose, comparison, relay
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 from meshcomm.core.transport.local_copies import block_offsets
@@ -197,8 +197,8 @@ def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
     monkeypatch.setattr(choose, "ROUND_BYTES", case.most_bytes // 4)
 
     def program(rank):
-        team = rank.group.team
-        team._machine, team.oversubscribed = Machine(nodes=0 if one_node else (0, 1)), oversubscribed
+        rank_set = rank.group.rank_set
+        rank_set._machine, rank_set.oversubscribed = Machine(nodes=0 if one_node else (0, 1)), oversubscribed
         operation = operation_of(rank, [case], rounds=rounds)
         moved(rank, operation, [case])
         return operation._way.rounds, len(rank.communicator.calls)
@@ -231,7 +231,7 @@ def test_messages_are_shorter_on_a_slow_network(ranks, monkeypatch, seconds):
     monkeypatch.setattr(choose, "SLOW_MESSAGE_BYTES", case.most_bytes // 8)
 
     def program(rank):
-        rank.group.team._machine = Machine(nodes=(0, 1), beta_between=seconds)
+        rank.group.rank_set._machine = Machine(nodes=(0, 1), beta_between=seconds)
         return operation_of(rank, [case])._over_mpi().rounds
 
     assert ranks([ALONE] * 2).results(program) == [4 if seconds else 2] * 2
@@ -341,14 +341,14 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
             rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks
         )
         its.run()
-        rank.group.team.call_digest += rank.position == 2
+        rank.group.rank_set.call_digest += rank.position == 2
         if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done
             with suppress(CollectiveMismatch):
                 its.run()
             return
         with pytest.raises(CollectiveMismatch, match="made another collective call"):
             its.run()
-        assert rank.group.team.turn.over
+        assert rank.group.rank_set.call_lock.end_reason
 
     ranks(ONE_NODE).results(program)
 

@@ -246,7 +246,7 @@ def test_ranks_that_made_other_calls_before_are_found_out(ranks):
     def program(rank):
         exchange = in_place(rank, [case])
         moved(rank, exchange, case, True, True)
-        rank.group.team.note(7 + rank.position)
+        rank.group.rank_set.note(7 + rank.position)
         moved(rank, exchange, case, True, True)
 
     results = ranks([0] * 2).run(program)

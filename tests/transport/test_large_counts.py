@@ -13,7 +13,7 @@ from meshcomm.core.arrays.compile import described, most_bytes
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.plans.plan import plan_direct
 from meshcomm.core.ranks import mpi
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.exchange import ExchangeSpec
 from meshcomm.core.transport.packed import Packed
 from support.reference import mesh_of
@@ -24,22 +24,22 @@ U = "unsharded"
 # -- large counts -----------------------------------------------------------------------------------------------------
 
 
-class NoTeam:
-    """A team that only knows what its MPI can count."""
+class NoRankSet:
+    """A rank set that only knows what its MPI can count."""
 
     def __init__(self, large_counts):
         self.large_counts = large_counts
         self.world, self.machine = SimpleNamespace(takes_turns=False), Machine()
 
     def group(self, key, color, members):
-        return SimpleNamespace(members=members, team=self)
+        return SimpleNamespace(members=members, rank_set=self)
 
 
 def exchange_of(plan, device, large_counts=True):
     """The exchange of a plan of one step, of which nothing is allocated."""
     (step,) = plan.steps
     members = tuple(step.ranks[d] for d in step.group_of(device))
-    group = NoTeam(large_counts).group(None, 0, members)
+    group = NoRankSet(large_counts).group(None, 0, members)
     tensor = described(step, Location(None, device))
     return Packed(group, [tensor], ExchangeSpec(0, most_bytes(step)), step.rounds)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def sliced(index, tuple shape, tuple cuts):
-    """Return what an *index* is in a signature, and where it begins along each axis; None if it is for the long way.
+    """Return what an *index* is in a signature, and where it begins along each axis; None if it is for the slow path.
 
     Parameters
     ----------

@@ -376,8 +376,8 @@ cdef bint _has_base(Source source) except -1:
     with collective("write to a view", base._spec.mesh) as location:
         if location is None:
             return references > 0
-        with exchanging(location.team):
-            return agree(location.team, "write to a view", value=references > 0) > 0
+        with exchanging(location.rank_set):
+            return agree(location.rank_set, "write to a view", value=references > 0) > 0
 
 
 cpdef int write_back(x) except -1:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 script: Callable[..., object] | None
 
 def set_kind(
-    kind: type[TensorBase], long_way: Callable[..., object], check_open: Callable[[Mesh], object]
+    kind: type[TensorBase], slow_path: Callable[..., object], check_open: Callable[[Mesh], object]
 ) -> None: ...
 def set_protocol(
     get: Callable[[T, tuple[int, ...]], T | None],

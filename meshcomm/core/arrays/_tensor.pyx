@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 # cython: auto_pickle=False
-"""What a tensor is in memory, and the short way of its calls; knows no MPI.
+"""What a tensor is in memory, and the fast path of its calls; knows no MPI.
 
 A call that was made before, with tensors of the same specs and the same other arguments, runs by the recipe that was
 kept for it. It is in C for two reasons: it takes a tenth of the time, and NumPy's warnings name the line of the
@@ -11,13 +11,13 @@ program, as no line of ours is on the way.
 #
 # 1. A call looks for its signature in the recipes of the spec of its first tensor: what is called, the specs of the
 #    tensors, and the other arguments. Numbers that are operands count by their type; all others by type and value.
-#    What has no signature, such as plain arrays, goes the long way each time.
-# 2. Without a recipe it goes the long way, which checks and decides. Whoever decides returns a `Call`: a `Recipe`, and
+#    What has no signature, such as plain arrays, takes the slow path each time.
+# 2. Without a recipe it takes the slow path, which checks and decides. What decides returns a `Call`: a `Recipe`, and
 #    the operands on which it is to run.
 # 3. Back here, the recipe runs, and is kept if the operands are the tensors of the call, all of them. What is made in
 #    several steps comes back as a result, and is not kept.
 #
-# A recipe does the same as the long way does, also towards other ranks: so it does not matter which of them have kept
+# A recipe does the same as the slow path does, also towards other ranks: so it does not matter which of them have kept
 # it, and it may be dropped at any time. What it may depend on is in the signature. What may change between calls is
 # checked in each: whether a mesh is closed, and whether a tensor may be written to.
 
@@ -62,7 +62,7 @@ cdef object _numbers = frozenset(
 )
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
-cdef object _long = None  # NumPy's protocol, the long way
+cdef object _long = None  # NumPy's protocol, the slow path
 cdef object _check_open = None
 cdef object _element_of = None, _to_set = None, _slice_of = None, _write = None
 cdef object _rows = None
@@ -70,15 +70,15 @@ cdef bint _has_rows = False
 cdef Py_ssize_t _short = PASSING, _max_recipes = RECIPES
 
 
-def set_kind(kind, long_way, check_open):
+def set_kind(kind, slow_path, check_open):
     """Set the class of tensors, NumPy's protocol, and the check for a closed mesh."""
     global _KIND, _long, _check_open
-    _KIND, _long, _check_open = kind, long_way, check_open
+    _KIND, _long, _check_open = kind, slow_path, check_open
     set_kind_of_results(kind)
 
 
 def set_protocol(get, put, slice_of, write):
-    """Set what NumPy's protocol has for calls that take the short way.
+    """Set what NumPy's protocol has for calls that take the fast path.
 
     Parameters
     ----------
@@ -259,33 +259,33 @@ cdef object _unary(ufunc, TensorBase tensor):
     return _operated(tensor, (ufunc, tensor._spec), (tensor,), None)
 
 
-cdef object _binary(ufunc, TensorBase tensor, other, long_way):
+cdef object _binary(ufunc, TensorBase tensor, other, slow_path):
     cdef object part = _operand(other)
     note_dropped(tensor)
     note_dropped(other)
     if part is _NONE:
-        return long_way(tensor, other)
+        return slow_path(tensor, other)
     result = _operated(tensor, (ufunc, tensor._spec, part), (tensor, other), None)
     forget_dropped(other)
     return result
 
 
-cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
+cdef object _reflected(ufunc, TensorBase tensor, other, slow_path):
     cdef object part = _operand(other)
     note_dropped(tensor)
     note_dropped(other)
     if part is _NONE:
-        return long_way(tensor, other)
+        return slow_path(tensor, other)
     result = _operated(tensor, (ufunc, part, tensor._spec), (other, tensor), None)
     forget_dropped(other)
     return result
 
 
-cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
+cdef object _in_place(ufunc, TensorBase tensor, other, slow_path):
     cdef object part = _operand(other), spec = tensor._spec
     note_dropped(other)
     if part is _NONE:
-        return long_way(tensor, other)
+        return slow_path(tensor, other)
     result = _operated(tensor, (ufunc, spec, part, _OUT, spec), (tensor, other), tensor)
     forget_dropped(other)
     return result
@@ -442,7 +442,7 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
             if _write(tensor, index, value):
                 return None
     at = None if part is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
-    # A view whose elements had to move may be this very slice: the long way looks.
+    # A view whose elements had to move may be this very slice: the slow path looks.
     if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):
         completed(_long(_setitem, None, (tensor, index, value), {}))
         return None

@@ -6,7 +6,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.meshes import location_text, mesh_of_program
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.errors import CollectiveTimeout, MeshError
 
 
@@ -37,18 +37,18 @@ def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_i
         _check_timeout(timeout_in_ms)
         if location is None:
             return
-        team = location.team
+        rank_set = location.rank_set
         if timeout_in_ms is None:
-            agree(team, call)
+            agree(rank_set, call)
             return
-        communicator = team.everyone.communicator()
-        team.note(fingerprint(call))
-        if team.comparison_due:
-            compare_known(team)
-    # Outside of the envelope: this limit is the caller's, not the watchdog's.
+        communicator = rank_set.everyone.communicator()
+        rank_set.note(fingerprint(call))
+        if rank_set.comparison_due:
+            compare_known(rank_set)
+    # Outside of the call scope: this limit is the caller's, not the watchdog's.
     missing = communicator.barrier(min(timeout_in_ms, 1e15) / 1000)
     if missing:
-        raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))
+        raise CollectiveTimeout(_waited(name, timeout_in_ms, rank_set, missing))
 
 
 def _check_timeout(timeout_in_ms: object) -> None:
@@ -56,8 +56,8 @@ def _check_timeout(timeout_in_ms: object) -> None:
         raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
 
 
-def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:
-    ranks = [str(team.ranks[rank]) for rank in missing]
+def _waited(name: str, timeout_in_ms: int, rank_set: RankSet, missing: list[int]) -> str:
+    ranks = [str(rank_set.ranks[rank]) for rank in missing]
     listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
     which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
-    return f"{name} timed out: rank {team.world.rank} has waited {timeout_in_ms} ms, but {which} did not arrive"
+    return f"{name} timed out: rank {rank_set.world.rank} has waited {timeout_in_ms} ms, but {which} did not arrive"

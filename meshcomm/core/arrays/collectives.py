@@ -27,12 +27,12 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import Collective, leave_with
 from meshcomm.core.ranks.meshes import world_of
 from meshcomm.core.ranks.mpi import plain_operation
-from meshcomm.core.ranks.teams import Group, Team
+from meshcomm.core.ranks.rank_sets import Group, RankSet
 from meshcomm.core.transport.choose import exchange, gathers_at_once, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 from meshcomm.core.transport.reduce import AllReduce, reduction
@@ -55,13 +55,13 @@ class _CommCall(NamedTuple):
     ----------
     operation: its name
     x: the array of this rank
-    rows: function from a team to the rows, or to what the checks refuse
+    rows: function from a rank set to the rows, or to what the checks refuse
     arguments: the others
     """
 
     operation: str
     x: ArrayLike
-    rows: Callable[[Team], object]
+    rows: Callable[[RankSet], object]
     arguments: tuple[object, ...] = ()
 
 
@@ -97,10 +97,10 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
     [[['A'], ['C']], [['B'], ['D']]]
     """
 
-    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
+    def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
-        group, position = _group(team, _check_cover(rows, team))
+        group, position = _group(rank_set, _check_cover(rows, rank_set))
         length = shape[split_dimension] // count
         block = _replaced(shape, split_dimension, length)
         target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
@@ -143,10 +143,10 @@ def all_gather(
     [[0, 1], [0, 1]]
     """
 
-    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
+    def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         check_axis("dimension", dimension, shape)
-        group, position = _group(team, _check_cover(rows, team))
+        group, position = _group(rank_set, _check_cover(rows, rank_set))
         count = len(group.members)
         target_shape = _replaced(shape, dimension, shape[dimension] * count)
         axes = [("sender", dimension)]
@@ -188,9 +188,9 @@ def all_reduce(
 
     how = plain_operation(op)
 
-    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
+    def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         reduce = reduction(how, array.dtype)
-        group, position = _group(team, _check_cover(rows, team))
+        group, position = _group(rank_set, _check_cover(rows, rank_set))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
     return _run(_CommCall("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
@@ -226,10 +226,10 @@ def reduce_scatter(
 
     how = plain_operation(op)
 
-    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
+    def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         check_axis("dimension", dimension, shape)
-        group, position = _group(team, _check_cover(rows, team))
+        group, position = _group(rank_set, _check_cover(rows, rank_set))
         count = len(group.members)
         if shape[dimension] % count:
             raise ShapeError(
@@ -277,8 +277,8 @@ def broadcast(
     [[1], [1]]
     """
 
-    def build(team: Team, array: Array, rows: RankRows) -> RunOnArray:
-        group, position = _group(team, _check_cover(rows, team))
+    def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
+        group, position = _group(rank_set, _check_cover(rows, rank_set))
         count, whole = len(group.members), _whole(array.shape)
         check_integer("root", root)
         if not 0 <= root < count:
@@ -305,9 +305,9 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
     [[0], [1], [2]]
     """
 
-    def build(team: Team, array: Array, pairs: RankRows) -> RunOnArray:
-        shape, me, size = array.shape, team.rank, len(team.ranks)
-        _check_pairs(pairs, team)
+    def build(rank_set: RankSet, array: Array, pairs: RankRows) -> RunOnArray:
+        shape, me, size = array.shape, rank_set.rank, len(rank_set.ranks)
+        _check_pairs(pairs, rank_set)
         source_of = {target: source for source, target in pairs}
         sources = [((i, i + 1), *_whole(shape)) for i in range(size)]
         nothing = ((0, 0), *_whole(shape))
@@ -316,7 +316,7 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
             fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True
         )
         tensor = from_boxes(array.itemsize, me, sources, targets)
-        permute = on_arrays(exchange(team.everyone, [tensor], terms), shape if me in source_of else (0,))
+        permute = on_arrays(exchange(rank_set.everyone, [tensor], terms), shape if me in source_of else (0,))
 
         def run(a: Array) -> Array:
             result = permute(a)
@@ -327,26 +327,28 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
     return _run(_CommCall("collective_permute", x, _pairs(source_target_pairs)), comm, build)
 
 
-def _run(call: _CommCall, comm: "MPI.Intracomm | None", build: Callable[[Team, Array, RankRows], RunOnArray]) -> Array:
+def _run(
+    call: _CommCall, comm: "MPI.Intracomm | None", build: Callable[[RankSet, Array, RankRows], RunOnArray]
+) -> Array:
     """Return the result of an operation that *build* makes and all ranks agree on. Collective over *comm*.
 
     What was built before is used again without agreement.
     """
     world = world_of(comm)
-    team = world.team(range(world.size))
+    rank_set = world.rank_set(range(world.size))
     operation = call.operation
-    with Envelope(operation, team):
+    with CallScope(operation, rank_set):
         array, error = _normalised(call.x)
-        rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
+        rows, plain = call.rows(rank_set), tuple(map(plain_value, call.arguments))
         if error is not None:
-            agreement.agree(team, None, error)
+            agreement.agree(rank_set, None, error)
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = key if _is_exact(rows, plain) else None
-        run = _PLAIN.prepared(team, exact, (operation, plain, array, rows, team.ranks, build), team)
+        run = _PLAIN.prepared(rank_set, exact, (operation, plain, array, rows, rank_set.ranks, build), rank_set)
         try:
             result: Array = run(array)
         except BaseException as problem:
-            leave_with(problem, team)
+            leave_with(problem, rank_set)
             raise
         return result
 
@@ -357,8 +359,8 @@ def _described(  # noqa: PLR0917 - the subject of a call
     return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {ranks}"
 
 
-_PLAIN = Collective[Array](_described, lambda _, __, array, rows, ___, build, team: build(team, array, rows))
-"""An operation on plain arrays; its subject ends with what builds the operation for a team."""
+_PLAIN = Collective[Array](_described, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows))
+"""An operation on plain arrays; its subject ends with what builds the operation for a rank set."""
 
 
 def _text(value: object) -> str:
@@ -385,19 +387,19 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
         return np.empty(0), error
 
 
-def _pairs(pairs: Groups | Pairs) -> Callable[[Team], object]:
-    """Return nested tuples for every team. What is not nested stays as it is, for the checks to name."""
+def _pairs(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
+    """Return nested tuples for every rank set. What is not nested stays as it is, for the checks to name."""
     rows: object = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
     try:
         nested = tuple([tuple(map(plain_value, row)) for row in rows])  # type: ignore[attr-defined]
     except TypeError:
-        return lambda team: rows
-    return lambda team: nested
+        return lambda rank_set: rows
+    return lambda rank_set: nested
 
 
-def _rows(assignment: Groups | None) -> Callable[[Team], object]:
-    """Return the rows of a group assignment for a team; None is one row of all its ranks."""
-    return _pairs(assignment) if assignment is not None else lambda team: (tuple(range(len(team.ranks))),)
+def _rows(assignment: Groups | None) -> Callable[[RankSet], object]:
+    """Return the rows of a group assignment for a rank set; None is one row of all its ranks."""
+    return _pairs(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
 
 
 def _checked_all_to_all(
@@ -434,10 +436,10 @@ def _row_length(rows: object) -> int:
     return lengths.pop()
 
 
-def _check_cover(rows: RankRows, team: Team) -> RankRows:
-    """Return *rows* if every rank of the team is in exactly one. Source: the constraints of StableHLO."""
+def _check_cover(rows: RankRows, rank_set: RankSet) -> RankRows:
+    """Return *rows* if every rank of the rank set is in exactly one. Source: the constraints of StableHLO."""
     _row_length(rows)
-    size = len(team.ranks)
+    size = len(rank_set.ranks)
     seen: set[int] = set()
     for rank in chain.from_iterable(rows):
         check_integer("a rank in group_assignment", rank)
@@ -457,8 +459,8 @@ def _check_cover(rows: RankRows, team: Team) -> RankRows:
     return rows
 
 
-def _check_pairs(pairs: RankRows, team: Team) -> None:
-    size = len(team.ranks)
+def _check_pairs(pairs: RankRows, rank_set: RankSet) -> None:
+    size = len(rank_set.ranks)
     if not isinstance(pairs, tuple):
         raise GroupError(f"source_target_pairs must be pairs of ranks, not {short(pairs)}")
     for pair in pairs:
@@ -474,11 +476,11 @@ def _check_pairs(pairs: RankRows, team: Team) -> None:
             raise GroupError(f"source_target_pairs {short(pairs)} names rank {twice} as a {what} twice")
 
 
-def _group(team: Team, rows: RankRows) -> tuple[Group, int]:
+def _group(rank_set: RankSet, rows: RankRows) -> tuple[Group, int]:
     """Return this rank's group among *rows*, and its position in it."""
-    color = next(i for i, row in enumerate(rows) if team.rank in row)
-    members = tuple(team.ranks[rank] for rank in rows[color])
-    return team.group(rows, color, members), rows[color].index(team.rank)
+    color = next(i for i, row in enumerate(rows) if rank_set.rank in row)
+    members = tuple(rank_set.ranks[rank] for rank in rows[color])
+    return rank_set.group(rows, color, members), rows[color].index(rank_set.rank)
 
 
 def _replaced(shape: Shape, axis: int, length: int) -> Shape:

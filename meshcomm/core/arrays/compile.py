@@ -26,7 +26,7 @@ from meshcomm.core.plans.step import AllGather, Slice, Step
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import leave_with
 from meshcomm.core.ranks.communicator import Pending
-from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.ranks.rank_sets import Group, Location
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import (
     Exchanged,
@@ -82,7 +82,7 @@ def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOf
             last.run([data], [target])
         except BaseException as error:
             if not alone:
-                leave_with(error, location.team)
+                leave_with(error, location.rank_set)
             raise
         return None if shape is None else np.ndarray(shape, dtype, target)
 
@@ -185,7 +185,7 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
             targets = [memory[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
             operation.run([_packed(block) for block in blocks], targets, memory)
         except BaseException as error:
-            leave_with(error, location.team)
+            leave_with(error, location.rank_set)
             raise
         blocks_to_make = zip(targets, shapes, dtypes, strict=True)
         return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in blocks_to_make]
@@ -224,7 +224,7 @@ def group_of(step: Step, location: Location) -> Group:
     devices = step.group_of(location.device)
     members = tuple(step.ranks[device] for device in devices)
     # Groups along the same mesh dimensions are the rows of one assignment; the first device of each is its colour.
-    return location.team.group((step.mesh, step.dims), devices[0], members)
+    return location.rank_set.group((step.mesh, step.dims), devices[0], members)
 
 
 def described(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
@@ -257,7 +257,7 @@ def _terms(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
         permutes=step.permutes,
         gathers=isinstance(step, AllGather) and step.at_once,
-        relay_pays=relay_pays(step, location.team.machine),
+        relay_pays=relay_pays(step, location.rank_set.machine),
         stages=len(exchanging_steps(plan)) == 1,  # between several exchanges there are blocks that the limit is for
     )
 

@@ -123,11 +123,11 @@ def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[t
     """Return what the ranks of *mesh* have noted in a call, each once, in NumPy's order. Collective over *mesh*."""
     operation = f"floating-point errors and warnings in numpy.{name}"
     with collective(operation, mesh) as location:
-        if location is not None and len(location.team.ranks) > 1:
-            with exchanging(location.team):
-                if not agree(location.team, operation, value=len(noted)):
+        if location is not None and len(location.rank_set.ranks) > 1:
+            with exchanging(location.rank_set):
+                if not agree(location.rank_set, operation, value=len(noted)):
                     return []
-                gathered = location.team.everyone.communicator().allgather_json(noted)
+                gathered = location.rank_set.everyone.communicator().allgather_json(noted)
             noted = [(str(text), str(category)) for of_rank in gathered for text, category in of_rank]
     order = [*CONDITIONS]
     return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))

@@ -169,7 +169,7 @@ class Contents(NumpyMethods):
         with collective(name, self.mesh) as location:
             array = self.to_numpy(root=0)
             if location is not None:
-                agree_on(location.team, f"{name} to {path!r}", partial(_write, path, array, sep, format))
+                agree_on(location.rank_set, f"{name} to {path!r}", partial(_write, path, array, sep, format))
 
     def _like_numpys(self) -> Array:
         """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""

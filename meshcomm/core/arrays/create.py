@@ -29,7 +29,7 @@ from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import as_json_text
 from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 
 
@@ -464,10 +464,10 @@ def _gathered_shapes(
         how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
         return f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
 
-    with exchanging(location.team):
-        local = agree_on(location.team, call, block)
+    with exchanging(location.rank_set):
+        local = agree_on(location.rank_set, call, block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
-        gathered = by_device(location.team.everyone.communicator(), location, mesh, lengths)
+        gathered = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
 
 
@@ -502,7 +502,7 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
 
 def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
     """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
-    mesh, team = layout.mesh, location.team
+    mesh, rank_set = layout.mesh, location.rank_set
     whole = np.empty(0)
 
     def described() -> tuple[Shape, str]:
@@ -514,7 +514,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root
         return whole.shape, dtype_text(whole.dtype)
 
     call = f"distribute from device {root} in {layout.specs_text} on {location_text(mesh)}"
-    with exchanging(team):
+    with exchanging(rank_set):
         lengths, text = broadcast_from_root(root, described, call, mesh, location)
         shape = tuple(lengths)
 
@@ -522,7 +522,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root
             new = _new_block(layout, shape, dtype_of_text(text), location.device)
             return new, np.ascontiguousarray(whole) if location.device == root else None
 
-        new, source = agree_on(team, f"{call}: {shape} {text}", new_blocks)
+        new, source = agree_on(rank_set, f"{call}: {shape} {text}", new_blocks)
     at_root = Layout.replicated(only(mesh, root), len(shape))
     key = "distribute", shape, new.dtype, at_root, layout, None, None
     RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
@@ -553,6 +553,8 @@ def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: 
     mesh: the mesh of *root*
     location: the location of this rank in the mesh
     """
-    with exchanging(location.team):
-        text = agree_on(location.team, call, lambda: as_json_text(look() if location.device == root else None))
-        return json.loads(location.team.everyone.communicator().allgather_texts(text)[member(location, mesh, root)])
+    with exchanging(location.rank_set):
+        text = agree_on(location.rank_set, call, lambda: as_json_text(look() if location.device == root else None))
+        return json.loads(
+            location.rank_set.everyone.communicator().allgather_texts(text)[member(location, mesh, root)]
+        )

@@ -33,7 +33,7 @@ from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_in
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import LayoutError, MeshError
 
 T = TypeVar("T")
@@ -253,8 +253,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         if self.nbytes <= PASSING and self.mesh.size <= SMALL_MESHES and not checks_every_call():
             is_cyclic = any(map(self.layout.cyclic, range(self.ndim)))
             with collective(name, self.mesh) as location:
-                if location is not None and location.team.is_new(key) and not is_cyclic:
-                    return short.whole_of(name, self._spec, self._block, location.team)
+                if location is not None and location.rank_set.is_new(key) and not is_cyclic:
+                    return short.whole_of(name, self._spec, self._block, location.rank_set)
         return self._gathered(name, self.mesh)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -412,13 +412,13 @@ def by_device(communicator: Communicator, location: Location, mesh: Mesh, messag
     if watch.recorder is not None:
         watch.recorder.agreed()
     messages = communicator.allgather(message)
-    at = dict(zip(location.team.ranks, messages, strict=True))
+    at = dict(zip(location.rank_set.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
 
 
 def member(location: Location, mesh: Mesh, device: int) -> int:
-    """Return the position of *device* in the team of its mesh."""
-    return location.team.ranks.index(mesh.ranks[device])
+    """Return the position of *device* in the rank set of its mesh."""
+    return location.rank_set.ranks.index(mesh.ranks[device])
 
 
 def fetch_layout(tensor: object) -> Layout | None:

@@ -39,7 +39,7 @@ from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.meshes import location_between
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import DTypeError, LayoutError
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
@@ -309,11 +309,11 @@ class _Batch:
         """
         location = location_between(self._jobs[0][0].mesh, self._jobs[0][1].mesh)
         assert location is not None
-        if not location.team.knows((self._specs, self._limit)):
+        if not location.rank_set.knows((self._specs, self._limit)):
             self._plans(None)
 
     def run(self, name: str | None, wrong: Exception | None) -> list[Array | None]:
-        """Return the new blocks. Collective over the team.
+        """Return the new blocks. Collective over the rank set.
 
         If something is *wrong*, which this rank may see alone, no out is written to, and ranks that see nothing wrong
         raise an error.
@@ -339,10 +339,10 @@ class _Batch:
         return "; ".join(texts[spec] for spec in self._specs)
 
     def build(self, location: Location) -> MoveAll:
-        """Return what makes the new blocks. To call it is Collective over the team."""
+        """Return what makes the new blocks. To call it is Collective over the rank set."""
         # What is written to outs does not lie in one buffer, and moves by itself.
         alone = {number for number, (*_, has_out, _) in enumerate(self._specs) if has_out}
-        run = _prepare_many(self._plans(location.team.machine), location, self._limit, alone)
+        run = _prepare_many(self._plans(location.rank_set.machine), location, self._limit, alone)
         if not agreement.checks_every_call():
             return run
         checks = [
@@ -375,7 +375,7 @@ _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
 
 
 def _prepare_many(plans: Sequence[Plan], location: Location, limit: int | None, alone: Set[int]) -> MoveAll:
-    """Return a function that makes the new blocks of *plans*. To call it is Collective over the team.
+    """Return a function that makes the new blocks of *plans*. To call it is Collective over the rank set.
 
     The plans together keep to *limit* bytes of scratch. Those of the numbers *alone* share no exchange.
     """

@@ -10,7 +10,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.exchange import Order
 
 Moving: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
@@ -38,7 +38,7 @@ def _plan_text(plan: Plan) -> str:
 
 def _built(moving: Moving, location: Location) -> Move:
     operation, shape, dtype, source, target, limit, order = moving
-    move = prepare(plan_relayout(shape, dtype, source, target, limit, location.team.machine), location, order)
+    move = prepare(plan_relayout(shape, dtype, source, target, limit, location.rank_set.machine), location, order)
     return comparing_replicas(move, operation, shape, source, location)
 
 

@@ -20,12 +20,12 @@ from meshcomm.core.failures.watch import named_operation, watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.plans.plan import plan_direct
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.calls import Collective, leave_with
 from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.mpi import mpi
-from meshcomm.core.ranks.teams import Location, Team
+from meshcomm.core.ranks.rank_sets import Location, RankSet
 from meshcomm.errors import LayoutError, MeshError
 
 _over_mpi: dict[int, "Request"] = {}
@@ -33,19 +33,19 @@ _over_mpi: dict[int, "Request"] = {}
 
 
 class Request:
-    """An exchange that may still be in flight; *number* of its team's calls began it."""
+    """An exchange that may still be in flight; *number* of its rank set's calls began it."""
 
-    __slots__ = ("_exchange", "_number", "_team", "_unfinished")
+    __slots__ = ("_exchange", "_number", "_rank_set", "_unfinished")
 
     begun_by = "start_relayout"
     """The function that begins it, for messages."""
     operation = "relayout"
     """What it is, for messages."""
 
-    def __init__(self, exchange: Pending | None, team: Team | None) -> None:
-        self._exchange, self._team = exchange, team
-        if exchange is not None and team is not None:
-            world, self._number = team.world, -team.calls
+    def __init__(self, exchange: Pending | None, rank_set: RankSet | None) -> None:
+        self._exchange, self._rank_set = exchange, rank_set
+        if exchange is not None and rank_set is not None:
+            world, self._number = rank_set.world, -rank_set.calls
             self._unfinished: dict[int, Request] | dict[int, Unfinished]
             self._unfinished = _over_mpi if world.guarded else world.unfinished
             self._unfinished[id(self)] = self
@@ -65,19 +65,19 @@ class Request:
         >>> request.wait().local.tolist()
         [1, 1, 1]
         """
-        exchange, team = self._exchange, self._team
-        if exchange is None or team is None:
+        exchange, rank_set = self._exchange, self._rank_set
+        if exchange is None or rank_set is None:
             return True
-        if team.turn.over is not None:  # as `wait` raises by its envelope
-            raise MeshError(team.turn.over)
+        if rank_set.call_lock.end_reason is not None:  # as `wait` raises by its call scope
+            raise MeshError(rank_set.call_lock.end_reason)
         try:
             complete = exchange.test()
         except Exception as error:
-            team.explain(error)
+            rank_set.explain(error)
             raise
         if not complete:
             watch.num_polls += 1
-            watch.last_polled = f"tests of a {self.operation}", team, self._number, 0.0
+            watch.last_polled = f"tests of a {self.operation}", rank_set, self._number, 0.0
             return False
         self._complete()
         return True
@@ -86,12 +86,12 @@ class Request:
         """Wait until the exchange is complete. Collective over its meshes."""
         exchange = self._exchange
         if exchange is not None:
-            with Envelope("wait for a " + self.operation, self._team, self._number):
+            with CallScope("wait for a " + self.operation, self._rank_set, self._number):
                 try:
                     exchange.wait()
                 except Exception as error:
-                    if self._team is not None:
-                        self._team.explain(error)
+                    if self._rank_set is not None:
+                        self._rank_set.explain(error)
                     raise
             self._complete()
         return None
@@ -99,7 +99,7 @@ class Request:
     @property
     def is_lost(self) -> bool:
         """Whether it cannot be completed any more: its ranks make no call."""
-        return self._team is not None and self._team.turn.over is not None
+        return self._rank_set is not None and self._rank_set.call_lock.end_reason is not None
 
     def _complete(self) -> None:
         self._exchange = None
@@ -122,11 +122,11 @@ class RelayoutRequest(Request):
         result: DTensor,
         source: Layout,
         exchange: Pending | None,
-        team: Team | None,
+        rank_set: RankSet | None,
         block: Array | None = None,
     ) -> None:
         self._result, self._source, self._block = result, source, block
-        Request.__init__(self, exchange, team)
+        Request.__init__(self, exchange, rank_set)
         if exchange is None:
             _fill(result, block)
 
@@ -232,7 +232,7 @@ def _built(
     moving: Moving, location: Location
 ) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
     operation, shape, dtype, source, layout, *_ = moving
-    start = prepare_start(plan_direct(shape, dtype, source, layout, location.team.machine), location)
+    start = prepare_start(plan_direct(shape, dtype, source, layout, location.rank_set.machine), location)
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
         try:
@@ -240,9 +240,11 @@ def _built(
             if waits and exchange is not None:
                 exchange.wait()
                 exchange = None
-            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, location.team, block)
+            return RelayoutRequest(
+                _result(block, out, target, shape, dtype), source, exchange, location.rank_set, block
+            )
         except BaseException as error:  # before there is a request
-            leave_with(error, location.team)
+            leave_with(error, location.rank_set)
             raise
 
     return comparing_replicas(begin, operation, shape, source, location)

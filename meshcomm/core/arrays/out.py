@@ -39,7 +39,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     tensor = distribute(array, layout)
     with collective(named_operation("relayout", name), layout.mesh) as location:
         if location is not None:
-            location.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
+            location.rank_set.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
@@ -82,7 +82,7 @@ def _layout_text(layout: Layout) -> str:
 # with a block that the relayout reads. Whether a rank communicates must not follow from that: another rank may have
 # wrapped the same memory in a new tensor, or none at all. So an error about an out goes with the call:
 #
-# - In a call that is new for the team, the ranks compare it with all other errors, and all raise it.
+# - In a call that is new for the rank set, the ranks compare it with all other errors, and all raise it.
 # - In a known call, the digest of this rank's calls says that it has an error. Then this rank takes part as if no out
 #   was given, and raises the error. If all ranks find an out wrong, their digests are equal, and all raise the error.
 #   If not, the next comparison of digests, in the same exchange if it has one, finds that the ranks differ.

@@ -263,7 +263,7 @@ def machine_of(mesh: Mesh) -> Machine:
     if not isinstance(mesh, Mesh):
         raise MeshError(f"machine_of takes a Mesh, not {quote(mesh)}")
     location = location_in(mesh)
-    return Machine() if location is None else location.team.machine
+    return Machine() if location is None else location.rank_set.machine
 
 
 def drop_plans(mesh: Mesh) -> None:
@@ -282,8 +282,8 @@ def drop_plans(mesh: Mesh) -> None:
         raise MeshError(f"drop_plans takes a Mesh, not {quote(mesh)}")
     with collective("drop_plans", mesh) as location:
         if location is not None:
-            agree(location.team, "drop_plans")
-            location.team.forget_prepared()
+            agree(location.rank_set, "drop_plans")
+            location.rank_set.forget_prepared()
     forget_plans()
     forget_scratch()
 

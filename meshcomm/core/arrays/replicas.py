@@ -10,7 +10,7 @@ from meshcomm.core._types import Array, Shape
 from meshcomm.core.layouts.coordinates import numbers_of, replica_count
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import LayoutError
 
 P = ParamSpec("P")
@@ -22,14 +22,14 @@ def comparing_replicas(
 ) -> Callable[Concatenate[Array | None, P], R]:
     """Return *run*, whose first argument is a block; with ``MESHCOMM_CHECK=1`` it compares replicas of *source* first.
 
-    To call it is Collective over the team. It raises ``LayoutError`` on all ranks if two replicas differ.
+    To call it is Collective over the rank set. It raises ``LayoutError`` on all ranks if two replicas differ.
     """
     if not agreement.checks_every_call() or replica_count(source) == 1:
         return run
 
     def compared(block: Array | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        digests = location.team.everyone.communicator().allgather(b"" if block is None else _digest(block))
-        at = dict(zip(location.team.ranks, digests, strict=True))
+        digests = location.rank_set.everyone.communicator().allgather(b"" if block is None else _digest(block))
+        at = dict(zip(location.rank_set.ranks, digests, strict=True))
         first: dict[bytes, int] = {}  # for each block, the first rank that holds it
         for rank, number in zip(source.mesh.ranks, numbers_of(source, np.arange(source.mesh.size)), strict=True):
             other = first.setdefault(number.tobytes(), rank)

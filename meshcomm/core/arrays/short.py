@@ -18,14 +18,14 @@ from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import exchanging
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 
 HEADER = 8
 """Bytes of a message before its data."""
 
 
-def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
-    """Return all elements of a short tensor. Collective over the *team* of its mesh.
+def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Array:
+    """Return all elements of a short tensor. Collective over the *rank_set* of its mesh.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
     data, (sizes, filled) = as_bytes(contiguous(block)), _placed(spec)
     step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
     if step:
-        messages = exchanged(team, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
+        messages = exchanged(rank_set, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
     else:
-        with exchanging(team):
-            agree(team, _text(name, spec))
+        with exchanging(rank_set):
+            agree(rank_set, _text(name, spec))
             came = np.empty(sum(sizes), np.uint8)
             offsets = [sum(sizes[:position]) for position in range(len(sizes))]
-            team.everyone.communicator().allgatherv(data, (came, sizes, offsets))
+            rank_set.everyone.communicator().allgatherv(data, (came, sizes, offsets))
             messages = came.tobytes()
     whole = np.empty(spec.shape, spec.dtype)
     for position, shape, at in filled:
@@ -50,8 +50,10 @@ def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
     return whole
 
 
-def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE) -> bytes:
-    """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
+def exchanged(
+    rank_set: RankSet, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE
+) -> bytes:
+    """Return the messages of all ranks of *rank_set*: each a header, *data*, and what fills it up. Collective.
 
     Parameters
     ----------
@@ -59,25 +61,25 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, siz
     data: bytes of this rank, *size* at most, less those of the header
     size: bytes of a message, the same on all ranks
     """
-    count = len(team.ranks)
-    header = (number ^ team.call_digest).to_bytes(HEADER, "little", signed=True)
+    count = len(rank_set.ranks)
+    header = (number ^ rank_set.call_digest).to_bytes(HEADER, "little", signed=True)
     message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
     offsets = [*range(0, size * count, size)]
-    with exchanging(team):
-        team.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
+    with exchanging(rank_set):
+        rank_set.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
         messages = came.tobytes()
         if any(messages[at : at + HEADER] != header for at in offsets):
-            agree(team, text())
+            agree(rank_set, text())
     return messages
 
 
-def gathered_counts(team: Team, call: str, count: int) -> list[int]:
-    """Return the *count* of each rank of *team*, in the order of its ranks. Collective.
+def gathered_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
+    """Return the *count* of each rank of *rank_set*, in the order of its ranks. Collective.
 
     *call* is what the ranks compare.
     """
     size = 2 * HEADER
-    came = exchanged(team, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
+    came = exchanged(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
     return [int.from_bytes(came[at + HEADER : at + size], "little") for at in range(0, len(came), size)]
 
 
@@ -86,7 +88,7 @@ _number_of = lru_cache(maxsize=1024)(fingerprint)
 
 @lru_cache(maxsize=1024)
 def _placed(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[slice, ...]]]]:
-    """Return the bytes of each rank of the team; and of those with some: the shape of the block, and where it is."""
+    """Return the bytes of each rank; and of those with some: the shape of the block, and where it is."""
     sizes, filled = list[int](), list[tuple[int, Shape, tuple[slice, ...]]]()
     device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
     for position, rank in enumerate(sorted(device_of)):

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
-from meshcomm.core.failures.answers import Answer, WaitReport, answer, team_name
+from meshcomm.core.failures.answers import Answer, WaitReport, answer, rank_set_name
 from meshcomm.core.failures.messages import ranks_text, spans
 from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
-from meshcomm.core.failures.watch import Call, WatchedTeam, watch
+from meshcomm.core.failures.watch import Call, WatchedRankSet, watch
 
 
 class FirstCalls:
@@ -79,7 +79,7 @@ class FirstCalls:
             other.close()
 
     def _conclude(self, name: str, number: int, count: int) -> WaitReport:
-        answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
+        answers: dict[int, Answer | None] = {self._rank: answer(_rank_set_called(name), number)}
         answers |= {rank: self._answers.get(rank) for rank in self._asked}
         waiting = [rank for rank, a in answers.items() if a is not None and a.waits and a.number == number]
         lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
@@ -94,7 +94,7 @@ class FirstCalls:
 
 def _reply(question: bytes) -> bytes:
     name, number = json.loads(question)
-    return json.dumps(answer(_team_called(name), number)).encode()
+    return json.dumps(answer(_rank_set_called(name), number)).encode()
 
 
 def _read(message: bytes) -> Answer | None:
@@ -103,9 +103,9 @@ def _read(message: bytes) -> Answer | None:
     return None
 
 
-def _team_called(name: str) -> WatchedTeam | None:
-    """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
+def _rank_set_called(name: str) -> WatchedRankSet | None:
+    """Return the rank set of the ranks called *name*: that of the call that goes on, if it fits."""
     call = watch.call()
-    teams = [call[1]] if call is not None and call[1] is not None else []
-    teams += [team for world in watch.worlds for team in world.all_teams()]
-    return next((team for team in teams if team_name(team) == name), None)
+    rank_sets = [call[1]] if call is not None and call[1] is not None else []
+    rank_sets += [rank_set for world in watch.worlds for rank_set in world.all_rank_sets()]
+    return next((rank_set for rank_set in rank_sets if rank_set_name(rank_set) == name), None)

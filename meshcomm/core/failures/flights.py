@@ -41,7 +41,7 @@ class Flown(TypedDict):
     digests: list[str]
     """What it has noted, as `meshcomm.core.ranks.call_log.Noted` has it; none if that is not known."""
     about: str  # its arguments; nothing if they are not known
-    team: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
+    rank_set: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
 
 
 class Flight(TypedDict):
@@ -148,19 +148,21 @@ def _calls(clock: float) -> list[Flown]:
     """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
     recent = list(watch.recent)
     numbers = {number for _, _, number, _ in recent}
-    notes = {team: team.history(numbers) for _, team, _, _ in recent if team is not None}
+    notes = {rank_set: rank_set.history(numbers) for _, rank_set, _, _ in recent if rank_set is not None}
     calls = []
-    for operation, team, number, began in recent:
-        digests, about = ((), "") if team is None else notes[team].get(number, ((), ""))
+    for operation, rank_set, number, began in recent:
+        digests, about = ((), "") if rank_set is None else notes[rank_set].get(number, ((), ""))
         calls.append(
             Flown(
                 operation=operation,
-                ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
+                ranks=spans(sorted(rank_set.world.ranks_in_comm_world(rank_set.ranks)))
+                if rank_set is not None
+                else "",
                 number=number,
                 began=clock + began,
                 digests=list(digests),
                 about=about.removeprefix(f"{kind(operation)}, "),
-                team=team.name if team is not None else "",
+                rank_set=rank_set.name if rank_set is not None else "",
             )
         )
     return calls

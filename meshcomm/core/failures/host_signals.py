@@ -155,13 +155,13 @@ def _wait_for_end(signal: socket.socket, end: float, over: Callable[[], bool]) -
 
 
 def note_shared(error: E, text: str, *, seen: bool) -> E:
-    """Note that all ranks of a team raise *error*, which says *text* on those that have *seen* it, and return it."""
+    """Note that all ranks raise *error*, which says *text* on those that have *seen* it, and return it."""
     error.__dict__[_SHARED] = text, seen
     return error
 
 
 def is_shared(error: BaseException) -> bool:
-    """Return whether all ranks of a team raise *error*."""
+    """Return whether all ranks of a rank set raise *error*."""
     return _SHARED in vars(error)
 
 

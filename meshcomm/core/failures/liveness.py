@@ -1,8 +1,8 @@
 """Liveness checks: how ranks that wait in a collective call learn who is missing, and what those do.
 
-Each team has a side channel. A rank that has waited for a while asks the first rank of the team, the coordinator. That
-one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of each rank, whatever
-its main thread does.
+Each rank set has a side channel. A rank that has waited for a while asks the first rank of the rank set, the
+coordinator. That one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of
+each rank, whatever its main thread does.
 """
 # Messages
 # ========
@@ -26,7 +26,7 @@ its main thread does.
 # left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
 # another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
-# answer, and as long as not all have left, it tells the digests that a liveness check of the whole team asks for.
+# answer, and as long as not all have left, it tells the digests that a liveness check of the whole rank set asks for.
 
 import math
 import threading
@@ -40,7 +40,7 @@ from meshcomm.core.failures.answers import Answer, WaitReport, answer, state
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_past, who_is_missing
 from meshcomm.core.failures.side_channel import SideChannel
-from meshcomm.core.failures.watch import Call, WatchedTeam, watch
+from meshcomm.core.failures.watch import Call, WatchedRankSet, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
@@ -62,18 +62,20 @@ class _Census:
 
 
 class LivenessCheck:
-    """The liveness checks of a team.
+    """The liveness checks of a rank set.
 
     Parameters
     ----------
-    channel: side channel of the team
-    team: team whose ranks have the order of those of the channel
-    ranks: ranks of the team in COMM_WORLD
+    channel: side channel of the rank set
+    rank_set: rank set whose ranks have the order of those of the channel
+    ranks: ranks of the rank set in COMM_WORLD
     hosts: host of each rank
     """
 
-    def __init__(self, channel: SideChannel, team: WatchedTeam, ranks: Sequence[int], hosts: Sequence[str]) -> None:
-        self.team = team
+    def __init__(
+        self, channel: SideChannel, rank_set: WatchedRankSet, ranks: Sequence[int], hosts: Sequence[str]
+    ) -> None:
+        self.rank_set = rank_set
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
         self.report: WaitReport | None = None
@@ -140,22 +142,24 @@ class LivenessCheck:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def leave(self, closes: bool = False) -> None:
-        """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over.
+        """Take no more part: this rank makes no more calls on the rank set. It still has to serve until it is over.
 
         *closes* says that the rank closes the mesh, and its program goes on.
         """
         with self._lock:
             if not self.leaving:
-                self._last = state(self.team, ended=True)._replace(operation="close" * closes, noted=self.team.noted)
+                self._last = state(self.rank_set, ended=True)._replace(
+                    operation="close" * closes, noted=self.rank_set.noted
+                )
                 self._post(
                     0,
                     "left",
                     self._last,
-                    {liveness.name: liveness.team.calls for liveness in list(_open)},
+                    {liveness.name: liveness.rank_set.calls for liveness in list(_open)},
                 )
 
     def close(self, call: AbstractContextManager[object]) -> None:
-        """Leave, and wait in *call* until all ranks of the team have left. Collective over the team."""
+        """Leave, and wait in *call* until all ranks of the rank set have left. Collective over the rank set."""
         if not self.over:
             self.leave(closes=True)  # before the call: others may wait in that one
             with call:
@@ -205,15 +209,15 @@ class LivenessCheck:
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a liveness check of *ranks*."""
         last, calls = self._left[member]
-        return last._replace(team_calls=calls.get(ranks, 0), over="") if ranks else last
+        return last._replace(rank_set_calls=calls.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:
             return  # what this rank said when it left is its answer
-        team: WatchedTeam | None = self.team
+        rank_set: WatchedRankSet | None = self.rank_set
         if ranks:
-            team = next((liveness.team for liveness in list(_open) if liveness.name == ranks), None)
-        self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
+            rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks), None)
+        self._post(source, "state", ranks, number_of_round, answer(rank_set, number, noted, self._last))
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, fields: Json) -> None:
         census = self._censuses.get(ranks)
@@ -298,12 +302,12 @@ def open_liveness_checks() -> list[LivenessCheck]:
     return list(_open)
 
 
-def liveness_of(team: WatchedTeam) -> LivenessCheck | None:
-    """Return the liveness check of *team*, else one of more ranks, or None: a team has none before it connects."""
-    of_team = next((liveness for liveness in list(_open) if liveness.team is team), None)
-    if of_team is not None:
-        return of_team
-    ranks = {*team.world.ranks_in_comm_world(team.ranks)}
+def liveness_of(rank_set: WatchedRankSet) -> LivenessCheck | None:
+    """Return the liveness check of *rank_set*, else one of more ranks; None before they connect."""
+    of_rank_set = next((liveness for liveness in list(_open) if liveness.rank_set is rank_set), None)
+    if of_rank_set is not None:
+        return of_rank_set
+    ranks = {*rank_set.world.ranks_in_comm_world(rank_set.ranks)}
     return next((liveness for liveness in list(_open) if ranks <= {*liveness.ranks}), None)
 
 

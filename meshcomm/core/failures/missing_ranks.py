@@ -9,21 +9,20 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # all be in the right: rank 0 is in a large exchange (call 5), while rank 1 had little to receive there and waits in
 # call 6. "All wait, and in different calls" is therefore no proof. These are:
 #
-# (A) The calls on a team are numbered, and all its ranks make the same ones in the same order. So two ranks whose n-th
-#     calls on a team are different operations are wrong, whatever they do now. Each rank remembers its last calls.
-#     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
-#     of an earlier difference, and gone on. All ranks that have not made it must be in a call, and none may have moved
-#     between two liveness checks: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once
-#     the last one is there. Calls of one operation differ if the digests of the calls differ after equally many of
-#     them.
-#     Each rank remembers its last digests; they are asked for after as many calls as the hindmost rank has noted. A
-#     rank that has made this call, and is in none on the team now, has made another one if its digest differs, or if
-#     it has ended after fewer noted calls.
+# (A) The calls on a rank set are numbered, and all its ranks make the same ones in the same order. So two ranks whose
+#     n-th calls on a rank set are different operations are wrong, whatever they do now. Each rank remembers its last
+#     calls. Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the
+#     error of an earlier difference, and gone on. All ranks that have not made it must be in a call, and none may have
+#     moved between two liveness checks: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves
+#     once the last one is there. Calls of one operation differ if the digests of the calls differ after equally many
+#     of them. Each rank remembers its last digests; they are asked for after as many calls as the hindmost rank has
+#     noted. A rank that has made this call, and is in none on the rank set now, has made another one if its digest
+#     differs, or if it has ended after fewer noted calls.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
 #     waits in vain.
-# (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that
-#     wait in a later call wait in vain. So do those that still wait in the call that failed: it may not have sent all,
-#     and what they get cannot be trusted. It counts if it has failed before two liveness checks.
+# (C) A rank whose exchange on a rank set ended with an error makes no more calls on it: it raises MeshError. Ranks
+#     that wait in a later call wait in vain. So do those that still wait in the call that failed: it may not have sent
+#     all, and what they get cannot be trusted. It counts if it has failed before two liveness checks.
 #
 # Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
 # call that started it, which is enough for (B). Of (A) only the digests apply: if ranks do nothing but wait, and their
@@ -38,7 +37,7 @@ from meshcomm.core.failures.messages import MOST_LINES, first_of, ranks_by_value
 from meshcomm.core.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
-"""The answer of each rank of a team, None for those that gave none."""
+"""The answer of each rank of a rank set, None for those that gave none."""
 
 
 def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
@@ -102,19 +101,19 @@ def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> boo
 
 
 def is_past(answer: Answer, number: int) -> bool:
-    """Return whether a rank has made call *number* of the team, and is in no call of it now."""
-    return not answer.number and answer.team_calls >= number
+    """Return whether a rank has made call *number* of the rank set, and is in no call of it now."""
+    return not answer.number and answer.rank_set_calls >= number
 
 
 def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
-    """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
+    """Return which ranks have ended without call *number*, or have failed on this rank set, or nothing.
 
     *before* are the answers of an earlier liveness check.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
-    >>> ended_ranks({0: done, 1: done._replace(team_calls=3)}, {}, 3)
+    >>> ended_ranks({0: done, 1: done._replace(rank_set_calls=3)}, {}, 3)
     'rank 0 has ended without it'
-    >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(team_calls=3)}, {}, 3)
+    >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(rank_set_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended_ranks(failed, failed, 2)
@@ -122,13 +121,19 @@ def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     >>> ended_ranks(failed, {}, 2)
     ''
     """
-    gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.team_calls < number]
+    gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.rank_set_calls < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
         return has_ended(gone, closed)
     for rank, answer in answers.items():
         earlier = before.get(rank)
-        if answer is not None and earlier is not None and answer.over and earlier.over and answer.team_calls <= number:
+        if (
+            answer is not None
+            and earlier is not None
+            and answer.over
+            and earlier.over
+            and answer.rank_set_calls <= number
+        ):
             return f"rank {rank} makes no more calls on these ranks: {answer.over}"
     return ""
 
@@ -140,15 +145,15 @@ def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
 
 
 def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
-    """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
+    """Return a text on the ranks that are not in call *number* of their rank set, or on all if all have come to it.
 
     >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> waits = behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True)
+    >>> waits = behind._replace(operation="to_numpy", number=4, rank_set_calls=4, waits=True)
     >>> print(who_is_missing({0: waits, 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
-    late = {rank: a for rank, a in answers.items() if a is None or a.team_calls < number or a.error}
+    late = {rank: a for rank, a in answers.items() if a is None or a.rank_set_calls < number or a.error}
     texts = [(_doing(a, number), _where(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
     lines = [
         f"{ranks_text(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
@@ -172,7 +177,7 @@ def _doing(answer: Answer | None, number: int) -> str:
     waited = f"has waited {seconds} in {answer.operation}"
     this_call = f", call {answer.number} on these ranks" if answer.number else ""
     elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
-    calls = answer.team_calls
+    calls = answer.rank_set_calls
     after = f"after call {calls} on these ranks" if calls else "before its first call on these ranks"
     if answer.ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"

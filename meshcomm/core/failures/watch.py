@@ -15,16 +15,16 @@ from meshcomm.core._types import Ranks
 from meshcomm.core.failures.recorder import CallListener
 
 
-class CallState(Protocol):
-    """The call lock of the ranks of a team."""
+class WatchedCallLock(Protocol):
+    """The call lock of the ranks of a rank set."""
 
     # Why the ranks can make no call any more; None while they can.
     @property
-    def over(self) -> str | None: ...
+    def end_reason(self) -> str | None: ...
 
 
 class WatchedWorld(Protocol):
-    """Where a program runs, as far as this folder asks: a `meshcomm.core.ranks.teams.World`."""
+    """Where a program runs, as far as this folder asks: a `meshcomm.core.ranks.rank_sets.World`."""
 
     @property
     def guarded(self) -> bool: ...
@@ -32,11 +32,11 @@ class WatchedWorld(Protocol):
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]: ...
     # The newest mesh that this process is not in; None if there is none.
     def newest_mesh_without_me(self) -> object: ...
-    # All teams of this rank, also those that have not communicated yet.
-    def all_teams(self) -> "Sequence[WatchedTeam]": ...
+    # All rank sets of this rank, also those that have not communicated yet.
+    def all_rank_sets(self) -> "Sequence[WatchedRankSet]": ...
 
 
-class WatchedTeam(Protocol):
+class WatchedRankSet(Protocol):
     """Ranks of a world that make collective calls together, as far as this folder asks."""
 
     @property
@@ -47,8 +47,8 @@ class WatchedTeam(Protocol):
     def name(self) -> str: ...
     # The call lock.
     @property
-    def turn(self) -> CallState: ...
-    # The number of calls begun on the team.
+    def call_lock(self) -> WatchedCallLock: ...
+    # The number of calls begun on the rank set.
     @property
     def calls(self) -> int: ...
     # The number of calls in the digest.
@@ -60,11 +60,11 @@ class WatchedTeam(Protocol):
     def history(self, calls: Container[int]) -> Mapping[int, tuple[tuple[str, ...], str]]: ...
 
 
-Call: TypeAlias = "tuple[str, WatchedTeam | None, int, float]"
-"""A call: its operation, its team (None if there is none yet), its number on the team, and the time when it began.
+Call: TypeAlias = "tuple[str, WatchedRankSet | None, int, float]"
+"""A call: its operation, its rank set (None if there is none yet), its number there, and the time when it began.
 
 The number is 0 if the call is not counted, and -n if it waits for nonblocking call n. The time is that of
-`time.monotonic`. It is a plain tuple, as the compiled `Envelope` makes one for each call."""
+`time.monotonic`. It is a plain tuple, as the compiled `CallScope` makes one for each call."""
 
 NAMED = " named "
 """What separates an operation from the name that the user gave a call: ranks may give different names."""

@@ -32,7 +32,7 @@ from meshcomm.core.failures.answers import WaitReport
 from meshcomm.core.failures.first_calls import FirstCalls
 from meshcomm.core.failures.liveness import LivenessCheck, liveness_of, open_liveness_checks
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.watch import Call, WatchedTeam, kind, watch
+from meshcomm.core.failures.watch import Call, WatchedRankSet, kind, watch
 
 
 @cache
@@ -145,19 +145,19 @@ class _Watchdog:
             _tell_what_happened(f"another rank ends the job: {liveness.expired}")
             liveness.note_written()
         if liveness.mismatch:
-            self._end(liveness.team, f"CollectiveMismatch: {liveness.mismatch}")
+            self._end(liveness.rank_set, f"CollectiveMismatch: {liveness.mismatch}")
 
     def _wait(self, call: Call) -> None:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
-        team = call[1]
-        if team is not None and not team.world.guarded:
+        rank_set = call[1]
+        if rank_set is not None and not rank_set.world.guarded:
             return
         waited, text = watch.idle_seconds, _text(call)
-        liveness = liveness_of(team) if team is not None else None
-        asked = liveness or (self._first_calls if team is not None and not team.name else None)
-        if team is not None and asked is not None and waited >= self._ask_at:
+        liveness = liveness_of(rank_set) if rank_set is not None else None
+        asked = liveness or (self._first_calls if rank_set is not None and not rank_set.name else None)
+        if rank_set is not None and asked is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
-            asked.ask(call, team.world.ranks_in_comm_world(team.ranks))
+            asked.ask(call, rank_set.world.ranks_in_comm_world(rank_set.ranks))
         report = asked.report if asked is not None else None
         if report is not None and report.calls != watch.count:
             report = None
@@ -170,12 +170,12 @@ class _Watchdog:
             missing = "".join(f"\n  {line}" for line in asked.missing(report, abs(call[2])).splitlines())
         if report is not None and asked is not None and report.ended and not asked.leaving:
             reason = f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}"
-            self._end(team, reason, host_signals.code_of_end() or 1)
+            self._end(rank_set, reason, host_signals.code_of_end() or 1)
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
             more = missing or (_HINT if liveness is None else "")
-            self._end(team, f"it has waited {waited:.0f} s in {text}, {limit}{more}")
-        self._end_if_interrupted(team, text)
+            self._end(rank_set, f"it has waited {waited:.0f} s in {text}, {limit}{more}")
+        self._end_if_interrupted(rank_set, text)
         self._warn(text, report, missing)
 
     def _next_question(self) -> float:
@@ -193,24 +193,24 @@ class _Watchdog:
             if report is None or report.speaks:
                 say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
 
-    def _end_if_interrupted(self, team: WatchedTeam | None, text: str) -> None:
+    def _end_if_interrupted(self, rank_set: WatchedRankSet | None, text: str) -> None:
         if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._interrupted += self._step
         if self._interrupted >= INTERRUPT_WITHIN:
-            self._end(team, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
+            self._end(rank_set, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
 
-    def _end(self, team: WatchedTeam | None, reason: str, code: int = 1) -> None:
+    def _end(self, rank_set: WatchedRankSet | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
-        Ranks of a *team* that wait in one operation say the same; with liveness checks, all of its ranks do, as they
-        hear of the others. So one of them on each host says it.
+        Ranks of a *rank_set* that wait in one operation say the same; with liveness checks, all of its ranks do, as
+        they hear of the others. So one of them on each host says it.
         """
         flight_line = _tell_what_happened(reason)
         where = stacks.of_program()
-        shared, liveness = None, liveness_of(team) if team is not None else None
-        if team is not None:
-            ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
+        shared, liveness = None, liveness_of(rank_set) if rank_set is not None else None
+        if rank_set is not None:
+            ranks = spans(sorted(rank_set.world.ranks_in_comm_world(rank_set.ranks)))
             waits = kind(watch.operation()) if liveness is None else ""
             shared = host_signals.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
         if liveness is not None:
@@ -260,8 +260,8 @@ _HINT = (
 
 
 def _text(call: Call) -> str:
-    _, team, number, _ = call
+    _, rank_set, number, _ = call
     text = f"{watch.operation() or call[0]} (its call {watch.count})"
-    if team is None:
+    if rank_set is None:
         return text
-    return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these ranks" if number else "")
+    return f"{text} with {len(rank_set.ranks)} ranks" + (f", call {abs(number)} on these ranks" if number else "")

@@ -23,7 +23,7 @@ from meshcomm.core.failures.launchers import is_on
 from meshcomm.core.failures.messages import ranks_by_value, ranks_text
 from meshcomm.core.failures.watch import kind, watch
 from meshcomm.core.ranks.call_log import next_digest
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 
 
@@ -57,39 +57,39 @@ def of_operation(operation: str | None) -> int:
     return fingerprint(kind(operation or ""))
 
 
-def agree(team: Team, call: str | None, error: Exception | None = None, value: int = 0) -> int:
-    """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
+def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, value: int = 0) -> int:
+    """Raise the same exception on every rank unless all make the same *call* without *error*. Collective.
 
     The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class; a
     rank whose *error* hides which call it makes passes None as *call*. ``CollectiveMismatch`` names the ranks whose
     calls differ. No call can follow if they do. Return the largest *value* of all ranks.
     """
-    if team.world.guarded and len(team.ranks) > 1:
+    if rank_set.world.guarded and len(rank_set.ranks) > 1:
         watchdog.install()
     if watch.recorder is not None:
         watch.recorder.agreed()
-    communicator = team.everyone.communicator()
+    communicator = rank_set.everyone.communicator()
     if watch.error is None:
         host_signals.note_reported()  # of an error before: this rank goes on
-    before = next_digest(team.call_digest, of_operation(team.turn.operation))
-    digest = team.compare(fingerprint(call or ""))
+    before = next_digest(rank_set.call_digest, of_operation(rank_set.call_lock.operation))
+    digest = rank_set.compare(fingerprint(call or ""))
     values = [digest, -digest, before, -before, error is not None, value]
-    if error is not None and team.world.guarded:
+    if error is not None and rank_set.world.guarded:
         abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
     with watch.pending_error(error):
         try:
             largest = communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         except Exception as problem:
-            team.explain(problem)
+            rank_set.explain(problem)
             raise
     if largest[0] == -largest[1] and not largest[4]:
-        team.refused = ""  # all ranks refused it
+        rank_set.refused = ""  # all ranks refused it
         return int(largest[5])
-    raise _wrong(team, call, error, in_step=largest[2] == -largest[3])
+    raise _wrong(rank_set, call, error, in_step=largest[2] == -largest[3])
 
 
-def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool) -> Exception:
-    """Return the error of one rank, or that calls differ, as all ranks raise it. Collective over *team*.
+def _wrong(rank_set: RankSet, call: str | None, error: Exception | None, in_step: bool) -> Exception:
+    """Return the error of one rank, or that calls differ, as all ranks raise it. Collective over *rank_set*.
 
     No call can follow unless the ranks are at the same step of the program: else equal calls would give them data of
     different steps. They are if they were *in_step* before, in one operation, and make the same call as far as they
@@ -101,14 +101,14 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     # The closest class that other ranks can raise, too; that of None is none.
     name = next((cls.__name__ for cls in type(error).__mro__ if _named_class(cls.__name__)), "")
     # An error may quote bytes that are no valid text.
-    fields = [call, kind(team.turn.operation or ""), team.refused, name, str(error), _line()]
+    fields = [call, kind(rank_set.call_lock.operation or ""), rank_set.refused, name, str(error), _line()]
     message = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in fields]).encode()
-    reports = [_CallReport(*json.loads(text)) for text in team.everyone.communicator().allgather(message)]
+    reports = [_CallReport(*json.loads(text)) for text in rank_set.everyone.communicator().allgather(message)]
     mismatch = None
     if not in_step or len({report.call for report in reports if report.call is not None}) > 1:
-        mismatch = CollectiveMismatch(_differences(team, reports))
-        team.fail(mismatch)
-    team.start_over()
+        mismatch = CollectiveMismatch(_differences(rank_set, reports))
+        rank_set.fail(mismatch)
+    rank_set.start_over()
     first = next((number for number, report in enumerate(reports) if report.name), None)
     if first is None:
         assert mismatch is not None
@@ -117,7 +117,9 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     if error is not None and report.name == name:
         shared = host_signals.note_shared(error, f"{name}: {error}", seen=True)
     else:
-        relayed = (_named_class(report.name) or MeshcommError)(f"{report.error} (seen by rank {team.ranks[first]})")
+        relayed = (_named_class(report.name) or MeshcommError)(
+            f"{report.error} (seen by rank {rank_set.ranks[first]})"
+        )
         relayed.__cause__ = error
         shared = host_signals.note_shared(relayed, f"{report.name}: {report.error}", seen=False)
     if mismatch is not None:
@@ -148,12 +150,12 @@ def _line() -> str:
     return "" if line is None else f", at line {line.number} of {line.file}"
 
 
-def compare_known(team: Team, error: Exception | None = None) -> None:
-    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *team*.
+def compare_known(rank_set: RankSet, error: Exception | None = None) -> None:
+    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *rank_set*.
 
     All ranks raise the *error* that one of them has found.
     """
-    agree(team, "something that all ranks agreed on before", error)
+    agree(rank_set, "something that all ranks agreed on before", error)
 
 
 def _named_class(name: str) -> type[Exception] | None:
@@ -166,8 +168,8 @@ def _named_class(name: str) -> type[Exception] | None:
     return None
 
 
-def _differences(team: Team, reports: "list[_CallReport]") -> str:
-    ranks_of = ranks_by_value(team.ranks, map(str, reports))
+def _differences(rank_set: RankSet, reports: "list[_CallReport]") -> str:
+    ranks_of = ranks_by_value(rank_set.ranks, map(str, reports))
     if len(ranks_of) == 1:
         return (
             f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "

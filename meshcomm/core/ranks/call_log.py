@@ -1,17 +1,17 @@
-"""What a team keeps of its calls: a log, by which ranks notice that they make different ones, and prepared calls.
+"""What a rank set keeps of its calls: a log, by which ranks notice that they make different ones, and prepared calls.
 
 Calls leave nothing for flight files: their history is made of what is kept anyway.
 """
 # What is known, and of which calls
 # =================================
 #
-# (A) A team keeps its last `REMEMBERED_DIGESTS` digests, each with the number of the call that had begun last. A call
-#     may note none (it is local), one, or several (it agrees again, or makes others within it). What it notes after a
-#     call within it counts as that one's.
+# (A) A rank set keeps its last `REMEMBERED_DIGESTS` digests, each with the number of the call that had begun last. A
+#     call may note none (it is local), one, or several (it agrees again, or makes others within it). What it notes
+#     after a call within it counts as that one's.
 # (B) Digests are of all calls since the ranks last found a difference. In a right program all ranks have the same ones
 #     after equally many noted calls. From the first different call on, all of them differ.
-# (C) The oldest call that a team remembers may have noted more than is remembered, so its digests may equal later ones
-#     of another rank. It is left out, unless nothing came before it.
+# (C) The oldest call that a rank set remembers may have noted more than is remembered, so its digests may equal later
+#     ones of another rank. It is left out, unless nothing came before it.
 # (D) A digest does not say what the call was about. But a call that the ranks had made before has a program, whose key
 #     has the arguments; and the digest before it, together with the number of the program, gives the digest after it.
 #     The key is looked for like this. None is found for calls that are agreed on each time, for one whose program is
@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import COMPARE_EVERY, PREPARED_PER_TEAM, REMEMBERED_DIGESTS
+from meshcomm.core._tuning import COMPARE_EVERY, PREPARED_PER_RANK_SET, REMEMBERED_DIGESTS
 from meshcomm.core.failures.host_signals import is_shared
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks._envelope import Turn
+from meshcomm.core.ranks._call_scope import CallLock
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
@@ -59,7 +59,7 @@ class Noted(NamedTuple):
 
 
 class PreparedCall:
-    """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
+    """A call that all ranks of a rank set agreed on, ready to run; *number* is the same on every rank."""
 
     __slots__ = ("number", "run", "used")
 
@@ -70,25 +70,28 @@ class PreparedCall:
 
 
 class CallLog:
-    """The calls that this rank has made on a team: digests, which the ranks compare now and then, and prepared calls.
+    """The calls of this rank on a rank set: digests, which the ranks compare now and then, and prepared calls.
 
-    All ranks agreed on these, and drop the same ones, by the clock of the team.
+    All ranks agreed on these, and drop the same ones, by the clock of the rank set.
     """
 
     def __init__(self) -> None:
-        self.turn = Turn()  # which thread of this rank makes a call on the team, and whether calls are possible
-        self.calls = 0  # how many calls this rank has made on the team
+        self.call_lock = (
+            CallLock()
+        )  # which thread of this rank makes a call on the rank set, and whether calls are possible
+        self.calls = 0  # how many calls this rank has made on the rank set
         self.call_digest = 0  # a digest of all calls since the ranks last found that they made the same ones
         self.noted = 0  # how many calls are in the digest, or have been, since the ranks last found a difference
         self.comparison_due = False  # whether the ranks should compare their calls now: they have made many known ones
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._compare_at = COMPARE_EVERY  # so many noted calls
-        # After how many noted calls, the digest of them, and the number of the last call that had begun on the team.
+        # After how many noted calls, the digest of them, and the number of the last call that had begun on the rank
+        # set.
         self._digests: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
         self._prepared: dict[Hashable, PreparedCall] = {}
         self._asked: set[Hashable] = set()
-        self._clock = 0  # the same on all ranks of the team
+        self._clock = 0  # the same on all ranks of the rank set
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
@@ -127,7 +130,7 @@ class CallLog:
         They have made one call more, unless they refuse one, too: the next comparison finds out. Errors count alike,
         and each counts once, whatever else it leaves.
         """
-        if self.turn.over is None and not is_shared(error) and _NOTED not in vars(error):
+        if self.call_lock.end_reason is None and not is_shared(error) and _NOTED not in vars(error):
             error.__dict__[_NOTED] = True
             self.refused = f"{operation} raised {type(error).__name__}: {error}"
             self.note(_REFUSED)
@@ -167,7 +170,7 @@ class CallLog:
     def recall(self, key: Hashable) -> PreparedCall | None:
         """Return the call that is kept for *key*, and note it; None if there is none.
 
-        Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due.
+        Every rank of the rank set must ask. After `COMPARE_EVERY` known calls a comparison is due.
         """
         call = self._prepared.get(key)
         if call is None:
@@ -181,7 +184,7 @@ class CallLog:
         return call
 
     def kept(self, key: Hashable) -> PreparedCall | None:
-        """Return the call that is kept for *key*, or None; every rank of the team must ask."""
+        """Return the call that is kept for *key*, or None; every rank of the rank set must ask."""
         call = self._prepared.get(key)
         if call is not None:
             self._clock += 1
@@ -192,19 +195,19 @@ class CallLog:
         """Keep *call* for *key*; at the limit those used longest ago are dropped, some at once. On every rank."""
         self._clock += 1
         call.used, self._prepared[key] = self._clock, call
-        if len(self._prepared) > PREPARED_PER_TEAM:
+        if len(self._prepared) > PREPARED_PER_RANK_SET:
             oldest = sorted(self._prepared.items(), key=lambda item: item[1].used)
-            for old_key, _ in oldest[: 1 + PREPARED_PER_TEAM // 16]:
+            for old_key, _ in oldest[: 1 + PREPARED_PER_RANK_SET // 16]:
                 del self._prepared[old_key]
 
     def is_new(self, key: Hashable) -> bool:
-        """Return whether *key* is asked about for the first time, of the last `PREPARED_PER_TEAM` ones. On every rank.
+        """Return whether *key* is new among the last `PREPARED_PER_RANK_SET` ones, the same on every rank.
 
         A loop over rows makes a call once that takes longer to prepare than to run in a simple way.
         """
         if key in self._asked:
             return False
-        if len(self._asked) >= PREPARED_PER_TEAM:
+        if len(self._asked) >= PREPARED_PER_RANK_SET:
             self._asked.clear()
         self._asked.add(key)
         return True

@@ -1,12 +1,12 @@
 """Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
 
-A call is known if all ranks of a team have made it before: what was prepared for it then runs at once. So does what
-was prepared for another call of the same form: see `Collective`. Otherwise each rank prepares it, the ranks agree that
-they make the same call and that none has an error, and each remembers it.
+A call is known if all ranks of a rank set have made it before: what was prepared for it then runs at once. So does
+what was prepared for another call of the same form: see `Collective`. Otherwise each rank prepares it, the ranks agree
+that they make the same call and that none has an error, and each remembers it.
 
 What a rank does about an error depends on when it finds it:
 
-- before the call: the rank does not make it. `Team.refuse` notes that, for the next comparison to find.
+- before the call: the rank does not make it. `RankSet.refuse` notes that, for the next comparison to find.
 - in a call that is new, or in one that is agreed on each time: `agree` and `agree_on` let all ranks raise it.
 - in a known call: the rank takes part, so that no other one waits, and then raises the error: `join_and_raise`.
 """
@@ -19,12 +19,12 @@ from meshcomm.core.failures import abort, host_signals
 from meshcomm.core.failures.watch import kind, watch
 from meshcomm.core.layouts.mesh import Mesh, bound_world
 from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.agreement import fingerprint, of_operation
 from meshcomm.core.ranks.call_log import PreparedCall
 from meshcomm.core.ranks.meshes import common_world, location_between, location_in
+from meshcomm.core.ranks.rank_sets import Location, RankSet
 from meshcomm.core.ranks.simulate import current_world
-from meshcomm.core.ranks.teams import Location, Team
 from meshcomm.errors import MeshcommError
 
 R = TypeVar("R")
@@ -36,7 +36,7 @@ _WRONG = fingerprint("something is wrong with this call")  # in the digest of a 
 
 
 def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> AbstractContextManager[Location | None]:
-    """Return the envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
+    """Return the call scope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
 
     The context gives where this rank is, or None if it is outside of the meshes. Within it the watchdog knows that the
     rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
@@ -50,53 +50,53 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
     [0, 1]
     """
     location = location_in(mesh) if target is None else location_between(mesh, target)
-    return _OUTSIDE if location is None else Envelope(operation, location.team, None, location)
+    return _OUTSIDE if location is None else CallScope(operation, location.rank_set, None, location)
 
 
 @contextmanager
-def exchanging(team: Team) -> Iterator[None]:
-    """Return a context in which ranks of *team* agree and exchange: others may be in it still when one leaves it.
+def exchanging(rank_set: RankSet) -> Iterator[None]:
+    """Return a context in which ranks of *rank_set* agree and exchange: others may be in it still when one leaves it.
 
     `leave_with` says what follows from an exception.
     """
     try:
         yield
     except BaseException as error:
-        leave_with(error, team)
+        leave_with(error, rank_set)
         raise
 
 
-def leave_with(error: BaseException, team: Team) -> None:
-    """Let *team* make no further call if this rank leaves one with an *error* that the others do not raise.
+def leave_with(error: BaseException, rank_set: RankSet) -> None:
+    """Let *rank_set* make no further call if this rank leaves one with an *error* that the others do not raise.
 
     That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
     Messages on their way would come to a later call, or the others would wait for this rank.
     """
-    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not host_signals.is_shared(error):
-        team.fail(error)
+    if len(rank_set.ranks) > 1 and not isinstance(error, MeshcommError) and not host_signals.is_shared(error):
+        rank_set.fail(error)
 
 
-def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object]) -> NoReturn:
+def join_and_raise(wrong: Exception, rank_set: RankSet, exchange: Callable[[], object]) -> NoReturn:
     """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*.
 
-    The other ranks of *team* find a difference in the call, unless they have an error in it, too. If they find none,
-    later calls name *wrong*.
+    The other ranks of *rank_set* find a difference in the call, unless they have an error in it, too. If they find
+    none, later calls name *wrong*.
     """
-    team.call_digest ^= _WRONG
-    if team.world.guarded:
+    rank_set.call_digest ^= _WRONG
+    if rank_set.world.guarded:
         abort.show_words()  # before the others find a difference, and end the job
-    team.wrong = wrong
+    rank_set.wrong = wrong
     try:
         exchange()
     except MeshcommError as error:
         raise wrong from error
     finally:
-        team.wrong = None
+        rank_set.wrong = None
     raise host_signals.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
 
 
-def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-    """Return the result of *make*. An exception of it on one rank, all ranks raise. Collective over *team*.
+def agree_on(rank_set: RankSet, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
+    """Return the result of *make*. An exception of it on one rank, all ranks raise. Collective over *rank_set*.
 
     *call* is the text that the ranks compare; it may be a function of the result.
     """
@@ -104,9 +104,9 @@ def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) 
         result = make()
         text = call if isinstance(call, str) else call(result)
     except Exception as error:
-        agreement.agree(team, call if isinstance(call, str) else None, error)
+        agreement.agree(rank_set, call if isinstance(call, str) else None, error)
         raise
-    agreement.agree(team, text)
+    agreement.agree(rank_set, text)
     return result
 
 
@@ -165,16 +165,16 @@ class Collective(Generic[R]):
             if self._outside is not None:
                 self._outside(*subject)
             return None
-        with Envelope(operation, location.team):
-            run = self.prepared(location.team, key, subject, location, error=error)
+        with CallScope(operation, location.rank_set):
+            run = self.prepared(location.rank_set, key, subject, location, error=error)
             if error is not None:
-                join_and_raise(error, location.team, lambda: run(*arguments))
+                join_and_raise(error, location.rank_set, lambda: run(*arguments))
             return run(*arguments)
 
     def prepared(
-        self, team: Team, key: Hashable, subject: Subject, location: object, *, error: Exception | None = None
+        self, rank_set: RankSet, key: Hashable, subject: Subject, location: object, *, error: Exception | None = None
     ) -> Callable[..., R]:
-        """Return the function that runs a call on which all ranks of *team* have agreed. Collective over the team.
+        """Return the function that runs a call on which all ranks of *rank_set* have agreed. Collective.
 
         Arguments are those of `__call__`, and *location* for *build*. All ranks raise the *error* of one of them if
         they agree on the call now.
@@ -183,45 +183,45 @@ class Collective(Generic[R]):
             watch.recorder.describe(key, self._describe, subject)
         form: Hashable = None
         if key is not None and not agreement.checks_every_call():
-            prepared_call = team.recall(key)
+            prepared_call = rank_set.recall(key)
             if prepared_call is not None:
-                if team.turn.depth > 1:  # the same call within different ones
-                    team.call_digest ^= of_operation(team.turn.operation)
-                if team.comparison_due:
-                    agreement.compare_known(team, error)
+                if rank_set.call_lock.depth > 1:  # the same call within different ones
+                    rank_set.call_digest ^= of_operation(rank_set.call_lock.operation)
+                if rank_set.comparison_due:
+                    agreement.compare_known(rank_set, error)
                 return prepared_call.run
             form = None if self._form is None else self._form(*subject)
-            prepared_call = None if form is None else team.recall(form)
+            prepared_call = None if form is None else rank_set.recall(form)
             if prepared_call is not None:
-                return self._of_known_form(team, key, subject, prepared_call, error)
+                return self._of_known_form(rank_set, key, subject, prepared_call, error)
         run: Callable[..., R] | None = None
         try:
-            _ = team.machine  # which a plan depends on, agreed on when the team first communicates
-            prepared_call = team.kept(key) if key is not None else None
+            _ = rank_set.machine  # which a plan depends on, agreed on when the rank set first communicates
+            prepared_call = rank_set.kept(key) if key is not None else None
             if error is None:
                 run = prepared_call.run if prepared_call is not None else self._build(*subject, location)
         except Exception as problem:
             error = error or problem
-        call = self._text(team, subject)
-        agreement.agree(team, call, error)
+        call = self._text(rank_set, subject)
+        agreement.agree(rank_set, call, error)
         assert run is not None
         for new_key in (key, form):
             if new_key is not None:
-                team.remember(new_key, PreparedCall(run, fingerprint(call)))
+                rank_set.remember(new_key, PreparedCall(run, fingerprint(call)))
         return run
 
     def _of_known_form(
-        self, team: Team, key: Hashable, subject: Subject, prepared_call: PreparedCall, error: Exception | None
+        self, rank_set: RankSet, key: Hashable, subject: Subject, prepared_call: PreparedCall, error: Exception | None
     ) -> Callable[..., R]:
         """Return what runs a new call as it has run others of its form, and note what the call is about."""
-        call = self._text(team, subject)
+        call = self._text(rank_set, subject)
         number = fingerprint(call)
-        team.note(number)
-        if team.comparison_due:
-            agreement.agree(team, call, error)
-        team.remember(key, PreparedCall(prepared_call.run, number))
+        rank_set.note(number)
+        if rank_set.comparison_due:
+            agreement.agree(rank_set, call, error)
+        rank_set.remember(key, PreparedCall(prepared_call.run, number))
         return prepared_call.run
 
-    def _text(self, team: Team, subject: Subject) -> str:
+    def _text(self, rank_set: RankSet, subject: Subject) -> str:
         text = self._describe(*subject)
-        return text if team.turn.depth <= 1 else f"{text}, within {kind(team.turn.operation or '')}"
+        return text if rank_set.call_lock.depth <= 1 else f"{text}, within {kind(rank_set.call_lock.operation or '')}"

@@ -39,9 +39,9 @@ from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks._envelope import Turn
+from meshcomm.core.ranks._call_scope import CallLock
 from meshcomm.core.ranks.mpi import MPIWorld, mpi, open_worlds
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.errors import CollectiveMismatch, MeshError
 
 if TYPE_CHECKING:
@@ -140,11 +140,11 @@ class Gates:
         before, self.why_alone = self.why_alone, reason
         with ExitStack() as stack:
             stack.callback(setattr, self, "why_alone", before)
-            for _, team in _teams():
-                stack.enter_context(team.unnoted())
-                stack.callback(setattr, team, "turn", team.turn)
-                team.turn = Turn()
-                team.turn.end(reason)
+            for _, rank_set in _rank_sets():
+                stack.enter_context(rank_set.unnoted())
+                stack.callback(setattr, rank_set, "call_lock", rank_set.call_lock)
+                rank_set.call_lock = CallLock()
+                rank_set.call_lock.end(reason)
             yield
 
     def awaited(self) -> tuple[float, Sequence[int]]:
@@ -212,27 +212,27 @@ class Gates:
         return list(group.Translate_ranks(None, self._everyone))
 
 
-def _teams() -> Iterator[tuple[int, Team]]:
-    """Yield the teams of several ranks, each with the number of its world."""
+def _rank_sets() -> Iterator[tuple[int, RankSet]]:
+    """Yield the rank sets of several ranks, each with the number of its world."""
     for number, world in enumerate(reversed(open_worlds())):
-        yield from ((number, team) for team in world.all_teams() if len(team.ranks) > 1)
+        yield from ((number, rank_set) for rank_set in world.all_rank_sets() if len(rank_set.ranks) > 1)
 
 
 def call_states() -> dict[str, list[Json]]:
-    """Return what ranks compare to find out whether they have made the same calls: for each team, its ranks first."""
+    """Return what ranks compare to see whether they have made the same calls: for each rank set, its ranks first."""
     states: dict[str, list[Json]] = {}
-    for number, team in _teams():
-        ranks = list(team.world.ranks_in_comm_world(team.ranks))
-        states[f"{number}: {ranks}"] = [ranks, team.noted, team.call_digest, team.turn.over]
+    for number, rank_set in _rank_sets():
+        ranks = list(rank_set.world.ranks_in_comm_world(rank_set.ranks))
+        states[f"{number}: {ranks}"] = [ranks, rank_set.noted, rank_set.call_digest, rank_set.call_lock.end_reason]
     return states
 
 
 def calls_differ(states: Sequence[dict[str, list[Json]]]) -> bool:
-    """Return whether ranks, which have these *states*, have made different calls, or can make no more on some team."""
+    """Return whether ranks, which have these *states*, have made different calls, or some can make no more."""
     return any(
-        state[-1] is not None or any(states[rank].get(team) != state for rank in state[0])
+        state[-1] is not None or any(states[rank].get(rank_set) != state for rank in state[0])
         for known in states
-        for team, state in known.items()
+        for rank_set, state in known.items()
     )
 
 
@@ -243,8 +243,8 @@ def start_over() -> None:
     """
     for world in open_worlds():
         world.unfinished.clear()
-        for team in world.all_teams():
-            team.abandon()
+        for rank_set in world.all_rank_sets():
+            rank_set.abandon()
 
 
 # -- the calls of mpi4py ----------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh, bound_world
 from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import open_worlds
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.simulate import current_world
-from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import MeshcommError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Before a call has begun there are no errors of data yet, as there are in `teams`, but of memory and of files.
+# Before a call has begun there are no errors of data yet, as there are in `rank_sets`, but of memory and of files.
 _OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError
 
 
@@ -50,9 +50,9 @@ def note_refusal(operation: str, error: Exception, arguments: object) -> None:
     if isinstance(error, _OF_ARGUMENTS):
         with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
             mesh = _mesh_of(arguments)
-            team = None if mesh is None else _team_of(mesh)
-            if team is not None and not team.turn.depth:
-                team.refuse(operation, error)
+            rank_set = None if mesh is None else _rank_set_of(mesh)
+            if rank_set is not None and not rank_set.call_lock.depth:
+                rank_set.refuse(operation, error)
 
 
 def _mesh_of(argument: object) -> Mesh | None:
@@ -68,8 +68,8 @@ def _mesh_of(argument: object) -> Mesh | None:
     return mesh if isinstance(mesh, Mesh) else None
 
 
-def _team_of(mesh: Mesh) -> Team | None:
+def _rank_set_of(mesh: Mesh) -> RankSet | None:
     """Return the ranks of *mesh*; None if this rank is outside, or has no world yet in which it could call them."""
     world = bound_world(mesh) or current_world() or (common_world() if open_worlds() else None)
     location = None if world is None else world.here().location(mesh)
-    return None if location is None else location.team
+    return None if location is None else location.rank_set

@@ -18,10 +18,10 @@ from meshcomm.core.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to
 from meshcomm.core.ranks import progress
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
+from meshcomm.core.ranks.rank_sets import Location, World, refuse_larger
 from meshcomm.core.ranks.simulate import SimulatedWorld, current_world
-from meshcomm.core.ranks.teams import Location, World, refuse_larger
 from meshcomm.core.ranks.variables import is_trace_possible, report_misspelt
 from meshcomm.errors import MeshcommError, MeshError
 
@@ -192,13 +192,13 @@ def required_default_mesh(instead: str) -> Mesh:
 
 
 def location_in(mesh: Mesh) -> Location | None:
-    """Return this process's team and device in *mesh*, or None if it is outside."""
+    """Return this process's rank set and device in *mesh*, or None if it is outside."""
     world: World = mesh.world.here()
     return world.location(mesh)
 
 
 def location_between(source: Mesh, target: Mesh) -> Location | None:
-    """Return this process's team and device in a plan from mesh to mesh, or None if it is outside of both.
+    """Return this process's rank set and device in a plan from mesh to mesh, or None if it is outside of both.
 
     ``MeshError`` if the meshes are in different worlds.
     """
@@ -258,7 +258,7 @@ def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
     _guard(MPIWorld)
     _close_before_mpi_ends()
-    with Envelope("the first use of a communicator", None):
+    with CallScope("the first use of a communicator", None):
         return mpi_world(comm)
 
 

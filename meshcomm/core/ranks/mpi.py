@@ -1,7 +1,7 @@
 """Communicators and worlds over MPI; the only module that makes communicators.
 
-A communicator is made when a team or a group is first used. It is freed explicitly: when a mesh is closed, at a limit,
-or at exit.
+A communicator is made when a rank set or a group is first used. It is freed explicitly: when a mesh is closed, at a
+limit, or at exit.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ from meshcomm.core.ranks.communicator import (
     message_of,
     messages_in,
 )
-from meshcomm.core.ranks.teams import Team, World
+from meshcomm.core.ranks.rank_sets import RankSet, World
 from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
 
 if TYPE_CHECKING:
@@ -362,13 +362,15 @@ class MPIWorld(World):
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
         return tuple(self._in_comm_world[rank] for rank in ranks)
 
-    def open_liveness(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> LivenessCheck | None:
+    def open_liveness(
+        self, rank_set: RankSet, communicator: Communicator, hosts: Sequence[str]
+    ) -> LivenessCheck | None:
         MPI = mpi()
         # The watchdog uses the channel while the main thread is in a call of MPI.
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(team.ranks) == 1:
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(rank_set.ranks) == 1:
             return None
         assert isinstance(communicator, MPICommunicator)
-        return LivenessCheck(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
+        return LivenessCheck(communicator.side_channel(), rank_set, self.ranks_in_comm_world(rank_set.ranks), hosts)
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
@@ -487,7 +489,7 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
 
 @cache
 def _comm_world() -> MPIWorld:
-    # Not duplicated here, which every rank would have to join, but when a team first needs it.
+    # Not duplicated here, which every rank would have to join, but when a rank set first needs it.
     world = MPIWorld(mpi().COMM_WORLD, ours=False)
     _worlds.append(world)
     return world

@@ -17,8 +17,8 @@ from meshcomm.core.failures.messages import explain_none, in_calls, ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.rank_sets import World
 from meshcomm.core.ranks.simulated_communicator import Key, SimulatedCommunicator
-from meshcomm.core.ranks.teams import World
 from meshcomm.errors import CollectiveMismatch, MeshError
 
 P = TypeVar("P")
@@ -320,7 +320,7 @@ class SimulatedRank(World):
 
     def start(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         """Make the thread; it waits for its first turn."""
-        self._teams.clear()
+        self._rank_sets.clear()
         self._locations.clear()
         self.unfinished.clear()
         self.ready, self.done, self.cancelled = True, False, False

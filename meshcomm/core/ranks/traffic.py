@@ -7,19 +7,21 @@ import numpy as np
 from meshcomm.core._types import Indices
 from meshcomm.core.failures.recorder import Traffic
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 
 
-def traffic_from(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices) -> Traffic:
-    """Return the traffic to a rank of *team* from other *ranks* of the world; *sizes* are in bytes, one per rank."""
+def traffic_from(rank_set: RankSet, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices) -> Traffic:
+    """Return the traffic to a rank of *rank_set* from other *ranks* of the world; *sizes*: bytes of each rank."""
     nbytes = np.asarray(sizes, dtype=np.int64)
     received = nbytes > 0
-    nodes = team.machine.node_of(np.asarray([*ranks, team.world.rank], dtype=np.intp))
+    nodes = rank_set.machine.node_of(np.asarray([*ranks, rank_set.world.rank], dtype=np.intp))
     off_node = received & (nodes[:-1] != nodes[-1])
     return Traffic(int(received.sum()), int(nbytes.sum()), int(off_node.sum()), int(nbytes[off_node].sum()))
 
 
-def note_received(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices, began: int) -> None:
+def note_received(
+    rank_set: RankSet, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices, began: int
+) -> None:
     """Tell of data that this rank has received by other means than an exchange, as `traffic_from` takes them."""
     if watch.recorder is not None:
-        watch.recorder.exchanged("messages", began, traffic_from(team, ranks, sizes))
+        watch.recorder.exchanged("messages", began, traffic_from(rank_set, ranks, sizes))

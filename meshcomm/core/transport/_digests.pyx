@@ -13,21 +13,21 @@ cdef class Digests:
 
     Parameters
     ----------
-    team: the ranks that compare their calls
+    rank_set: the ranks that compare their calls
     number: names the exchange
     count: the number of peers that send something
     """
 
-    cdef object team
+    cdef object rank_set
     cdef int64_t number
     cdef Py_ssize_t count
 
-    def __init__(self, team, int64_t number, Py_ssize_t count):
-        self.team, self.number, self.count = team, number, count
+    def __init__(self, rank_set, int64_t number, Py_ssize_t count):
+        self.rank_set, self.number, self.count = rank_set, number, count
 
     def begin(self, list sources not None, list targets not None):
         """Return *sources* after this rank's number, *targets* after space for others, and both new ones."""
-        cdef int64_t mine = self.number ^ <int64_t> self.team.call_digest
+        cdef int64_t mine = self.number ^ <int64_t> self.rank_set.call_digest
         sent = PyBytes_FromStringAndSize(<char *> &mine, sizeof(int64_t))
         received = PyByteArray_FromStringAndSize(NULL, self.count * sizeof(int64_t))
         return [sent] + sources, [received] + targets, (sent, received)

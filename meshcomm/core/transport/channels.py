@@ -15,7 +15,7 @@ from meshcomm.core.memory._channel import Channel, give_back, reserve
 from meshcomm.core.memory._pool import Pool
 from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.copies import as_byte_boxes
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.exchange import Exchanged
 
 

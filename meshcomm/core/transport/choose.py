@@ -18,14 +18,14 @@ all of them are shared, and packed between all others.
 # choice may only depend on what is equal on all ranks of the group. These are all the facts that are looked at:
 #
 # (A) `len(group.members)`, `len(tensors)` and the `ExchangeSpec`. They follow from the call, that is, from layouts,
-#     shape and dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, or
-#     on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the
-#     machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
-# (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
-#     list that all ranks have gathered; the last is a constant of the MPI library.
+#     shape and dtype, and from the `Machine`. All ranks of the rank set have agreed on the call before it first runs,
+#     or on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the
+#     machine when the rank set first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
+# (B) `rank_set.oversubscribed`, `rank_set.machine` and `rank_set.large_counts`. The first two are made on each rank
+#     from the same list that all ranks have gathered; the last is a constant of the MPI library.
 # (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
 #     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
-#     (see "Why all ranks evict alike" in `ranks.teams`), so `nodes` also changes at the same call.
+#     (see "Why all ranks evict alike" in `ranks.rank_sets`), so `nodes` also changes at the same call.
 # (D) Whether a relayed exchange has its memory. A rank may have none, so `Relayed.open` reduces the answers over the
 #     group. All ranks get there, because all that is asked before is (A) or (C).
 #
@@ -68,7 +68,7 @@ from meshcomm.core.memory.blocks import as_bytes, block_bytes, new_bytes
 from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.calls import join_and_raise
 from meshcomm.core.ranks.communicator import Pending
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.ranks.traffic import traffic_from
 from meshcomm.core.transport.channels import open_channel
 from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Transport, own_copies
@@ -93,7 +93,7 @@ def received_traffic(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     for tensor in tensors:
         boxes = without_peer(tensor.receives, tensor.position)
         np.add.at(sizes, boxes.peers, boxes.sizes[boxes.which] * tensor.itemsize)
-    return traffic_from(group.team, group.members, sizes)
+    return traffic_from(group.rank_set, group.members, sizes)
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -111,18 +111,18 @@ def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> i
         return 1
     if len(tensors) > 1 or spec.permutes:
         return spec.rounds
-    if not group.team.machine.one_node:
+    if not group.rank_set.machine.one_node:
         return max(spec.rounds, _messages(group, spec))
-    return spec.rounds if group.team.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
+    return spec.rounds if group.rank_set.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
 
 
 def _messages(group: Group, spec: ExchangeSpec) -> int:
     """Return the rounds in which messages between hosts are as long as they should be."""
-    team = group.team
-    if team.machine.one_node or team.world.takes_turns:
+    rank_set = group.rank_set
+    if rank_set.machine.one_node or rank_set.world.takes_turns:
         return 1
-    hosts = len(np.unique(team.machine.node_of(np.array(team.ranks, dtype=np.intp))))
-    slow = team.machine.beta_between * hosts > SLOW_NETWORK * len(team.ranks)  # ranks of a host share its link
+    hosts = len(np.unique(rank_set.machine.node_of(np.array(rank_set.ranks, dtype=np.intp))))
+    slow = rank_set.machine.beta_between * hosts > SLOW_NETWORK * len(rank_set.ranks)  # ranks of a host share its link
     return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
 
 
@@ -159,8 +159,10 @@ class Nonblocking:
         """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            team = self._group.team
-            join_and_raise(wrong, team, lambda: self.start(*self._sizes.with_zeros(sources, targets), buffer).wait())
+            rank_set = self._group.rank_set
+            join_and_raise(
+                wrong, rank_set, lambda: self.start(*self._sizes.with_zeros(sources, targets), buffer).wait()
+            )
         recorder = watch.recorder
         if recorder is None:
             return self._start(sources, targets, buffer)
@@ -226,11 +228,11 @@ class RepeatedExchange:
         """Let no further call be made after an *error*, and keep the blocks."""
         if self._starts:
             _left_behind.append(self)
-            self._group.team.fail(error)
+            self._group.rank_set.fail(error)
 
     def _begin(self, buffer: Buffer) -> Pending:
         group, channel, messages = self._group, self._channel, None
-        number = self._number ^ group.team.call_digest
+        number = self._number ^ group.rank_set.call_digest
         group.communicator()
         if self._messages is not None:
             messages = self._messages.start(self._blocks, self._blocks, buffer)
@@ -256,7 +258,7 @@ class _RepeatedInFlight:
         try:
             complete = self._channel.test()
         except CollectiveMismatch as error:
-            self._group.team.fail(error)
+            self._group.rank_set.fail(error)
             raise
         return (self._messages is None or self._messages.test()) and complete
 
@@ -265,13 +267,13 @@ class _RepeatedInFlight:
         try:
             self._channel.wait(self._progress)
         except CollectiveMismatch as error:
-            self._group.team.fail(error)
+            self._group.rank_set.fail(error)
             raise
         if self._messages is not None:
             self._messages.wait()
 
     def _progress(self) -> None:
-        communicator = self._group.team.everyone.opened
+        communicator = self._group.rank_set.everyone.opened
         if communicator is not None:  # the mesh may have been closed meanwhile
             communicator.progress()
 
@@ -292,7 +294,9 @@ class _Chosen:
         began = 0 if recorder is None else monotonic_ns()
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation))
+            join_and_raise(
+                wrong, group.rank_set, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation)
+            )
         try:
             group.communicator()
             way = self._way
@@ -301,7 +305,7 @@ class _Chosen:
                 self._chosen_for = group.nodes
             way.run(sources, targets, allocation)
         except BaseException as error:
-            group.team.fail(error)
+            group.rank_set.fail(error)
             raise
         if recorder is not None:
             if self._received is None:

@@ -14,7 +14,7 @@ from meshcomm.core._tuning import HEADER_UP_TO, PAIRS_UP_TO
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.ranks.communicator import Communicator, Comparison, NumberMessages
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport._digests import Digests
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 from meshcomm.errors import CollectiveMismatch
@@ -61,7 +61,7 @@ def comparing(
     small = spec.most_bytes <= HEADER_UP_TO
     scratch = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
-    if not group.team.world.takes_turns:
+    if not group.rank_set.world.takes_turns:
         if packed or (small and scratch <= spec.scratch_limit):
             return DigestHeader(group, spec.number, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
@@ -83,7 +83,7 @@ class DigestHeader(Digests):
     def __init__(
         self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
     ) -> None:
-        super().__init__(group.team, number, len(receives_from))
+        super().__init__(group.rank_set, number, len(receives_from))
         self._group, self._peers = group, receives_from.tolist()
         count = len(receives_from)
         first = np.arange(count, dtype=np.intp)
@@ -130,7 +130,7 @@ class Pairs:
         communicator = self._group.opened or self._group.communicator()
         if communicator is not self._communicator:  # the first time, or the group was closed and opened again
             self._communicator, self._numbers = communicator, communicator.numbers(*self._peers)
-        self._numbers.start(self._number ^ self._group.team.call_digest)
+        self._numbers.start(self._number ^ self._group.rank_set.call_digest)
         return sources, targets, self._numbers
 
     def is_complete(self, begun: NumberMessages) -> bool:
@@ -163,7 +163,7 @@ class Beside:
     def start(self) -> Comparison:
         """Begin the reduction. Collective over the group, but does not wait."""
         communicator = self._group.opened or self._group.communicator()
-        return communicator.start_comparison(self._number ^ self._group.team.call_digest)
+        return communicator.start_comparison(self._number ^ self._group.rank_set.call_digest)
 
     def is_complete(self, begun: Comparison) -> bool:
         return begun.test()
@@ -174,14 +174,16 @@ class Beside:
 
 
 def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
-    """Return the error of a rank that has found a difference, after which its team makes no call any more."""
+    """Return the error of a rank that has found a difference, after which its rank set makes no call any more."""
     names = ", ".join(str(group.members[other]) for other in others)
     if others:
-        text = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+        text = (
+            f"rank {group.rank_set.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+        )
     else:
         text = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
     error = CollectiveMismatch(
         f"{text}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
     )
-    group.team.fail(error)
+    group.rank_set.fail(error)
     return error

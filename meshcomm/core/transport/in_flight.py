@@ -8,7 +8,7 @@ from meshcomm.core._types import Bytes
 from meshcomm.core.memory.scratch import Buffer
 from meshcomm.core.ranks import progress
 from meshcomm.core.ranks.communicator import Channel, Communicator, Pending, Side
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import Comparing
 
 

@@ -16,7 +16,7 @@ from meshcomm.core.memory._rendezvous import Routes
 from meshcomm.core.memory.blocks import NOTHING
 from meshcomm.core.memory.pools import locate
 from meshcomm.core.memory.scratch import shared_scratch
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining
 from meshcomm.core.transport.local_copies import LocalCopies
 
@@ -54,7 +54,7 @@ class InPlace:
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
             source = self._staged(source)
         # With the digest of all calls: ranks that made other calls are found out here.
-        number = self._spec.number ^ self._group.team.call_digest
+        number = self._spec.number ^ self._group.rank_set.call_digest
         rendezvous.exchange(routes, number, source, target, several)
         if watch.recorder is not None:
             watch.recorder.shared(rendezvous.times, self._group, self._peers)

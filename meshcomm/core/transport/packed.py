@@ -31,7 +31,7 @@ from meshcomm.core.layouts.partition import round_starts
 from meshcomm.core.memory.copies import Strided, as_byte_boxes
 from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import Beside, Comparing, DigestHeader, comparing
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
 from meshcomm.core.transport.in_flight import InChannels, InFlight
@@ -175,9 +175,9 @@ class Packed:
     ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = between_pairs or (spec.most_bytes > LARGEST_COUNT and not group.team.large_counts)
+        self._in_messages = between_pairs or (spec.most_bytes > LARGEST_COUNT and not group.rank_set.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
-        self._advances = rounds > 1 and not group.team.machine.one_node and not group.team.world.takes_turns
+        self._advances = rounds > 1 and not group.rank_set.machine.one_node and not group.rank_set.world.takes_turns
         ranks = len(group.members)
         sends = once_each(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
         receives = once_each(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))

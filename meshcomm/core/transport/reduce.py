@@ -11,7 +11,7 @@ from meshcomm.core._tuning import REDUCED_AT_ONCE
 from meshcomm.core._types import Array, DType
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.choose import exchange, gathers_at_once, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 from meshcomm.errors import DTypeError

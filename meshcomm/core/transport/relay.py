@@ -23,7 +23,7 @@ from meshcomm.core.memory._rendezvous import Rendezvous, Routes
 from meshcomm.core.memory.pools import locate
 from meshcomm.core.memory.scratch import scratch, shared_scratch
 from meshcomm.core.ranks.communicator import Pending
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import Beside
 from meshcomm.core.transport.crossing import BufferCopies, Nodes
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining, own_copies

@@ -14,7 +14,7 @@ from meshcomm.core._types import Bytes
 from meshcomm.core.memory._rendezvous import Routes
 from meshcomm.core.memory.blocks import NOTHING
 from meshcomm.core.memory.pools import allocate, locate
-from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.rank_sets import Group
 
 _WORD = 8
 
@@ -70,4 +70,4 @@ class SharedRead:
 
     def _exchange(self, routes: Routes, source: Bytes, target: Bytes) -> None:
         # With the digest of all calls: ranks that made other calls are found out here.
-        self._rendezvous.exchange(routes, self._number ^ self._group.team.call_digest, source, target)
+        self._rendezvous.exchange(routes, self._number ^ self._group.rank_set.call_digest, source, target)

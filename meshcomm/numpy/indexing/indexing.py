@@ -64,7 +64,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     Collective over the mesh if elements have to move.
     """
     items = parsed_index(index, tensor.shape)
-    if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
+    if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the fast path, which other ranks may take
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element

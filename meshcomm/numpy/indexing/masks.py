@@ -1,4 +1,4 @@
-"""Masks: ``t[mask]`` and ``t[mask] = value``. The short way is at the end: it is for masks that are cut as ``t`` is.
+"""Masks: ``t[mask]`` and ``t[mask] = value``. The fast path is at the end: it is for masks that are cut as ``t`` is.
 
 Each rank chooses among the rows of its block. How many rows the others have, the ranks tell each other. In a script,
 whose calls all ranks make, these counts stay with the mask until it is written: so `x[m] += 1` asks once, and a loop
@@ -94,7 +94,7 @@ def block_of_mask(mask: Mask, tensor: DTensor) -> Array | None:
     return cut(np.asarray(agreed), layout)._block
 
 
-# -- the short way ----------------------------------------------------------------------------------------------------
+# -- the fast path ----------------------------------------------------------------------------------------------------
 
 
 class _MaskPlan(NamedTuple):
@@ -147,7 +147,7 @@ def put(tensor: DTensor, index: object, value: Value) -> bool | None:
         value = (relaid(value, cut_as.axes, SET) if isinstance(value, DTensor) else cut(value, cut_as))._block
         value = value.copy() if np.may_share_memory(value, block) else value
     if isinstance(value, DTensor) or not count_write(tensor):
-        return None  # the long way moves it, or says why not
+        return None  # the slow path moves it, or says why not
     try:
         rows[own_mask if chosen is None else chosen] = value
     except (TypeError, ValueError, OverflowError):
@@ -165,7 +165,7 @@ def _converts(value: Value, tensor: DTensor) -> bool:
 
 
 def _mask(tensor: DTensor, index: Value) -> Mask | None:
-    """Return the mask that *index* is, alone or before slices of whole axes; None for what is left to the long way.
+    """Return the mask that *index* is, alone or before slices of whole axes; None for what is left to the slow path.
 
     A mask that each rank has whole counts in scripts, and if it is an array of `meshcomm.numpy`.
     """

@@ -73,7 +73,7 @@ def _filling(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, numbe
         return None
     try:
         value = None if number is None else np.full((), number, kind)[()]
-    except (TypeError, ValueError, OverflowError):  # which the long way tells in full
+    except (TypeError, ValueError, OverflowError):  # which the slow path tells in full
         return None
 
     def block_of(block: Array) -> Array:

@@ -30,17 +30,17 @@ def calibrate(file: str | None) -> int:
     try:
         location = location_in(meshcomm.create_mesh())
         assert location is not None
-        team = location.team
-        output = _Output(file if team.rank == 0 else None)
-        agreement.agree(team, "calibrate", output.error)
+        rank_set = location.rank_set
+        output = _Output(file if rank_set.rank == 0 else None)
+        agreement.agree(rank_set, "calibrate", output.error)
         calibration, hosts = (
-            measured(team, Path(file).absolute().parent if file else Path.cwd()),
-            about.gather_hosts(team.everyone.communicator()),
+            measured(rank_set, Path(file).absolute().parent if file else Path.cwd()),
+            about.gather_hosts(rank_set.everyone.communicator()),
         )
-        if team.rank == 0:
+        if rank_set.rank == 0:
             print_rows([*rank_rows(hosts), *_calibration_rows(calibration)])
         output.write(json.dumps(calibration.constants, indent=2) + "\n")
-        agreement.agree(team, "the end of calibrate", output.error)
+        agreement.agree(rank_set, "the end of calibrate", output.error)
     except MeshError as error:
         print_once(f"meshcomm: {error}")
         return 1

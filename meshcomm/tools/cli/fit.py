@@ -29,7 +29,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.plans.plan import plan_relayout
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import create_mesh, location_in
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.errors import MeshError
 from meshcomm.storage.files import create, remove
 from meshcomm.tools.cli.turns import Run, Turns
@@ -109,12 +109,12 @@ class _Probe(NamedTuple):
     run: Run | None
 
 
-def calibrate(team: Team, folder: Path) -> Calibration:
-    """Return what it costs to move bytes between the ranks of *team*, all ranks of a world. Collective over the team.
+def calibrate(rank_set: RankSet, folder: Path) -> Calibration:
+    """Return what it costs to move bytes between the ranks of *rank_set*, all ranks of a world. Collective.
 
     Files are measured in *folder*, if all ranks can write there. ``MeshError`` if there is only one rank.
     """
-    communicator, machine = team.everyone.communicator(), team.machine
+    communicator, machine = rank_set.everyone.communicator(), rank_set.machine
     if communicator.size < 2:
         raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
     nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)

@@ -73,19 +73,21 @@ def first_difference(flights: Iterable[Flight]) -> str | None:
     """Return the first call on one mesh that flights have differently, or nothing. None if none is in two of them.
 
     >>> call = {"operation": "barrier", "ranks": "0-1", "number": 3, "began": 0.0}
-    >>> call |= {"digests": ["5a"], "about": "", "team": "0-1 #1"}
+    >>> call |= {"digests": ["5a"], "about": "", "rank_set": "0-1 #1"}
     >>> first = {"rank": 0, "calls": [call]}
     >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
     call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
     """
-    calls_of_teams: dict[str, dict[int, dict[int, Flown]]] = {}
+    calls_of_rank_sets: dict[str, dict[int, dict[int, Flown]]] = {}
     for flight in flights:
         for call in flight["calls"]:
-            if call["number"] > 0 and call["team"]:
-                calls_of_teams.setdefault(call["team"], {}).setdefault(call["number"], {})[flight["rank"]] = call
-    if not any(len(of_ranks) > 1 for calls in calls_of_teams.values() for of_ranks in calls.values()):
+            if call["number"] > 0 and call["rank_set"]:
+                calls_of_rank_sets.setdefault(call["rank_set"], {}).setdefault(call["number"], {})[flight["rank"]] = (
+                    call
+                )
+    if not any(len(of_ranks) > 1 for calls in calls_of_rank_sets.values() for of_ranks in calls.values()):
         return None
-    differences = [first for calls in calls_of_teams.values() if (first := _first_of(calls)) is not None]
+    differences = [first for calls in calls_of_rank_sets.values() if (first := _first_of(calls)) is not None]
     return min(differences)[1] if differences else ""
 
 

@@ -17,7 +17,7 @@ from meshcomm.core._arguments import counted
 from meshcomm.core.failures import launchers
 from meshcomm.core.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.core.ranks import rendezvous
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.hosts import MACHINE_FILE
 from meshcomm.core.ranks.mpi import active_mpi, library_name
 from meshcomm.core.ranks.variables import set_aside
@@ -62,7 +62,7 @@ def info(as_json: bool = False) -> int:
         summary = summary if alone.about == "MPI" else summary.plus(_mpi())
         checks = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
         return report(summary.plus(_settings(settings)), [], checks, "") if first else 1
-    with Envelope("info", None):
+    with CallScope("info", None):
         communicator = about.connect_all()
         hosts = about.gather_hosts(communicator)
         problem = _self_test(communicator.rank, communicator.size)

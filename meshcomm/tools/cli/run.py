@@ -36,7 +36,7 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
     watched = are_several() and abort.ends_jobs()
     if watched:
         world = _world()
-        world.team(range(world.size)).listen()
+        world.rank_set(range(world.size)).listen()
     sys.argv[:] = program
     if of_numpy:
         from meshcomm.tools.cli.scripts import NumPyScript

@@ -21,12 +21,12 @@ from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import as_bytes
-from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import exchanging
 from meshcomm.core.ranks.meshes import world_of
+from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.recording import Listener, recorder
-from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.tools.measuring.events import MOST_EVENTS, Events, document
@@ -70,17 +70,17 @@ class Trace:
     def __enter__(self) -> "Trace":
         _not_entered.pop(id(self), None)
         world = world_of(self._comm)
-        team = self._team = world.team(range(world.size))
-        with Envelope("the begin of a trace", team):
+        rank_set = self._rank_set = world.rank_set(range(world.size))
+        with CallScope("the begin of a trace", rank_set):
             error = None
             try:
                 self._events = Events(self._limit)
-                if team.rank == 0:
+                if rank_set.rank == 0:
                     check_can_create(self.path)
             except Exception as problem:
                 error = problem
-            agree(team, "the begin of a trace", error)
-            self._before, self._begin = _synchronised(team)
+            agree(rank_set, "the begin of a trace", error)
+            self._before, self._begin = _synchronised(rank_set)
         recorder.add(self._events)
         recorder.add(self._rescue)
         return self
@@ -95,7 +95,9 @@ class Trace:
             recorder.remove(self._rescue)
 
     def _end(self, error: BaseException | None) -> None:
-        self._team = self._team.world.team(self._team.ranks)  # another one if a mesh on these ranks was closed
+        self._rank_set = self._rank_set.world.rank_set(
+            self._rank_set.ranks
+        )  # another one if a mesh on these ranks was closed
         if error is None:
             self._merge()
             return
@@ -109,52 +111,52 @@ class Trace:
                 self._merge()
                 self._alone.unlink(missing_ok=True)
             except BaseException as problem:
-                where = f"the trace of rank {self._team.rank} is in {self._alone}"
+                where = f"the trace of rank {self._rank_set.rank} is in {self._alone}"
                 error.add_note(f"{where}: {type(problem).__name__}: {problem}")
 
     @property
     def _alone(self) -> Path:
         """The file with what this rank alone did."""
-        return self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
+        return self.path.with_name(f"{self.path.name}.rank-{self._rank_set.rank}.json")
 
     def _write_alone(self) -> None:
         aligned = Aligned(self._before, self._before)
-        lines = self._events.lines(self._team.world.rank, os.uname().nodename, self._begin, aligned.time)
+        lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
         with replacing(self._alone) as file:
             totals = Totals()
             file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
 
     def _merge(self) -> None:
-        """Write what all ranks did to one file, on rank 0. Collective over the team."""
-        team = self._team
-        with Envelope("the end of a trace", team), exchanging(team):
-            communicator = team.everyone.communicator()
+        """Write what all ranks did to one file, on rank 0. Collective over the rank set."""
+        rank_set = self._rank_set
+        with CallScope("the end of a trace", rank_set), exchanging(rank_set):
+            communicator = rank_set.everyone.communicator()
             # Not an agreement: of the others, those that wait for this rank in another call would only find that out.
             # Now the watchdog finds it, and tells what this rank has to raise.
             missing = communicator.barrier(math.inf)
             if missing:  # simulated ranks, of which none can go on
                 raise CollectiveMismatch(
-                    f"a trace ends, but {ranks_text([team.ranks[rank] for rank in missing])} did not come"
+                    f"a trace ends, but {ranks_text([rank_set.ranks[rank] for rank in missing])} did not come"
                 )
-            agree(team, "the end of a trace")
-            aligned = Aligned(self._before, _synchronised(team)[0])
+            agree(rank_set, "the end of a trace")
+            aligned = Aligned(self._before, _synchronised(rank_set)[0])
             arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
             text = "\n".join(
-                self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
+                self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
             ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
             reports = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
-            if team.rank != 0:
+            if rank_set.rank != 0:
                 communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
                 communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
             else:
                 error = self._write(arrivals, text, reports)
-            agree(team, "the file of a trace", error)
+            agree(rank_set, "the file of a trace", error)
 
     def _write(self, own_arrivals: bytes, own_text: bytes, reports: list[list[int]]) -> Exception | None:
         """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
-        communicator, left = self._team.everyone.communicator(), iter(range(1, len(reports)))
+        communicator, left = self._rank_set.everyone.communicator(), iter(range(1, len(reports)))
         arrivals, totals = Arrivals(), Totals()
 
         def receive(rank: int, size: int) -> bytes:
@@ -250,8 +252,8 @@ def span(name: str) -> Iterator[None]:
             watch.recorder.spent("user", name, began)
 
 
-def _synchronised(team: Team) -> tuple[Clock, int]:
-    """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
-    communicator = team.everyone.communicator()
+def _synchronised(rank_set: RankSet) -> tuple[Clock, int]:
+    """Return how the clock of this rank differs, and a time on that of the first rank. Collective."""
+    communicator = rank_set.everyone.communicator()
     clock = compare_clocks(communicator)
     return clock, int(communicator.allgather_json(monotonic_ns())[0])

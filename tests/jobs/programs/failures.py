@@ -368,7 +368,7 @@ def one_is_interrupted_while_it_ends_the_job():
             raise KeyboardInterrupt
 
         abort.say = interrupted
-        location_in(mesh()).team.fail(KeyError("culprit"))  # so it ends the job at its exit
+        location_in(mesh()).rank_set.fail(KeyError("culprit"))  # so it ends the job at its exit
         stamp()
     else:
         exchange()

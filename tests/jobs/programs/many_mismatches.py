@@ -66,7 +66,7 @@ def run(number, case, comm, steps, note):
 
     settle(make, first, second, mode)
     assert not wrong, wrong
-    team = location_in(calls.mesh).team
+    rank_set = location_in(calls.mesh).rank_set
     note(number, outcome="ready")
     assert steps.reach(2 * number + 1, READY_WITHIN), "other ranks are not ready"
     error = None
@@ -76,7 +76,7 @@ def run(number, case, comm, steps, note):
     except Exception as raised:
         error = raised
     outcome = "returned" if error is None else f"{type(error).__name__}: {error}"
-    note(number, outcome=outcome, over=team.turn.over is not None or bool(lasting_failures))
+    note(number, outcome=outcome, over=rank_set.call_lock.end_reason is not None or bool(lasting_failures))
     if not steps.reach(2 * number + 2, DONE_WITHIN if error is not None else READY_WITHIN):
         raise error or AssertionError("other ranks are not done")
 

@@ -1,7 +1,7 @@
 """Many calls, and what they leave behind: ``mpiexec -n 4 python resources.py NAME COUNT [BOUND]``.
 
 Each rank measures what it holds after half of the calls and at the end, and prints both. BOUND is how many programs
-and communicators a team may keep, so that few calls reach it as well.
+and communicators a rank set may keep, so that few calls reach it as well.
 """
 
 import gc
@@ -14,7 +14,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm.core.failures.launchers import launched
-from meshcomm.core.ranks import teams
+from meshcomm.core.ranks import rank_sets
 from meshcomm.core.ranks.meshes import world_of
 
 RANK, SIZE = launched() or (0, 1)
@@ -81,7 +81,7 @@ def meshes():
 
 def main(name, count, bound=None):
     if bound:
-        teams.PREPARED_PER_TEAM = teams.GROUPS_PER_WORLD = int(bound)
+        rank_sets.PREPARED_PER_RANK_SET = rank_sets.GROUPS_PER_WORLD = int(bound)
     count = int(count)
     calls = globals()[name]()
     for part in ("middle", "end"):

@@ -69,9 +69,9 @@ def bench(options: argparse.Namespace) -> int:
     try:
         mesh = wanted.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
-        if location is None or location.team.world.size != mesh.size:
+        if location is None or location.rank_set.world.size != mesh.size:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
-        return _bench(wanted, wanted.setting(mesh, location.device), location.team.everyone.communicator())
+        return _bench(wanted, wanted.setting(mesh, location.device), location.rank_set.everyone.communicator())
     except MeshcommError as error:
         return _refused(error, 1)
     except KeyboardInterrupt:

@@ -1,20 +1,20 @@
-"""Worlds, teams and groups: which ranks exchange with each other, and over which communicator.
+"""Worlds, rank sets and groups: which ranks exchange with each other, and over which communicator.
 
-A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `Team` is a set of its ranks
-that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
-team. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by `Team.free`, at
-the limit, or at exit.
+A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `RankSet` is a set of its
+ranks that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment
+within a rank set. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by
+`RankSet.free`, at the limit, or at exit.
 """
 # Why all ranks evict alike
 # =========================
 #
-# To open a group is Collective over its team, and so is to close one. So when a limit is reached, all ranks must drop
-# the same group, or the same program, at the same call. They do, without a word between them:
+# To open a group is Collective over its rank set, and so is to close one. So when a limit is reached, all ranks must
+# drop the same group, or the same program, at the same call. They do, without a word between them:
 #
-# (A) The ranks of a team make the same calls in the same order. They agree on each new call, and compare the digest
-#     of all known ones (`Team.recall`, `Team.compare`); a program in which they differ ends.
-# (B) A team has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
-#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all
+# (A) The ranks of a rank set make the same calls in the same order. They agree on each new call, and compare the
+#     digest of all known ones (`RankSet.recall`, `RankSet.compare`); a program in which they differ ends.
+# (B) A rank set has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
+#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the rank set does so: all
 #     rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
 # (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
 #     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
@@ -35,11 +35,11 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from meshcomm.core._tuning import (
-    GROUPS_PER_TEAM,
+    GROUPS_PER_RANK_SET,
     GROUPS_PER_WORLD,
-    PREPARED_PER_TEAM,
-    RESOURCES_PER_TEAM,
-    TEAMS_PER_WORLD,
+    PREPARED_PER_RANK_SET,
+    RANK_SETS_PER_WORLD,
+    RESOURCES_PER_RANK_SET,
 )
 from meshcomm.core._types import Ranks
 from meshcomm.core.failures import long_messages
@@ -50,7 +50,7 @@ from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import ranks_between, same_devices
 from meshcomm.core.memory._rendezvous import Rendezvous
-from meshcomm.core.ranks._envelope import Envelope, Turn
+from meshcomm.core.ranks._call_scope import CallLock, CallScope
 from meshcomm.core.ranks.call_log import CallLog
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import agreed_machine, compared_settings
@@ -61,17 +61,17 @@ R = TypeVar("R", bound="Resource")
 
 
 class Location(NamedTuple):
-    """Where this process is in a mesh: the team of its ranks, and its device."""
+    """Where this process is in a mesh: the rank set of its ranks, and its device."""
 
-    team: "Team"
+    rank_set: "RankSet"
     device: int
 
 
 class Resource(Protocol):
-    """What another library has made for the ranks of a team."""
+    """What another library has made for the ranks of a rank set."""
 
     def free(self) -> None:
-        """Give it back. Collective over the team."""
+        """Give it back. Collective over the rank set."""
 
 
 class World(ABC):
@@ -85,7 +85,7 @@ class World(ABC):
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
         self.rank = rank
-        self._teams: dict[Ranks, Team] = {}
+        self._rank_sets: dict[Ranks, RankSet] = {}
         self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
         self._closed: dict[int, ref[Mesh]] = {}  # by identity: an equal mesh that is made later is open
         self.unfinished: dict[int, Unfinished] = {}
@@ -95,8 +95,10 @@ class World(ABC):
     def connect(self, ranks: Ranks) -> Communicator:
         """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
 
-    def open_liveness(self, team: "Team", communicator: Communicator, hosts: Sequence[str]) -> LivenessCheck | None:
-        """Return how ranks of *team* learn who is missing, if there is a way. Collective over the team."""
+    def open_liveness(
+        self, rank_set: "RankSet", communicator: Communicator, hosts: Sequence[str]
+    ) -> LivenessCheck | None:
+        """Return how ranks of *rank_set* learn who is missing, if there is a way. Collective over the rank set."""
         return None
 
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
@@ -141,22 +143,22 @@ class World(ABC):
     def _find(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
         """Return where this process is among *ranks*, and keep it for *key*."""
         ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
-        location = Location(self.team(ascending), ranks.index(self.rank)) if self.rank in ranks else None
+        location = Location(self.rank_set(ascending), ranks.index(self.rank)) if self.rank in ranks else None
         self._locations[key] = location
-        if len(self._locations) > PREPARED_PER_TEAM:
+        if len(self._locations) > PREPARED_PER_RANK_SET:
             self._locations.popitem(last=False)
         return location
 
-    def team(self, ranks: Ranks) -> "Team":
-        """Return the team of *ranks*, ascending, this rank among them."""
+    def rank_set(self, ranks: Ranks) -> "RankSet":
+        """Return the rank set of *ranks*, ascending, this rank among them."""
         if len(ranks) == ranks[-1] - ranks[0] + 1:
             ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
-        if ranks not in self._teams:
-            new_team = Team(self, ranks)
-            for other in self._teams.values():
-                new_team.end_with(other)
-            self._teams[ranks] = new_team
-        return self._teams[ranks]
+        if ranks not in self._rank_sets:
+            new_rank_set = RankSet(self, ranks)
+            for other in self._rank_sets.values():
+                new_rank_set.end_with(other)
+            self._rank_sets[ranks] = new_rank_set
+        return self._rank_sets[ranks]
 
     def close_on(self, mesh: Mesh) -> bool:
         """Close *mesh* on this rank, and return whether it was open. Collective over the mesh."""
@@ -167,40 +169,46 @@ class World(ABC):
         closed[number] = ref(mesh, lambda _: closed.pop(number, None))
         watch.any_closed = True
         if location is not None:
-            self.leave(location.team)
+            self.leave(location.rank_set)
         return True
 
-    def leave(self, team: "Team") -> None:
-        """Forget *team* and free its communicators. Collective over the team."""
-        self._teams.pop(team.ranks, None)
-        for mesh in [mesh for mesh, location in self._locations.items() if location and location.team is team]:
+    def leave(self, rank_set: "RankSet") -> None:
+        """Forget *rank_set* and free its communicators. Collective over the rank set."""
+        self._rank_sets.pop(rank_set.ranks, None)
+        for mesh in [mesh for mesh, location in self._locations.items() if location and location.rank_set is rank_set]:
             del self._locations[mesh]
-        team.free()
-        for other in self._teams.values():
-            other.go_on_without(team)
+        rank_set.free()
+        for other in self._rank_sets.values():
+            other.go_on_without(rank_set)
 
-    def has_mesh_on(self, team: "Team") -> bool:
-        """Return whether *team* is that of a mesh, and not only that of ranks which called something together."""
-        return any(at is not None and at.team is team for key, at in self._locations.items() if isinstance(key, Mesh))
+    def has_mesh_on(self, rank_set: "RankSet") -> bool:
+        """Return whether *rank_set* is that of a mesh, and not only that of ranks which called something together."""
+        return any(
+            at is not None and at.rank_set is rank_set for key, at in self._locations.items() if isinstance(key, Mesh)
+        )
 
     @property
     def communicators(self) -> int:
         """How many communicators of ours are open."""
-        return sum(team.communicators for team in self._teams.values())
+        return sum(rank_set.communicators for rank_set in self._rank_sets.values())
 
     @property
-    def open_teams(self) -> int:
-        """How many teams have a communicator."""
-        return sum(team.everyone.opened is not None for team in self._teams.values())
+    def open_rank_sets(self) -> int:
+        """How many rank sets have a communicator."""
+        return sum(rank_set.everyone.opened is not None for rank_set in self._rank_sets.values())
 
-    def all_teams(self) -> "list[Team]":
-        """Return all teams of this rank, also those that have not communicated yet."""
-        return list(self._teams.values())
+    def all_rank_sets(self) -> "list[RankSet]":
+        """Return all rank sets of this rank, also those that have not communicated yet."""
+        return list(self._rank_sets.values())
 
     @property
     def failures(self) -> list[str]:
-        """Why no call can be made any more on teams whose exchange ended with an error."""
-        return [team.turn.over for team in self._teams.values() if team.turn.over is not None]
+        """Why no call can be made any more on rank sets whose exchange ended with an error."""
+        return [
+            rank_set.call_lock.end_reason
+            for rank_set in self._rank_sets.values()
+            if rank_set.call_lock.end_reason is not None
+        ]
 
     # -- nonblocking calls --------------------------------------------------------------------------------------------
 
@@ -214,9 +222,9 @@ class World(ABC):
 
     def close(self) -> None:
         """Free every communicator that this world opened. Collective over the world."""
-        # In one order on all ranks, which may have asked for their teams in any: else ranks would wait crosswise.
-        for team in sorted(self._teams.values(), key=lambda team: tuple(team.ranks)):
-            self.leave(team)
+        # In one order on all ranks, which may have asked for their rank sets in any: else ranks would wait crosswise.
+        for rank_set in sorted(self._rank_sets.values(), key=lambda rank_set: tuple(rank_set.ranks)):
+            self.leave(rank_set)
 
 
 def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
@@ -230,10 +238,11 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-class Team(CallLog):
+class RankSet(CallLog):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
-    `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
+    `everyone` is the group of all its ranks. `RankSet` and `Group` are one unit: a group adds to the clock of its rank
+    set.
     """
 
     def __init__(self, world: World, ranks: Ranks) -> None:
@@ -241,15 +250,15 @@ class Team(CallLog):
         self.world = world
         self.ranks = ranks
         self.name = ""
-        """What all its ranks call it, and no other team that they have or had; nothing until they communicate."""
+        """What all its ranks call it, and no other rank set that they have or had; nothing until they communicate."""
         self.liveness: LivenessCheck | None = None
         self.wrong: Exception | None = None  # what this rank has found wrong with the call that it takes part in
-        self._differed = ""  # for smaller teams: how calls of these ranks differed, if they did
-        self._ended_with: Team | None = None  # a larger team whose calls differed
+        self._differed = ""  # for smaller rank sets: how calls of these ranks differed, if they did
+        self._ended_with: RankSet | None = None  # a larger rank set whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | str = ""  # or why there is none
-        self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
+        self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_RANK_SET
         self._groups: dict[Hashable, Group] = {}  # those that are open
         self._known: WeakValueDictionary[Hashable, Group] = WeakValueDictionary()
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
@@ -257,7 +266,7 @@ class Team(CallLog):
 
     @property
     def rank(self) -> int:
-        """The position of this process in the team."""
+        """The position of this process in the rank set."""
         return self.ranks.index(self.world.rank)
 
     @property
@@ -267,7 +276,7 @@ class Team(CallLog):
 
     @property
     def machine(self) -> Machine:
-        """What all its ranks plan by; to ask is Collective if the team has not communicated yet.
+        """What all its ranks plan by; to ask is Collective if the rank set has not communicated yet.
 
         ``MeshError`` on all ranks if the first one could not read its file.
         """
@@ -279,13 +288,13 @@ class Team(CallLog):
 
     @property
     def communicators(self) -> int:
-        """How many communicators of the team are open."""
+        """How many communicators of the rank set are open."""
         return sum(group.opened is not None for group in (self.everyone, *self._groups.values()))
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def group(self, key: Hashable, color: int, members: tuple[int, ...]) -> "Group":
-        """Return this rank's group in the assignment named *key*; its first use is Collective over the team.
+        """Return this rank's group in the assignment named *key*; its first use is Collective over the rank set.
 
         *members* are the world ranks of this rank's row in order; *color* is the number of the row.
         """
@@ -297,7 +306,7 @@ class Team(CallLog):
         return group
 
     def open(self, group: "Group") -> Communicator:
-        """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
+        """Open *group*; at the limit the group used longest ago is closed. Collective over the rank set."""
         if group is self.everyone:
             communicator = group.use(self._connect())
             # This belongs to the opening. So whatever ranks call first, what they do next is to compare their calls,
@@ -319,11 +328,11 @@ class Team(CallLog):
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
-        too_many = np.array([self.world.open_teams >= TEAMS_PER_WORLD], dtype=np.int64)
+        too_many = np.array([self.world.open_rank_sets >= RANK_SETS_PER_WORLD], dtype=np.int64)
         try:
             if communicator.allreduce_max(too_many)[0]:
                 raise MeshError(
-                    f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
+                    f"a rank takes part in meshes over more than {RANK_SETS_PER_WORLD} different sets of ranks; "
                     "close() those that are not needed any more"
                 )
             if self.world.guarded:
@@ -340,7 +349,7 @@ class Team(CallLog):
             self.liveness = self.world.open_liveness(self, communicator, hosts)
 
     def listen(self) -> None:
-        """Begin liveness checks before the first call on the team. Collective over the team."""
+        """Begin liveness checks before the first call on the rank set. Collective over the rank set."""
         communicator = self.world.connect(self.ranks)
         try:
             self._begin_liveness(communicator)
@@ -364,43 +373,48 @@ class Team(CallLog):
 
     def _end(self, error: BaseException) -> None:
         why, why_smaller = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
-        self.turn.end(why)
+        self.call_lock.end(why)
         if isinstance(error, CollectiveMismatch):
             self._differed = why_smaller
-            for other in self.world.all_teams():
+            for other in self.world.all_rank_sets():
                 other.end_with(self)
 
-    def end_with(self, other: "Team") -> None:
-        """Let no call be made if calls of *other* have differed, and all ranks of this team are among its ranks.
+    def end_with(self, other: "RankSet") -> None:
+        """Let no call be made if calls of *other* have differed, and all ranks of this rank set are among its ranks.
 
         They are at different steps of the program, until they have closed *other*.
         """
-        if self.turn.over is None and other._differed and len(self.ranks) > 1 and set(self.ranks) < set(other.ranks):
+        if (
+            self.call_lock.end_reason is None
+            and other._differed
+            and len(self.ranks) > 1
+            and set(self.ranks) < set(other.ranks)
+        ):
             self._ended_with = other
-            self.turn.end(other._differed)
+            self.call_lock.end(other._differed)
 
-    def go_on_without(self, other: "Team") -> None:
+    def go_on_without(self, other: "RankSet") -> None:
         """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
         if self._ended_with is other:
-            self._ended_with, self.turn = None, Turn()
-            for team in self.world.all_teams():
-                self.end_with(team)
+            self._ended_with, self.call_lock = None, CallLock()
+            for rank_set in self.world.all_rank_sets():
+                self.end_with(rank_set)
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
-        """Return what is kept for *key*, else what *make* returns. Collective over the team.
+        """Return what is kept for *key*, else what *make* returns. Collective over the rank set.
 
-        It is freed with the team, or at the limit if it was used longest ago.
+        It is freed with the rank set, or at the limit if it was used longest ago.
         """
         resource: Any = self._resources.pop(key, None)
         if resource is None:
             resource = make()
         self._resources[key] = resource
-        if len(self._resources) > RESOURCES_PER_TEAM:
+        if len(self._resources) > RESOURCES_PER_RANK_SET:
             self._resources.pop(next(iter(self._resources))).free()
         return resource  # type: ignore[no-any-return]
 
     def free(self) -> None:
-        """Free every communicator of the team. Collective over the team.
+        """Free every communicator of the rank set. Collective over the rank set.
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
@@ -410,8 +424,8 @@ class Team(CallLog):
         self._resources.clear()
         all_left = self.liveness is not None
         if self.liveness is not None:
-            usable = self.turn.over is None  # else an envelope on the team refuses
-            self.liveness.close(Envelope("the end of its communicators", self if usable else None))
+            usable = self.call_lock.end_reason is None  # else a call scope on the rank set refuses
+            self.liveness.close(CallScope("the end of its communicators", self if usable else None))
             self.liveness = None
         differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):
@@ -436,20 +450,21 @@ class Team(CallLog):
                 group.rendezvous.close(all_left=True)
             group.opened = group.rendezvous = group.nodes = None
         self._groups.clear()
-        self.turn, self.calls, self._clock, self._machine, self.name = Turn(), 0, 0, "", ""
+        self.call_lock, self.calls, self._clock, self._machine, self.name = CallLock(), 0, 0, "", ""
         self._differed, self._ended_with = "", None
 
     def _made_different_calls(self) -> bool:
-        """Compare the calls since the ranks last did. Collective over the team, if it has communicated."""
+        """Compare the calls since the ranks last did. Collective over the rank set, if it has communicated."""
         communicator = self.everyone.opened
-        if communicator is None or self.turn.over is not None:
+        if communicator is None or self.call_lock.end_reason is not None:
             return False
-        with Envelope("the end of its communicators", self):
+        with CallScope("the end of its communicators", self):
             return not communicator.start_comparison(self.call_digest).equal()
 
     def compare(self, number: int) -> int:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
-        # Local peers that go straight to an exchange see that this rank agrees on a call with all of the team first.
+        # Local peers that go straight to an exchange see that this rank agrees on a call with all of the rank set
+        # first.
         for group in (self.everyone, *self._groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.agree()
@@ -461,14 +476,14 @@ class Group:
 
     Parameters
     ----------
-    team: ranks of all rows
-    key: key of the assignment, the same on all ranks of the team
+    rank_set: ranks of all rows
+    key: key of the assignment, the same on all ranks of the rank set
     color: number of the row
     members: ranks of the row in the world
     """
 
-    def __init__(self, team: Team, key: Hashable, color: int, members: tuple[int, ...]) -> None:
-        self.team = team
+    def __init__(self, rank_set: RankSet, key: Hashable, color: int, members: tuple[int, ...]) -> None:
+        self.rank_set = rank_set
         self.key = key
         self.color = color
         self.members = members
@@ -480,16 +495,16 @@ class Group:
         """A number for each position, equal for those that share memory, the same on all ranks; None if none do."""
 
     def communicator(self) -> Communicator:
-        """Return the communicator of the group. Collective over the team when it has to be opened."""
-        team = self.team
-        team._clock += 1  # not by a method, which would cost as much as all the rest
-        self.used = team._clock
-        return self.opened or team.open(self)
+        """Return the communicator of the group. Collective over the rank set when it has to be opened."""
+        rank_set = self.rank_set
+        rank_set._clock += 1  # not by a method, which would cost as much as all the rest
+        self.used = rank_set._clock
+        return self.opened or rank_set.open(self)
 
     def use(self, communicator: Communicator) -> Communicator:
         """Return *communicator*, now the group's, whose ranks share memory if they can. Collective over the group."""
         self.opened = communicator
-        if self.team.world.shares_memory and len(self.members) > 1:
+        if self.rank_set.world.shares_memory and len(self.members) > 1:
             self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
         return communicator
 

@@ -1,19 +1,19 @@
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from meshcomm.core.failures.watch import WatchedTeam
+from meshcomm.core.failures.watch import WatchedRankSet
 
 H = TypeVar("H")
 
-class Turn:
+class CallLock:
     operation: str | None
     depth: int
-    over: str | None
+    end_reason: str | None
     def end(self, reason: str) -> None: ...
 
-class Envelope(Generic[H]):
+class CallScope(Generic[H]):
     def __init__(
-        self, operation: str, team: WatchedTeam | None, number: int | None = None, value: H = ...
+        self, operation: str, rank_set: WatchedRankSet | None, number: int | None = None, value: H = ...
     ) -> None: ...
     def __enter__(self) -> H: ...
     def __exit__(
