@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm import barrier, default_mesh, get_default_mesh, ones_like, run_on
 from meshcomm.core._tuning import COMPARE_EVERY
 from meshcomm.core.arrays import dtensor
-from meshcomm.core.arrays.barrier import barrier
-from meshcomm.core.arrays.create import ones_like
-from meshcomm.core.ranks.meshes import default_mesh, get_default_mesh, run_on
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, LayoutError, MeshError, ShapeError
 from meshcomm.tensorflow import names as tensorflow
 from support.paths import DATA

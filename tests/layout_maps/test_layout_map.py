@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.core.layouts.layout import UNSHARDED, Layout
+from meshcomm import UNSHARDED, Layout, LayoutMap, layout_map_scope
 from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
-from meshcomm.layout_maps.layout_map import LayoutMap, layout_map_scope
 from support.departures import refuses
 from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
 from support.patience import cpu_factor

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from meshcomm.core.layouts.layout import MATCH, Layout
+from meshcomm import MATCH, Layout, LayoutMap
 from meshcomm.errors import LayoutError, MeshError
-from meshcomm.layout_maps.layout_map import LayoutMap
 from support.departures import departures, refuses
 from support.layout_map_cases import GOLDEN, LAYOUTS, MESH, U_U, X_U, U, X, golden_map, small
 

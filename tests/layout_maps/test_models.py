@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm import DVariable, LayoutMap, Module, Variable
 from meshcomm.errors import LayoutError
-from meshcomm.layout_maps.layout_map import LayoutMap
-from meshcomm.layout_maps.modules import Module
-from meshcomm.layout_maps.variables import DVariable, Variable
 from support.departures import departures, refuses
 from support.paths import DOCS, EXAMPLES
 from support.tensors import on

@@ -6,11 +6,8 @@ from collections import deque
 import numpy as np
 import pytest
 
+from meshcomm import Module, Variable, layout_map_scope, random_normal
 from meshcomm.errors import LayoutError
-from meshcomm.layout_maps.layout_map import layout_map_scope
-from meshcomm.layout_maps.modules import Module
-from meshcomm.layout_maps.variables import Variable
-from meshcomm.random.initializers import random_normal
 from support.variable_cases import Dense, Net, on_ranks, paths
 
 # -- paths ------------------------------------------------------------------------------------------------------------

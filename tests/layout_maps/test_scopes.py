@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm import DVariable, LayoutMap, Module, Variable
 from meshcomm.errors import LayoutError
-from meshcomm.layout_maps.layout_map import LayoutMap
-from meshcomm.layout_maps.modules import Module
-from meshcomm.layout_maps.variables import DVariable, Variable
 from support.variable_cases import Dense, LateNet, Net, on_ranks, paths
 
 # -- scopes -----------------------------------------------------------------------------------------------------------

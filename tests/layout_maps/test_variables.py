@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 import meshcomm as mc
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.meshes import default_mesh
+from meshcomm import DVariable, Layout, LayoutMap, Variable, default_mesh, random_normal, random_uniform
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.layout_maps.layout_map import LayoutMap
-from meshcomm.layout_maps.variables import DVariable, Variable
-from meshcomm.random.initializers import random_normal, random_uniform
 from support.departures import refuses
 from support.sampling import examples
 from support.tensors import on

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.core.layouts.layout import MATCH, UNSHARDED, Layout
-from meshcomm.core.layouts.mesh import Mesh, bound_to
+from meshcomm import MATCH, UNSHARDED, Layout, Mesh
+from meshcomm.core.layouts.mesh import bound_to
 from meshcomm.errors import LayoutError, ShapeError
 from support.layout_cases import MESH, host_devices
 

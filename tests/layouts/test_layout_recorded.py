@@ -8,9 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from meshcomm import Cyclic
-from meshcomm.core.layouts.layout import MATCH, UNSHARDED, Layout, LayoutType
-from meshcomm.core.layouts.mesh import Mesh
+from meshcomm import MATCH, UNSHARDED, Cyclic, Layout, Mesh
+from meshcomm.core.layouts.layout import LayoutType
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from support.departures import refuses
 from support.layout_cases import DEPARTURES, MESH, golden_key, host_devices

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshcomm import MATCH, UNSHARDED, Layout, Mesh
 from meshcomm.core.layouts import wire
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE, MATCH, UNSHARDED
-from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE
 from meshcomm.errors import LayoutError, MeshError
 from support.layout_cases import MESH, REPEATABLE, mutated
 

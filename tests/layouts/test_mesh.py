@@ -6,8 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from meshcomm import Mesh
 from meshcomm.core import _hooks
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.mesh import bound_to, bound_world
 from meshcomm.errors import MeshError
 from support.reference import mesh_of as grid
 

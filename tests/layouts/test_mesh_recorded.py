@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from meshcomm.core.layouts.mesh import Mesh, MeshDimension
+from meshcomm import Mesh, MeshDimension
 from meshcomm.errors import MeshError
 from support.layout_cases import DEPARTURES, golden_key
 from support.paths import DATA

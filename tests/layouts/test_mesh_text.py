@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
+from meshcomm import Mesh
 from meshcomm.core._arguments import quote
-from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import MeshError
 
 

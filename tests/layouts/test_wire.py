@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshcomm import Layout, Mesh
 from meshcomm.core.layouts import wire
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE
-from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.mesh_text import MESH_MESSAGE
 from meshcomm.core.layouts.wire import EnumType, Field, MessageType, PlainMessage, WireError, decode, encode
 from support.layout_cases import no_protobuf

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshcomm import DeviceAssignment, DeviceOrderMode
 from meshcomm.errors import MeshError
 from meshcomm.tensorflow import assignment
-from meshcomm.tensorflow.assignment import DeviceAssignment
-from meshcomm.tensorflow.topology import DeviceOrderMode
 from support.logical_device_cases import CELL, REPEATABLE, degraded, row_major, strategy_of
 from support.tensors import on
 

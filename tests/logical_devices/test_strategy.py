@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshcomm as mc
+from meshcomm import DeviceAssignment, PerReplica, Strategy
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.tensorflow.assignment import DeviceAssignment
-from meshcomm.tensorflow.strategy import PerReplica, Strategy, check_partition
+from meshcomm.tensorflow.strategy import check_partition
 from support.logical_device_cases import REPEATABLE, row, row_major, strategy_of
 from support.reference import on_ranks
 from support.sampling import examples

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshcomm as mc
+from meshcomm import DeviceAssignment, Topology
 from meshcomm.core.layouts import wire
 from meshcomm.errors import MeshError
-from meshcomm.tensorflow.assignment import DeviceAssignment
-from meshcomm.tensorflow.topology import TOPOLOGY_MESSAGE, Topology
+from meshcomm.tensorflow.topology import TOPOLOGY_MESSAGE
 from support.logical_device_cases import BROKEN_TOPOLOGIES, REPEATABLE, row_major
 
 # -- topologies -------------------------------------------------------------------------------------------------------

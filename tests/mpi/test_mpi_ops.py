@@ -12,8 +12,7 @@ import scipy.fft
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import Layout, ShapeError, gradients
-from meshcomm.core.arrays.barrier import barrier
+from meshcomm import Layout, ShapeError, barrier, gradients
 from meshcomm.errors import CollectiveTimeout
 from support import indexing
 from support.migrations import migrations

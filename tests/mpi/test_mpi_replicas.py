@@ -5,11 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
+from meshcomm import DeviceAssignment, PerReplica, Strategy, Topology
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.tensorflow import topology as training_topology
-from meshcomm.tensorflow.assignment import DeviceAssignment
-from meshcomm.tensorflow.strategy import PerReplica, Strategy
-from meshcomm.tensorflow.topology import Topology
 
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import CheckpointError, Layout
-from meshcomm.core.layouts.machine import Machine
+from meshcomm import CheckpointError, Layout, Machine
 from meshcomm.storage import small, transfer
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.files import for_reading

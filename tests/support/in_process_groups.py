@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshcomm import Machine
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.memory import pools
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.rank_sets import Group, RankSet, World

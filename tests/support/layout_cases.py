@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from meshcomm import Mesh
 from meshcomm.core.layouts import wire
-from meshcomm.core.layouts.mesh import Mesh
 from support.departures import departures
 from support.sampling import examples
 

@@ -2,9 +2,7 @@
 
 import json
 
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.layout_maps.layout_map import LayoutMap
+from meshcomm import Layout, LayoutMap, Mesh
 from support.paths import DATA
 
 GOLDEN = json.loads((DATA / "layout_map.json").read_text())

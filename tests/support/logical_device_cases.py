@@ -3,9 +3,7 @@
 import numpy as np
 from hypothesis import settings
 
-from meshcomm.tensorflow.assignment import DeviceAssignment
-from meshcomm.tensorflow.strategy import Strategy
-from meshcomm.tensorflow.topology import Topology
+from meshcomm import DeviceAssignment, Strategy, Topology
 from support.sampling import examples
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(200))

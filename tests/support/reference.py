@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 import meshcomm as mc
-from meshcomm import UNSHARDED, Layout, Mesh, simulate
+from meshcomm import UNSHARDED, Layout, Machine, Mesh, simulate
 from meshcomm.core.arrays.compile import operations, target_shape
-from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.memory.blocks import as_block, as_bytes
 from meshcomm.core.transport.choose import LocalCopy

@@ -3,11 +3,7 @@
 from hypothesis import strategies as st
 
 import meshcomm as mc
-from meshcomm.core.layouts.layout import UNSHARDED, Layout
-from meshcomm.layout_maps.layout_map import LayoutMap
-from meshcomm.layout_maps.modules import Module
-from meshcomm.layout_maps.variables import Variable
-from meshcomm.random.initializers import random_normal
+from meshcomm import UNSHARDED, Layout, LayoutMap, Module, Variable, random_normal
 from support import reference
 
 

@@ -8,10 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from meshcomm import CollectiveMismatch, Layout, plan_relayout
+from meshcomm import CollectiveMismatch, Layout, Machine, plan_relayout
 from meshcomm.core.arrays.compile import described, exchanging_steps
 from meshcomm.core.layouts.boxes import Boxes
-from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport import choose, comparison, relay

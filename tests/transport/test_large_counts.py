@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from meshcomm import Layout, plan_relayout
+from meshcomm import Layout, Machine, plan_relayout
 from meshcomm.core import _tuning
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core.arrays.compile import described, most_bytes
-from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.plans.plan import plan_direct
 from meshcomm.core.ranks import mpi
 from meshcomm.core.ranks.rank_sets import Location
