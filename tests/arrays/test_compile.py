@@ -12,16 +12,8 @@ import meshcomm as mc
 from meshcomm import Layout, plan_relayout
 from meshcomm.core.arrays.compile import most_bytes
 from meshcomm.core.plans.step import Slice
-from support.reference import (
-    blocks_of,
-    lockstep,
-    mesh_of,
-    numbered,
-    random_bits,
-    same_bits,
-    single_name_layouts,
-    tuple_layouts,
-)
+from support.lockstep import lockstep
+from support.reference import blocks_of, mesh_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
 from support.sampling import sampled
 from support.strategies import relayouts
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
 from meshcomm.core.ranks._call_scope import CallScope
+from support.lockstep import lockstep
 from support.paths import DATA
-from support.reference import blocks_of, lockstep, mesh_of, numbered, on_ranks, random_bits, same_bits, simulated
+from support.reference import blocks_of, mesh_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import examples, sampled
 from support.strategies import DTYPES, dtype_id, relayouts
 

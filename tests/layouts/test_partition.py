@@ -10,6 +10,7 @@ from meshcomm import Layout, Mesh
 from meshcomm.core.layouts.partition import Cut, most_in_a_round, round_starts
 from meshcomm.core.plans import costs
 from meshcomm.core.plans.search import forget_plans
+from support import reference
 from support.random_cases import check_case, random_case
 from support.reference import blocks_of, numbered, same_bits
 from support.sampling import sampled
@@ -75,6 +76,11 @@ def test_blocks_of_axes_beyond_64_bits_of_elements_squared():
 # cuts an axis by a rule of its own then cuts it elsewhere than all other code, and blocks, plans or exchanges differ.
 
 
+def mirrored_pieces(length, blocks):
+    """The blocks of `numpy.array_split` with the last ones longer, in NumPy alone."""
+    return [length - 1 - piece[::-1] for piece in np.array_split(np.arange(length), blocks)[::-1]]
+
+
 @pytest.fixture
 def mirrored(monkeypatch):
     """The mirror image of the rule, which is `start` and `block_of`, for one number and for many."""
@@ -87,6 +93,7 @@ def mirrored(monkeypatch):
     }
     for name, function in rule.items():
         monkeypatch.setattr(Cut, name, function)
+    monkeypatch.setattr(reference, "even_pieces", mirrored_pieces)
     forget_everything()
     yield
     monkeypatch.undo()

@@ -18,17 +18,10 @@ from meshcomm.core.memory.pools import own_pool
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.packed import Packed
+from support.lockstep import over_mpi
 from support.paths import DATA
 from support.random_cases import shapes_of
-from support.reference import (
-    blocks_of,
-    numbered,
-    over_mpi,
-    random_bits,
-    same_bits,
-    single_name_layouts,
-    tuple_layouts,
-)
+from support.reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
 from support.sampling import sampled
 from support.strategies import DTYPES, dtype_id
 from support.tensors import mesh_of

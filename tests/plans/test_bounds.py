@@ -6,8 +6,9 @@ import pytest
 
 from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
 from meshcomm.core._tuning import DEFAULT_SCRATCH
+from support.lockstep import blocks_between, lockstep
 from support.random_cases import Case, least_scratch
-from support.reference import blocks_between, lockstep, mesh_of, random_bits, same_bits, tuple_layouts
+from support.reference import mesh_of, random_bits, same_bits, tuple_layouts
 from support.sampling import sampled
 
 U = "unsharded"

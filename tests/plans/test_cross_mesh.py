@@ -12,8 +12,8 @@ from meshcomm.core.layouts.boxes import box_size
 from meshcomm.core.plans.costs import seconds
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
 from meshcomm.core.plans.search import forget_plans
+from support.lockstep import devices_on
 from support.random_cases import Case, plan_of, planned, random_case
-from support.reference import devices_on
 from support.sampling import sampled
 
 U = "unsharded"

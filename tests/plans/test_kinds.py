@@ -8,8 +8,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout, Mesh, plan_relayout
 from meshcomm.core.plans.step import Slice
+from support.lockstep import devices_on
 from support.random_cases import case_of_kinds, planned
-from support.reference import devices_on, elements_of
+from support.reference import elements_of
 from support.sampling import sampled
 
 U = "unsharded"

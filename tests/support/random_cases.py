@@ -12,7 +12,8 @@ import pytest
 from meshcomm import Cuts, Cyclic, Layout, Machine, Mesh, ShapeError, plan_relayout
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core.layouts.mesh import bound_world
-from support.reference import blocks_between, lockstep, random_bits, same_bits
+from support.lockstep import blocks_between, lockstep
+from support.reference import random_bits, same_bits
 
 RANKS = 12
 SIZES = [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 6]
