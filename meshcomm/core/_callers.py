@@ -213,13 +213,18 @@ def _is_raised_by_us(error: BaseException) -> bool:
     return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).lstrip().startswith("raise ")
 
 
+def _is_unknown_to_program(frame: FrameType) -> bool:
+    """Return whether a call of ours says nothing to a program: compiled, without source, or of what runs it."""
+    return frame.f_code.co_filename.endswith(".pyx") or frame.f_globals["__name__"].startswith("meshcomm.tools.")
+
+
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
     """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
     entries: list[TracebackType] = []
     after_ours = True  # an error that another one was raised from begins within a call of ours
     while traceback is not None:
         ours = is_ours(traceback.tb_frame)
-        if not (ours and after_ours):
+        if not (ours and (after_ours or _is_unknown_to_program(traceback.tb_frame))):
             entries.append(traceback)
         after_ours, traceback = ours, traceback.tb_next
     result: TracebackType | None = None

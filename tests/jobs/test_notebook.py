@@ -42,7 +42,7 @@ class Client:
         install.write_spec(Path(folder, "of-tests"), "of tests", ["-n", str(ranks), *options])
         specs = install.KernelSpecManager(kernel_dirs=[str(folder)])
         self.manager = jupyter_client.KernelManager(kernel_name="of-tests", kernel_spec_manager=specs)
-        self.manager.start_kernel(env={**os.environ, MARK: str(folder)})
+        self.manager.start_kernel(env={**os.environ, MARK: str(folder)}, cwd=str(folder))
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=WITHIN)
@@ -293,4 +293,4 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path):
         nbformat = importlib.import_module("nbformat")  # nbclient needs it
         notebook = nbformat.read(ROOT / "docs" / "tutorial.ipynb", as_version=4)
         runner = nbclient.NotebookClient(notebook, km=client.manager, timeout=10 * WITHIN)
-        runner.execute(cwd=str(tmp_path))
+        runner.execute()
