@@ -166,7 +166,7 @@ def _check_sum(op: str) -> None:
         raise NotImplementedError(f"there is a gradient for op 'sum' only, not for {op!r}")
 
 
-def _all_reduce_vjp(ans: Value, x: Value, groups: Groups | None, op: str, comm: "MPI.Intracomm | None") -> VJP:
+def _all_reduce_vjp(ans: object, x: object, groups: Groups | None, op: str, comm: "MPI.Intracomm | None") -> VJP:
     _check_sum(op)
     return lambda g: gradients.all_reduce_vjp(g, groups, comm)
 
@@ -203,7 +203,7 @@ def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
     wrapper = tracer.trace_primitives_map.get(function, function)
     of_arrays = primitive_vjps.get(wrapper)
 
-    def choose(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def choose(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         maker: Maker | None = vjpmaker if is_dtensor(ans) else of_arrays
         if maker is None:
             raise NotImplementedError(f"autograd has no gradient for {function.__name__} of arrays")
@@ -216,7 +216,7 @@ def _relaid(function: Callable[..., object]) -> None:
     """Bring the gradients that autograd knows for *function* to the layouts of the arguments."""
     of_arrays = primitive_vjps[tracer.trace_primitives_map[function]]
 
-    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         vjps = of_arrays(argnums, ans, args, kwargs)
         return lambda g: tuple(like(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
 
@@ -226,7 +226,7 @@ def _relaid(function: Callable[..., object]) -> None:
 def _each(*vjps: Maker) -> Maker:
     """Return a maker of the gradients in all arguments from a maker for each of them."""
 
-    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         pullbacks = [vjps[n](ans, *args, **kwargs) for n in argnums]
         return lambda g: tuple(vjp(g) for vjp in pullbacks)
 
@@ -259,7 +259,7 @@ def _where(condition: Value, target: Value, of_x: bool) -> VJP:
     return vjp
 
 
-def _summed(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+def _summed(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
     """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
     between = not isinstance(args[0], str)
     text, operands = arguments_of(args[0], args[1:])
@@ -297,7 +297,7 @@ def _product(axes_of: Callable[..., Axes]) -> Maker:
     It is called with the numbers of axes of both, and the other arguments of the product.
     """
 
-    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         left, right = (np.ndim(untraced(x)) for x in args[:2])
         text = subscripts_of(left, right, axes_of(left, right, *args[2:], **kwargs))
         return lambda g: tuple(gradients.einsum_vjp(g, text, args[:2], number) for number in argnums)
@@ -305,11 +305,11 @@ def _product(axes_of: Callable[..., Axes]) -> Maker:
     return vjpmaker
 
 
-def _left(ans: Value, a: Value, b: Value) -> VJP:
+def _left(ans: object, a: object, b: object) -> VJP:
     return lambda g: gradients.matmul_vjp_of_left(g, a, b)
 
 
-def _right(ans: Value, a: Value, b: Value) -> VJP:
+def _right(ans: object, a: object, b: object) -> VJP:
     return lambda g: gradients.matmul_vjp_of_right(g, a, b)
 
 

@@ -25,7 +25,7 @@ class _Factors:
 
 def _solving(make: Callable[..., Value], solver: Callable[[Value], Value]) -> Callable[..., Value]:
     @wraps(make)
-    def wrapper(*args: Value, **kwargs: Value) -> Value:
+    def wrapper(*args: object, **kwargs: object) -> object:
         return solver(make(*map(whole, args), **kwargs))
 
     return wrapper

@@ -14,7 +14,7 @@ _numpys = _param_validation.validate_parameter_constraints
 
 
 @wraps(_numpys)
-def _checked(constraints: Value, params: Mapping[str, Value], caller_name: str) -> None:
+def _checked(constraints: object, params: Mapping[str, Value], caller_name: str) -> None:
     # The checks ask for types and dtypes, and look at no elements.
     seen = {name: np.empty((0,) * x.ndim, x.dtype) if type(x) is DTensor else x for name, x in params.items()}
     _numpys(constraints, seen, caller_name)

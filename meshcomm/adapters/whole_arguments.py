@@ -33,7 +33,7 @@ def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
     """Return *function* with the arrays of its arguments; what it writes to ``output=`` goes back into the tensor."""
 
     @wraps(function)
-    def called(*args: Value, **kwargs: Value) -> Value:
+    def called(*args: object, **kwargs: object) -> object:
         output = kwargs.get("output")
         named = {key: x if key == "out" else whole(x) for key, x in kwargs.items()}
         if type(output) is not DTensor:
@@ -50,17 +50,17 @@ def returning_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
     """Return *function*, which takes functions of the program, so that these return arrays: as code in C wants."""
 
     @wraps(function)
-    def called(*args: Value, **kwargs: Value) -> Value:
+    def called(*args: object, **kwargs: object) -> object:
         return function(*map(_whole_or_function, args), **{key: _whole_or_function(x) for key, x in kwargs.items()})
 
     return called
 
 
-def _whole_or_function(x: Value) -> Value:
+def _whole_or_function(x: object) -> object:
     if not isinstance(x, FunctionType | MethodType | partial):
         return whole(x)
 
-    def called(*args: Value, **kwargs: Value) -> Value:
+    def called(*args: object, **kwargs: object) -> object:
         return whole(x(*args, **kwargs))
 
     return update_wrapper(called, x)

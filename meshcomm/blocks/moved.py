@@ -161,8 +161,8 @@ class _SliceView(NamedTuple):
 
     def taken(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        turned: Value = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
-        taken: Value = turned[(*self.added, ...)]
+        turned = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
+        taken = turned[(*self.added, ...)]
         return _tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
 
     def put(self, values: DTensor) -> None:
@@ -242,7 +242,7 @@ class _ListedView(NamedTuple):
         self.base[self.indices] = values
 
 
-def _tensor(x: Value) -> DTensor:
+def _tensor(x: object) -> DTensor:
     """Return what a call gives, which is an array in a script if each rank has all of it, as a tensor."""
     return as_tensor("a view", x)
 

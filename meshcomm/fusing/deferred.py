@@ -131,7 +131,7 @@ class Deferred(NDArrayOperatorsMixin):
         return repr(self.array())
 
 
-def _total(function: Callable[..., Value]) -> Value:
+def _total(function: Callable[..., Value]) -> object:
     return lambda self, *args, **named: _reduced(function, self, args, named)
 
 
@@ -172,7 +172,7 @@ def whole(function: Callable[..., Value], args: Sequence[Value], named: Mapping[
     return tuple(map(operand, result)) if type(result) is tuple else operand(result)
 
 
-def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: Mapping[str, Value]) -> object:
     """Return what an elementwise function makes of arrays and numbers, which waits if it is large."""
     args = [np.asarray(x) if type(x) is list else x[()] if type(x) is np.ndarray and not x.ndim else x for x in args]
     if any(isinstance(x, DTensor | np.ma.MaskedArray) for x in args) or any(map(_is_array, named.values())):
@@ -185,7 +185,7 @@ def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: M
     return _expressed(function if isinstance(function, np.ufunc) else _writing(function, named), args, shape, dtype)
 
 
-def _is_array(x: Value) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, Deferred | np.ndarray)
 
 
@@ -217,7 +217,7 @@ def _cast(x: Array, out: Array) -> None:
     np.copyto(out, x, casting="unsafe")
 
 
-def _reduced(function: Callable[..., Value], x: Deferred, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+def _reduced(function: Callable[..., Value], x: Deferred, args: Sequence[Value], named: Mapping[str, Value]) -> object:
     """Return a reduction of *x*. It does not store *x*; but if the function uses that again, it is stored."""
     axis = args[0] if args else named.get("axis")
     is_plain = not args[1:] and named.keys() <= {"axis"} and (axis is None or type(axis) is int)

@@ -80,7 +80,7 @@ def task_of_solve(
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
         a, vector = matrices
-        x: Value = large(a, _as_column(vector))
+        x = large(a, _as_column(vector))
         return [x[:, 0]]
 
     def of_vector(a: Array, b: Array) -> Array:
@@ -90,7 +90,7 @@ def task_of_solve(
 
 
 def _as_column(vector: DTensor) -> DTensor:
-    value: Value = vector
+    value = vector
     column: DTensor = value[:, None]
     return column
 
@@ -119,7 +119,7 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
         sign, logarithm = way_to(way, "slogdet")(*matrices)
-        determinant: Value = sign * np.exp(logarithm)
+        determinant = sign * np.exp(logarithm)
         return [determinant.astype(matrices[0].dtype)]
 
     return run(Task("linalg.det", LAPACK.det, ((),), beyond=beyond), (a,), layout)[0]
@@ -180,13 +180,13 @@ def lstsq(
     return x, residuals, rank, s
 
 
-def _lstsq_by_svd(a: DTensor, b: Value, rcond: float) -> tuple[Value, Value, int, DTensor]:
+def _lstsq_by_svd(a: DTensor, b: object, rcond: float) -> tuple[Value, Value, int, DTensor]:
     """Return the results of `lstsq` for a large matrix. Collective over the mesh."""
     u, s, vh = svd(a, full_matrices=False)
     inverses, large = _inverses(s, rcond)
     rank = int(np.count_nonzero(large))
-    x: Value = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
-    rest: Value = np.abs(b - a @ x) ** 2
+    x = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
+    rest = np.abs(b - a @ x) ** 2
     residuals = rest.sum(0) if rank == a.shape[1] < a.shape[0] else rest.sum(0)[:0]
     return x, residuals, rank, s
 
@@ -416,7 +416,7 @@ def pinv(
             return [way_to(way, "pinv")(matrices[0], relative)]
         u, s, vh = svd(matrices[0], full_matrices=False)
         inverses, _ = _inverses(s, relative)
-        result: Value = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
+        result = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
         return [result]
 
     cores = (2,) if cutoff is None else (2, 0)
@@ -462,11 +462,11 @@ def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTen
     ind: number of first axes that belong to the results of the map
     layout: layout of the result
     """
-    tensor: Value = as_tensor("linalg.tensorinv", a)
+    tensor = as_tensor("linalg.tensorinv", a)
     if ind <= 0:
         raise ValueError("Invalid ind argument.")
     rows, columns = tensor.shape[:ind], tensor.shape[ind:]
-    inverse: Value = inv(tensor.reshape(prod(rows), prod(columns)))
+    inverse = inv(tensor.reshape(prod(rows), prod(columns)))
     return in_layout(inverse.reshape(*columns, *rows), layout)
 
 

@@ -128,7 +128,7 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
         if p in (None, 2, -2):
             ratio: Callable[[Array], Array] = lambda s: s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]  # noqa: E731
             return [_of_values(svdvals(matrix), ratio)]
-        first: Value = norm(matrix, p)
+        first = norm(matrix, p)
         try:
             return [first * norm(inv(matrix), p)]
         except np.linalg.LinAlgError:
@@ -161,7 +161,7 @@ def matrix_rank(
         raise ValueError("`tol` and `rtol` can't be both set.")
     tensor = as_tensor("linalg.matrix_rank", A)
     if tensor.ndim < 2:
-        nonzero: Value = tensor != 0
+        nonzero = tensor != 0
         return in_layout(nonzero.any().astype(int), layout)
     tolerance = tol if rtol is None else rtol
 

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._arguments import integer, quote
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -128,8 +127,8 @@ def lu_solve(
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
         lu, piv, right = matrices
-        value: Value = right
-        x: Value = way_to(way, "lu_solve")((lu, piv), value[:, None] if vector else value, trans=kind)
+        value = right
+        x = way_to(way, "lu_solve")((lu, piv), value[:, None] if vector else value, trans=kind)
         return [x[:, 0] if vector else x]
 
     origins = (((2, -1),),) if vector else (((2, -2), (2, -1)),)
@@ -201,13 +200,13 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts =
     if not 1 <= count <= min(tensor.shape):
         raise ShapeError(f"k is {count}; there are {min(tensor.shape)} singular values, and at least 1 is computed")
     dtype = work_dtype([tensor.dtype])
-    matrix: Value = tensor if tensor.dtype == dtype else tensor.astype(dtype)
+    matrix = tensor if tensor.dtype == dtype else tensor.astype(dtype)
     width = min(count + _OVERSAMPLED, *tensor.shape)
     rng, real = default_rng(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
     origin = tensor.layout.take([1]).insert(1)
-    columns: Value = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
+    columns = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
     adjoint = np.conj(matrix).T
-    basis: Value = qr(matrix @ columns).Q
+    basis = qr(matrix @ columns).Q
     for _ in range(_TURNS):
         basis = qr(matrix @ qr(adjoint @ basis).Q).Q
     u, s, vh = svd(np.conj(basis).T @ matrix, full_matrices=False)

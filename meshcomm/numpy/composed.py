@@ -46,7 +46,7 @@ def block(arrays: Value) -> DTensor:
     return result if isinstance(arrays, list) else result.copy()
 
 
-def _depth(nested: Value) -> int:
+def _depth(nested: object) -> int:
     """Return how deep lists are nested; ``ValueError`` if not all are equally deep, or one is empty."""
     if isinstance(nested, tuple):
         raise TypeError("numpy.block takes lists, not tuples, and arrays")
@@ -60,11 +60,11 @@ def _depth(nested: Value) -> int:
     return 1 + depths.pop()
 
 
-def _leaves(nested: Value) -> list[Any]:
+def _leaves(nested: object) -> list[Any]:
     return [leaf for item in nested for leaf in _leaves(item)] if isinstance(nested, list) else [unwrapped(nested)]
 
 
-def _nested(like: Value, leaves: Iterator[DTensor]) -> Value:
+def _nested(like: object, leaves: Iterator[DTensor]) -> object:
     return [_nested(item, leaves) for item in like] if isinstance(like, list) else next(leaves)
 
 
@@ -77,9 +77,9 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     size = prod(shape)
     if not tensor.size:
         return zeros(shape, tensor.dtype, Layout.replicated(tensor.mesh, len(shape)))
-    flat: Value = tensor.ravel()
+    flat = tensor.ravel()
     repeats = -(-size // tensor.size)
-    wide: Value = concatenate([flat] * repeats, 0) if repeats > 1 else flat
+    wide = concatenate([flat] * repeats, 0) if repeats > 1 else flat
     reshaped: Value = wide[:size].reshape(shape)
     return reshaped.copy()  # type: ignore[no-any-return]
 
@@ -143,7 +143,7 @@ def _spaced(function: Callable[..., Any]) -> Function:
     """
     name = f"numpy.{function.__name__}"
 
-    def spaced(start: Value, stop: Value, num: int = 50, endpoint: bool = True, **options: object) -> object:
+    def spaced(start: object, stop: object, num: int = 50, endpoint: bool = True, **options: object) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
         ends: Value = [unwrapped(start), unwrapped(stop)]
         if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype

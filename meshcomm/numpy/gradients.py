@@ -187,7 +187,7 @@ def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: 
     return like(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
 
 
-def _on_a_mesh(text: str, factors: Sequence[Value], operands: Sequence[Value]) -> Value:
+def _on_a_mesh(text: str, factors: Sequence[Value], operands: Sequence[Value]) -> object:
     """Return an Einstein sum: of arrays, too, if one of the *operands* is a tensor."""
     if any(fetch_layout(x) is not None for x in factors):
         return einsum(text, *factors)

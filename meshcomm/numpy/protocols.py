@@ -239,7 +239,7 @@ def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
         indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *agreed))
 
 
-def _dtype_of_value(value: Value) -> DType:
+def _dtype_of_value(value: object) -> DType:
     return value.dtype if isinstance(value, DTensor | np.ndarray) else np.asarray(value).dtype
 
 

@@ -23,7 +23,7 @@ def refuse_order(name: str, order: str) -> None:
         raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
 
 
-def _given(**options: Value) -> dict[str, Value]:
+def _given(**options: object) -> dict[str, Value]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
         name: value

@@ -31,8 +31,8 @@ class _Asked(np.ndarray):
 
 
 @lru_cache(maxsize=256, typed=True)
-def _power_by(dtype: DType, exponent: Value) -> np.ufunc:
-    asked: Value = np.empty(0, dtype).view(_Asked)
+def _power_by(dtype: DType, exponent: object) -> np.ufunc:
+    asked = np.empty(0, dtype).view(_Asked)
     return asked**exponent  # type: ignore[no-any-return]
 
 
@@ -141,7 +141,7 @@ def _asking_first(name: str) -> Callable[[Value, Value], Value]:
     by_protocol = getattr(Operators, name)
 
     @wraps(by_protocol)
-    def method(self: Value, other: Value) -> Value:
+    def method(self: object, other: object) -> object:
         if of_libraries is not None and decides(other) and not is_traced(other):
             return of_libraries(name, self, other)
         return by_protocol(self, other)

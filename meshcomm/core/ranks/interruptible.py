@@ -256,24 +256,24 @@ def _request_class(mpi: ModuleType) -> type:
     class PolledRequest(kind):  # type: ignore[misc]
         """A request that waits in steps of Python."""
 
-        def Wait(self, status: Value = None) -> Value:
+        def Wait(self, status: object = None) -> object:
             return wait_until(lambda: self.Test(status))
 
-        def wait(self, status: Value = None) -> Value:
+        def wait(self, status: object = None) -> object:
             return _message(lambda: self.test(status))
 
         @classmethod
-        def Waitall(cls, requests: Value, statuses: Value = None) -> Value:
+        def Waitall(cls, requests: object, statuses: object = None) -> object:
             return wait_until(lambda: cls.Testall(requests, statuses))
 
         @classmethod
-        def waitall(cls, requests: Value, statuses: Value = None) -> Value:
+        def waitall(cls, requests: object, statuses: object = None) -> object:
             return _message(lambda: cls.testall(requests, statuses))
 
     return PolledRequest
 
 
-def _message(test: Callable[[], tuple[bool, Value]]) -> Value:
+def _message(test: Callable[[], tuple[bool, Value]]) -> object:
     """Return the message with which *test* says at last that a request is complete."""
     answer: Value = wait_until(lambda: answer if (answer := test())[0] else None)
     return answer[1]
@@ -327,7 +327,7 @@ def _with_defaults(call: Callable[..., Value], replacement: Callable[..., Value]
     """Return a method with the arguments of *call*, all of which it hands to its *replacement* by position."""
     parameters = signature(call)
 
-    def called(*args: Value, **named: Value) -> Value:
+    def called(*args: object, **named: object) -> object:
         bound = parameters.bind(*args, **named)
         bound.apply_defaults()
         return replacement(*bound.args)

@@ -532,7 +532,7 @@ def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | N
 
 @operation(np.einsum)
 def _einsum_of_numpy(
-    *operands: Value,
+    *operands: object,
     out: DTensor | None = None,
     optimize: object = False,
     dtype: DTypeLike | None = None,

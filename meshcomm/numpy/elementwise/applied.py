@@ -38,7 +38,7 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
     """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""
     name = f"numpy.{function.__name__}"
 
-    def applied(*args: object, **options: Value) -> object:
+    def applied(*args: object, **options: object) -> object:
         operands, rest = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
         if not operands:  # by its name
             operands.append(unwrapped(options.pop(next(iter(options)))))
@@ -62,7 +62,7 @@ def i0(x: DTensor) -> DTensor:
     return result
 
 
-def _as_day(x: Value) -> Value:
+def _as_day(x: object) -> object:
     """Return a date that is a text, or Python's, as NumPy's; what else it is, as it is."""
     return np.datetime64(x, "D") if isinstance(x, str | date) else x
 

@@ -11,7 +11,6 @@ from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, on_device, refuse_outside
 from meshcomm.blocks.rules import Operand, broadcast_shape, common_layout, mesh_of, shape_of, text_as_scalar
 from meshcomm.blocks.small import agree_on_result, allgather_array
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -56,7 +55,7 @@ def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh
     filled = 0 not in (size if 0 not in shape else ())  # NumPy says what it makes of no texts
 
     def compute() -> tuple[Array, ...] | None:
-        result: Value = function(*blocks) if filled else None
+        result = function(*blocks) if filled else None
         return result if result is None or isinstance(result, tuple) else (result,)
 
     local = agree_on_result(name, mesh, f"{name} of {shape}", compute)
@@ -74,6 +73,6 @@ def _dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> 
     rows = Layout([tuple(dim for dim, _ in mesh.dims), ()], mesh)
     sizes = np.zeros((1, 2 * count), np.int64)
     sizes[0, : 2 * len(local)] = [number for kind, size in local for number in (ord(kind), size)]
-    longest: Value = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
+    longest = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
     kinds = allgather_array(name, longest).reshape(count, 2).tolist()
     return [np.dtype(f"{chr(kind)}{size // np.dtype(f'{chr(kind)}1').itemsize}") for kind, size in kinds]

@@ -11,7 +11,6 @@ import numpy as np
 
 from meshcomm.blocks.make import make
 from meshcomm.blocks.small import one_of_all
-from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import SMALL_MESHES
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
@@ -45,13 +44,13 @@ def _fetched(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     return _as_tensor(np.ndarray((), spec.dtype, data), spec)
 
 
-def _as_tensor(value: Value, spec: TensorSpec) -> DTensor:
+def _as_tensor(value: object, spec: TensorSpec) -> DTensor:
     owners = _owners_of(spec)
     assert owners is not None
     return make(np.array(value, spec.dtype), owners.result, (), spec.dtype)
 
 
-def _paged(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> Value:
+def _paged(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
     """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
     pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):

@@ -144,7 +144,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> Inde
     return IndexRequest(tuple(items), tuple(arrays), tuple(arrays.values()), _broadcast(arrays, len(items)), at)
 
 
-def _normal(part: object) -> Value:
+def _normal(part: object) -> object:
     """Return one part of an index: an integer, slice, None or ..., or an array or a tensor of integers or bools."""
     value = as_array_of(unwrapped(part))
     if value is None or value is Ellipsis or isinstance(value, slice):

@@ -47,7 +47,7 @@ def mask_in(index: object, shape: Shape) -> Mask | None:
     return index
 
 
-def _alone(index: Value) -> Value:
+def _alone(index: object) -> object:
     """Return what a tuple begins with, if there is nothing else in it."""
     return index[0] if isinstance(index, tuple) and len(index) == 1 else index
 

@@ -115,14 +115,14 @@ def _whole(x: Value, copy: Pages | None) -> Value:
     return to_all(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
 
 
-def _is_new(function: Value, method: str | None) -> bool:
+def _is_new(function: object, method: str | None) -> bool:
     """Return whether what a function makes is one array or number, and no view of an argument."""
     if isinstance(function, np.ufunc):
         return method in ("__call__", "reduce") and function.nout == 1
     return function is operator.getitem or function in _COMPUTING
 
 
-def _array_of(row: Value) -> DTensor | None:
+def _array_of(row: object) -> DTensor | None:
     """Return the array of a row; None if that is no view, or one of an array whose memory is not as that of a copy."""
     root = row._view.root if isinstance(row, DTensor) and row._view is not None else None
     return root if isinstance(root, DTensor) and root._view is None else None

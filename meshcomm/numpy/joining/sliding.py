@@ -15,7 +15,6 @@ from meshcomm.blocks.assemble import assembling
 from meshcomm.blocks.moved import refreshed_by
 from meshcomm.blocks.views import abstract_array, sharing
 from meshcomm.core._arguments import normalised_axes
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
@@ -86,7 +85,7 @@ def _widened(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tup
     Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.
     """
     tensor = relaid(tensor, tensor.layout.undealt(axes), _NAME)
-    firsts: Value = tensor[tuple(slice(0, n - more) for n, more in zip(tensor.shape, beyond, strict=True))]
+    firsts = tensor[tuple(slice(0, n - more) for n, more in zip(tensor.shape, beyond, strict=True))]
     for a, more in enumerate(beyond):
         if more and tensor.layout.num_shards(a) > 1:
             tensor = _with_next(tensor, a, more)

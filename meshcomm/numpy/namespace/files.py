@@ -24,7 +24,7 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
 
 
-def _whole(x: Value) -> Value:
+def _whole(x: object) -> object:
     """Return an array of NumPy that is *x*; of a tensor, on rank 0 of its mesh only."""
     return x.to_numpy(root=0) if isinstance(x, DTensor) else x
 
@@ -69,8 +69,8 @@ def save(file: File, arr: Value, **options: Value) -> None:
 
 
 def _zipped(name: str) -> Callable[..., None]:
-    def savez(file: File, *args: Value, **kwds: Value) -> None:
-        def write(target: Value, wholes: list[Value]) -> None:
+    def savez(file: File, *args: object, **kwds: object) -> None:
+        def write(target: object, wholes: list[Value]) -> None:
             unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
             getattr(np, name)(target, *unnamed, **named)
 
@@ -134,7 +134,7 @@ class ZippedArrays(Mapping[str, Value]):
         return repr(self._file)
 
 
-def _check_mapped(filename: Value, nbytes: int) -> None:
+def _check_mapped(filename: object, nbytes: int) -> None:
     """Raise ``TypeError`` for a file that is too large to be whole on each rank."""
     if nbytes > WHOLE_ARRAY:
         raise TypeError(
@@ -149,7 +149,7 @@ class _Maps(type):
 
     def __call__(cls, *args: Value, **kwargs: Value) -> Value:
         """Map a file on each rank, up to 64 MiB. Collective if it is made: rank 0 makes it."""
-        numpys: Value = np.memmap
+        numpys = np.memmap
         call = signature(numpys.__new__).bind(numpys, *args, **kwargs)
         call.apply_defaults()
         how = call.arguments

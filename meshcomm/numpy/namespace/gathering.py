@@ -39,7 +39,7 @@ def by_gathering(
     return _given(result, pairs)
 
 
-def _array(name: str, x: Value, pairs: _Pairs) -> Value:
+def _array(name: str, x: Value, pairs: _Pairs) -> object:
     """Return the array of a tensor, also in lists and tuples; anything else as it is."""
     if type(x) in (list, tuple):
         return type(x)(_array(name, item, pairs) for item in x)

@@ -27,7 +27,7 @@ def _grows(numpys: Callable[..., Value]) -> Callable[[Growing], Growing]:
     return register
 
 
-def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> Value:
+def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> object:
     """Return the large array whose block is what *block* makes of the indices of its rows, columns...
 
     ``NotImplemented`` if NumPy is to compute all of it.
@@ -49,7 +49,7 @@ def _outer(a: Value, b: Value) -> Value:
 
 
 @_grows(np.kron)
-def _kron(a: Value, b: Value) -> Value:
+def _kron(a: object, b: object) -> object:
     first, second = np.asarray(a), np.asarray(b)
     ndim = max(first.ndim, second.ndim)
     first, second = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (first, second))
@@ -94,7 +94,7 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     return _by_indices(shape, array.dtype, block)
 
 
-def _by_blocks(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+def _by_blocks(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> object:
     try:
         return _GROWING[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):

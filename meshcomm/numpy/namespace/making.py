@@ -29,7 +29,7 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
 
 
-def _made(arrays: SmallArrays, array: Array) -> Value:
+def _made(arrays: SmallArrays, array: Array) -> object:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
     return whole_array(array) if arrays.everyone else arrays.make(array)
 
@@ -121,7 +121,7 @@ def create_by_blocks(
     return for_program(tensor) if where is None else tensor
 
 
-def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> Value:
+def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
     """Return the result of two arrays of a script, of which each rank makes a block; None if it is not to be cut."""
     mesh = mesh_of_program()
     try:
@@ -136,7 +136,7 @@ def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> Value:
     return ufunc(*(cut(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
 
 
-def _item(array: Array, index: Value) -> Value:
+def _item(array: Array, index: object) -> object:
     """Return what an index with tensors takes of an array of a script."""
     items = index if isinstance(index, tuple) else (index,)
     mesh = next(x.mesh for x in items if isinstance(x, DTensor))

@@ -243,7 +243,7 @@ def _named(function: Function, keep: list[int]) -> Function:
 # -- operations of two sets -------------------------------------------------------------------------------------------
 
 
-def _line(x: Value) -> Value:
+def _line(x: object) -> object:
     """Return an operand with one axis. Collective if elements of a tensor have to move."""
     return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
 
@@ -359,7 +359,7 @@ def setxor1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> D
     if not both.size:
         return both
     both = sort(both)
-    differ: Value = both[1:] != both[:-1]
+    differ = both[1:] != both[:-1]
     once = ones_like(astype(both, bool))
     once[1:] = differ
     once[:-1] &= differ
@@ -389,7 +389,7 @@ def ediff1d(ary: SetOperand, to_end: SetOperand | None = None, to_begin: SetOper
     for end in ends:
         if not np.can_cast(end.dtype, line.dtype, casting="same_kind"):
             raise TypeError("dtype of to_begin and to_end must be compatible with input ary under the same_kind rule.")
-    differences: Value = np.subtract(line[1:], line[:-1])
+    differences = np.subtract(line[1:], line[:-1])
     if not ends:
         return as_tensor("numpy.ediff1d", differences)
     before = [ends.pop()] if to_begin is not None else []

@@ -114,8 +114,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
         return relaid(even.run(), tensor.layout.axes, _GRADIENT)
 
     def at(start: int | None, stop: int | None = None) -> Value:
-        part: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
-        return part
+        return tensor[(slice(None),) * axis + (slice(start, stop),)]
 
     def along(weights: Array) -> Array:
         return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
@@ -220,19 +219,19 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     (along,) = normalised_axes(axis, tensor.ndim)
     if not tensor.shape[along]:
         return tensor.copy()
-    steps: Value = np.diff(tensor, axis=along)
+    steps = np.diff(tensor, axis=along)
     kind = np.result_type(steps.dtype, period)
-    at_half: Value = True
+    at_half = True
     if kind.kind in "ui":
         high, remainder = divmod(period, 2)
         at_half = remainder == 0
     else:
         high = period / 2
     low = -high
-    moved: Value = np.mod(steps - low, period) + low
+    moved = np.mod(steps - low, period) + low
     if at_half:
         moved = np.where((moved == low) & (steps > 0), high, moved)
-    correction: Value = moved - steps
+    correction = moved - steps
     correction = np.where(abs(steps) < (high if discont is None else discont), 0, correction)
     before = (slice(None),) * along
     rest = tensor[(*before, slice(1, None))] + np.cumsum(correction, axis=along)
@@ -282,11 +281,11 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     if n >= m:
         return _convolved(name, one, np.conj(allgather_array(name, other))[::-1], _interval(mode, n, m))
     start, length = _interval(mode, m, n)
-    flipped: Value = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
+    flipped = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
     return _convolved(name, flipped, allgather_array(name, one), (n + m - 1 - start - length, length))
 
 
-def _lines(name: str, a: Value, v: Value) -> list[DTensor]:
+def _lines(name: str, a: object, v: object) -> list[DTensor]:
     lines: list[Value] = [np.atleast_1d(x) for x in tensors_of(name, [a, v])]
     for line, which in zip(lines, ("a", "v"), strict=True):
         if line.ndim != 1:

@@ -63,7 +63,7 @@ def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | 
     return _filling(a, *wanted, 1) or create.ones(*wanted)
 
 
-def _filling(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: Value) -> Call | None:
+def _filling(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: object) -> Call | None:
     """Return the call that makes a tensor of a *number*, or of anything if that is None.
 
     None if it is in another shape, or if the dtype is none of numbers that holds it.

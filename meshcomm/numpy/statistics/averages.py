@@ -55,14 +55,14 @@ def average(
         a, weights = tensors_of("numpy.average", [a, weights])
     tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
-        unweighted: Value = mean(tensor, axis, keepdims=keepdims)
+        unweighted = mean(tensor, axis, keepdims=keepdims)
         count = tensor.size / unweighted.size  # or, as in NumPy, its error
         return (unweighted, np.full_like(unweighted, count)) if returned else unweighted
-    factors: Value = weights_along("numpy.average", tensor, weights, axis)
+    factors = weights_along("numpy.average", tensor, weights, axis)
     integers = tensor.dtype.kind in "biu"
     kind = np.result_type(tensor.dtype, factors.dtype, *([np.float64] if integers else []))
     total: Value = sum_over(factors, axis, kind, keepdims)
-    zero: Value = total == 0  # in a script a number, if there is one only
+    zero = total == 0  # in a script a number, if there is one only
     if any(zero)._block if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with unstopped():

@@ -163,13 +163,13 @@ def histogram2d(
     return counts, edges[0], edges[1]
 
 
-def _ends(limits: Sequence[tuple[float, float] | None] | None) -> Value:
+def _ends(limits: Sequence[tuple[float, float] | None] | None) -> object:
     return None if limits is None else [ends(pair) for pair in limits]
 
 
 def _of_points(
     name: str,
-    sample: Value,
+    sample: object,
     how: tuple[Value, Value],
     density: bool | None,
     weights: DTensor | ArrayLike | None,
@@ -209,7 +209,7 @@ def _edges(name: str, bins: Value) -> Array:
     return allgather_array(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
 
 
-def _are_several(bins: Value) -> bool:
+def _are_several(bins: object) -> bool:
     """Return whether *bins* has a part for each axis."""
     return isinstance(bins, list | tuple) or (isinstance(bins, np.ndarray) and bins.ndim > 0)
 

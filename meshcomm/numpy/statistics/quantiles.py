@@ -144,7 +144,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
     return computed
 
 
-def _operands(name: str, a: Value, q: Value, weights: Value) -> tuple[DTensor, Any]:
+def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor, Any]:
     """Return a tensor, also of a plain array if another operand is one, and levels that all ranks know. Collective."""
     mesh = mesh_of(map(unwrapped, (a, q, weights)))
     array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)

@@ -44,7 +44,7 @@ class RankKernel(IPythonKernel):  # type: ignore[misc]
             self.shell_handlers[name] = self._alone(self.shell_handlers[name])
 
     def _alone(self, handle: Callable[..., Value]) -> Callable[..., Value]:
-        async def handle_alone(*args: Value) -> None:
+        async def handle_alone(*args: object) -> None:
             with self.shell.job.gates.alone(_BESIDES):
                 answer = handle(*args)
                 if isawaitable(answer):

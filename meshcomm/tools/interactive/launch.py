@@ -15,8 +15,6 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-from meshcomm.core._tracing import Value
-
 LOOK_EVERY = 0.1
 """Seconds between two looks whether the job, and who started it, are there."""
 END_WITHIN = 2.0
@@ -97,10 +95,10 @@ def keep_kernel(command: Sequence[str], environment: dict[str, str], connection:
     return code
 
 
-def _publish(connection: Path, parent: Value, text: str) -> None:
+def _publish(connection: Path, parent: object, text: str) -> None:
     """Show *text* as an output of the cell of the message *parent*, in place of the kernel that has gone."""
     zmq, client_module = import_module("zmq"), import_module("jupyter_client.client")
-    kernel: Value = client_module.KernelClient(connection_file=str(connection))  # it knows the ports and the key
+    kernel = client_module.KernelClient(connection_file=str(connection))  # it knows the ports and the key
     kernel.load_connection_file()
     socket = kernel.context.socket(zmq.XPUB)
     socket.linger = int(1000 * CONNECT_WITHIN)

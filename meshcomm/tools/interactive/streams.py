@@ -48,7 +48,7 @@ def prepare(job: Job) -> None:
     share_input(job)
     usual: Value = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Value) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: object) -> None:
         job.outcome.setdefault("warnings", []).append(f"{category.__name__}: {message}\n")
         if job.rank == 0:
             usual(message, category, *where)
