@@ -7,28 +7,30 @@ values are SciPy's. The output is sharded as the input; in consecutive blocks, i
 All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
+from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
 from meshcomm.blocks.regions import read_box
+from meshcomm.blocks.rules import Number
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
-from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.axes import Reals, per_axis
 from meshcomm.ndimage.calls import (
     Output,
     as_dtype_of,
@@ -139,7 +141,7 @@ class _SplineCall:
     """
 
     def __init__(
-        self, name: str, input: TensorLike, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: Value
+        self, name: str, input: TensorLike, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: object
     ) -> None:
         self.tensor, self._name, self._output, self._rule = input_tensor(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
@@ -281,11 +283,11 @@ def _grid(box: Box) -> list[Array]:
 @refusable
 def shift(
     input: TensorLike,
-    shift: Value,
+    shift: Reals,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the tensor shifted by *shift* elements, which need not be whole. Collective over the mesh.
@@ -320,11 +322,11 @@ def shift(
 @refusable
 def zoom(
     input: TensorLike,
-    zoom: Value,
+    zoom: Reals,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
     *,
     grid_mode: bool = False,
@@ -386,13 +388,13 @@ def _affine(matrix: Array, offset: Array) -> Coordinates:
 @refusable
 def affine_transform(
     input: TensorLike,
-    matrix: Value,
-    offset: Value = 0.0,
-    output_shape: Value = None,
+    matrix: ArrayLike,
+    offset: Reals = 0.0,
+    output_shape: Iterable[SupportsIndex] | None = None,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return for each index o of the output the value at ``matrix @ o + offset``. Collective over the mesh.
@@ -436,7 +438,7 @@ def affine_transform(
     )
 
 
-def _output_shape(tensor: DTensor, output: Output, shape: Value) -> Shape:
+def _output_shape(tensor: DTensor, output: Output, shape: Iterable[SupportsIndex] | None) -> Shape:
     if shape is None:
         return output.shape if isinstance(output, DTensor) else tensor.shape
     return tuple(map(int, shape))
@@ -451,7 +453,7 @@ def rotate(
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the tensor rotated in the plane of two *axes*. Collective over the mesh.
@@ -503,11 +505,11 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
 @refusable
 def map_coordinates(
     input: TensorLike,
-    coordinates: Value,
+    coordinates: Tensor,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the values at *coordinates*. Collective over the meshes of *input* and *coordinates*.
@@ -532,7 +534,7 @@ def map_coordinates(
     [[2.5], [0.5]]
     """
     points = unwrapped(coordinates)
-    listed: Value = points if isinstance(points, DTensor) else np.asarray(points)
+    listed = points if isinstance(points, DTensor) else np.asarray(points)
     described = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
     spline = _SplineCall(
         "map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **described
@@ -558,15 +560,15 @@ def map_coordinates(
 @refusable
 def geometric_transform(
     input: TensorLike,
-    mapping: Value,
-    output_shape: Value = None,
+    mapping: Callable[..., Sequence[float]],
+    output_shape: Iterable[SupportsIndex] | None = None,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
 ) -> DTensor:
     """Return for each index of the output the value at the coordinates by *mapping*. Collective over the mesh.
 

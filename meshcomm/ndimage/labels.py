@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
@@ -29,12 +30,13 @@ from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
 from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.numpy.indexing.nonzero import nonzero
 
 _NUMBER = np.dtype(np.int64)
 
 
 @refusable
-def label(input: TensorLike, structure: Value = None, output: Output = None) -> Value:
+def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, output: Output = None) -> Value:
     """Return a tensor with a number for each object of elements that are not zero, and their count. Collective.
 
     If *output* is a tensor, it is filled, and only the number of objects is returned. A rank outside of the mesh gets
@@ -217,7 +219,7 @@ def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Ind
 
 
 @refusable
-def find_objects(input: TensorLike, max_label: int = 0) -> Value:
+def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...] | None] | None:
     """Return the slices of the box around each label, in a list; None for missing labels. Collective.
 
     All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
@@ -261,7 +263,7 @@ def find_objects(input: TensorLike, max_label: int = 0) -> Value:
 
 
 @refusable
-def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
+def value_indices(arr: TensorLike, *, ignore_value: object = None) -> dict[int, tuple[DTensor, ...]] | None:
     """Return a dict from each number in a tensor to its indices along each axis, as tensors. Collective.
 
     Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.
@@ -280,11 +282,11 @@ def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
     ...     print(world.run(program)[0])
     {5: [0, 2, 3]}
     """
-    tensor: Value = input_tensor("value_indices", arr)
+    tensor = input_tensor("value_indices", arr)
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
 
-    def where(block: Array) -> dict[object, Value]:
+    def where(block: Array) -> dict[int, tuple[DTensor, ...]]:
         numbers = allgather_array("value_indices", np.unique(tensor)).tolist()
-        return {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
+        return {number: nonzero(tensor == number) for number in numbers if number != ignore_value}
 
     return on_blocks(where, tensor)

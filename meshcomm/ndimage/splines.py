@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tracing import Value
+from meshcomm.blocks.rules import Number
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.boxes import Box
 
@@ -34,7 +34,7 @@ class SplineRule(NamedTuple):
 
     order: int
     mode: str
-    cval: Value
+    cval: Number
 
     @property
     def repeats(self) -> str:
