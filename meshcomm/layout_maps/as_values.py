@@ -44,7 +44,7 @@ class ActsAsValue(NDArrayOperatorsMixin):
     __ixor__ = _assigning(np.bitwise_xor)
     __ior__ = _assigning(np.bitwise_or)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> object:
         targets: tuple[object, ...] = kwargs.get("out", ())
         arguments = {name: unwrapped(value) for name, value in kwargs.items()}
         if targets:
@@ -54,7 +54,7 @@ class ActsAsValue(NDArrayOperatorsMixin):
 
     def __array_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Any:
+    ) -> object:
         arguments = {name: unwrapped(value) for name, value in kwargs.items()}
         result = completed(_hooks.call("numpy", func, None, tuple(map(unwrapped, args)), arguments))
         out = kwargs.get("out")

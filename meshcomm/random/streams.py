@@ -14,7 +14,8 @@ No two streams share a counter, unless a tile takes 2**64 steps of it.
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from types import EllipsisType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator as NumpyGenerator
@@ -105,7 +106,7 @@ class Tiles(NamedTuple):
             number = 0
             for piece, count in zip(pieces, counts, strict=True):
                 number = number * count + piece.number
-            local: Any = (..., *[piece.local for piece in pieces])
+            local: tuple[EllipsisType | slice, ...] = (..., *[piece.local for piece in pieces])
             target, drawn = block[local], tuple([piece.drawn for piece in pieces])
             whole = target.shape == tuple([interval.stop - interval.start for interval in drawn])
             values = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)
