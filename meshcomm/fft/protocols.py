@@ -9,7 +9,7 @@ from inspect import signature
 
 import numpy as np
 
-from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
@@ -66,7 +66,7 @@ class ScipyBackend:
     __ua_domain__ = "numpy.scipy.fft"
 
     def __ua_function__(
-        self, method: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]
+        self, method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         """Return the result of *method*, a function of scipy.fft, for a tensor; NotImplemented for arrays."""
         arguments = signature(method).bind(*args, **kwargs).arguments

@@ -1,7 +1,6 @@
 """Drawing a tensor: parameters that broadcast, a layout for the result, and the generator's state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, 
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm.core._types import Array, DType, Json, Names, Shape, ShapeLike
+from meshcomm.core._types import Array, DType, Json, Names, Shape, ShapeLike, Slices
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -196,7 +195,7 @@ class _ParameterBlock(NamedTuple):
             slice(None) if n == 1 else slice(interval.start - start, interval.stop - start)
             for n, start, interval in zip(self.shape, self.starts, drawn[skipped:], strict=True)
         ]
-        where: tuple[EllipsisType | slice, ...] = (..., *slices)
+        where: Slices = (..., *slices)
         return self.local[where]
 
 

@@ -128,12 +128,7 @@ class Generator(Distributions):
         tensor[...] = self._taken(tensor, axis)
 
     def permuted(
-        self,
-        x: DTensor | ArrayLike,
-        axis: int | None = None,
-        out: DTensor | None = None,
-        *,
-        layout: Where = None,
+        self, x: DTensor | ArrayLike, axis: int | None = None, out: DTensor | None = None, *, layout: Where = None
     ) -> DTensor:
         """Return a tensor with each line along *axis* in an order of its own. Collective over the mesh.
 
