@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -11,12 +11,15 @@ from meshcomm.core import _hooks
 from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 
+S = TypeVar("S", bound="ActsAsValue")
 
-def _assigning(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
+
+def _assigning(ufunc: np.ufunc) -> Callable[[S, object], S]:
     """Return the operator in place of *ufunc*, which makes a new value."""
 
-    def operator(self: Any, other: object) -> Any:
-        return self.assign(ufunc(self.value, unwrapped(other)))
+    def operator(self: S, other: object) -> S:
+        result: S = self.assign(ufunc(self.value, unwrapped(other)))
+        return result
 
     return operator
 

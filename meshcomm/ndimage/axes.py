@@ -1,27 +1,19 @@
 """Arguments of filters for some axes or for all: sizes, origins and modes, also as boundaries of a halo."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import SupportsIndex, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from meshcomm.blocks.rules import Number
 from meshcomm.core._arguments import counted, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary, axis_of
+from meshcomm.ndimage.arguments import Axes, Modes, Number
 
 T = TypeVar("T")
 
-Ints: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
-"""An integer, or one for each axis."""
-Reals: TypeAlias = float | Iterable[float]
-"""A number, or one for each axis."""
-Modes: TypeAlias = str | Sequence[str]
-"""A name of `MODES`, or one for each axis."""
-Axes: TypeAlias = Ints | None
-"""The axes of a window; None for all."""
 
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
 

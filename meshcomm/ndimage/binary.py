@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.rules import Number
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -31,8 +30,9 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import Axes, Ints, per_axis
-from meshcomm.ndimage.calls import Operand, Output, call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Number, Operand, Output
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 

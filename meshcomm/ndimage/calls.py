@@ -3,10 +3,9 @@
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import map_into, map_to_new
 from meshcomm.blocks.views import check_writable
@@ -14,12 +13,7 @@ from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
-
-Operand: TypeAlias = DTensor | ArrayLike | None
-"""A tensor, or an array that is the same on all ranks; None for the default."""
-
-Output: TypeAlias = DTensor | DTypeLike | None
-"""SciPy's *output*: a dtype, a tensor to write into, or None."""
+from meshcomm.ndimage.arguments import Output
 
 
 def scipy_ndimage() -> ModuleType:

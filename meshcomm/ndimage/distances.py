@@ -24,7 +24,8 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.ndimage.axes import Reals, per_axis
+from meshcomm.ndimage.arguments import Reals
+from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
 from meshcomm.ndimage.calls import input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.numpy.shapes.shaping import reshape

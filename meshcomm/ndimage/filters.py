@@ -11,15 +11,15 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.rules import Number
 from meshcomm.core._arguments import counted, normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.ndimage.axes import Axes, FilterEdges, Ints, Modes, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, output_dtype, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
+from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
+from meshcomm.ndimage.calls import ScipyCall, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.regions import read_box
-from meshcomm.blocks.rules import Number
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._types import Array, ShapeLike
@@ -20,8 +19,9 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
-from meshcomm.ndimage.axes import Axes, FilterEdges, Ints, Modes, ordered_axes, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
 from meshcomm.ndimage.windows import filtered, widths_along

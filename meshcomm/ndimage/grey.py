@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import map_into
-from meshcomm.blocks.rules import Number
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
-from meshcomm.ndimage.axes import Axes, Ints, Modes
-from meshcomm.ndimage.calls import Output, dtype_asked, input_tensor, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
+from meshcomm.ndimage.calls import dtype_asked, input_tensor, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 

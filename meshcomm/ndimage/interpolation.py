@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
 from meshcomm.blocks.regions import read_box
-from meshcomm.blocks.rules import Number
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
@@ -30,9 +29,9 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.ndimage.axes import Reals, per_axis
+from meshcomm.ndimage.arguments import Number, Output, Reals
+from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.calls import (
-    Output,
     as_dtype_of,
     call_text,
     dtype_asked,

@@ -28,8 +28,9 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
+from meshcomm.ndimage.arguments import Output
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.numpy.indexing.nonzero import nonzero
 
 _NUMBER = np.dtype(np.int64)

@@ -9,6 +9,7 @@ All are Collective over the mesh of *input*. Tensors may be in any layout.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +25,8 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.ndimage.calls import Operand, input_tensor
+from meshcomm.ndimage.arguments import Operand
+from meshcomm.ndimage.calls import input_tensor
 from meshcomm.numpy.elementwise.families import family
 from meshcomm.numpy.statistics.quantiles import median as median_of
 from meshcomm.numpy.statistics.statistics import record
@@ -47,7 +49,6 @@ class _LabelGroups:
     index: the labels, ascending; None if there is one group
     only: label of the only group; None for all labels above 0
     which: positions in *index* of the requested labels
-    has_labels: whether there are labels
     """
 
     name: str
@@ -58,7 +59,6 @@ class _LabelGroups:
     index: Array | None
     only: Array | np.generic | None
     which: Indices
-    has_labels: bool = True
 
     @property
     def count(self) -> int:
@@ -116,13 +116,9 @@ def _of_groups(
     None outside of the mesh.
     """
     tensor = input_tensor(name, input)
-    none = np.zeros((), np.intp)
+    none, groups = np.zeros((), np.intp), partial(_LabelGroups, name, tensor.shape)
     if labels is None:
-
-        def ungrouped(block: Array) -> R:
-            return measure(_LabelGroups(name, tensor.shape, tensor, block, None, None, None, none, has_labels=False))
-
-        return on_blocks(ungrouped, tensor)
+        return on_blocks(lambda block: measure(groups(tensor, block, None, None, None, none)), tensor)
     elements, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
     layout = common_layout(shape, [operand for operand in (elements, marks) if isinstance(operand, DTensor)])
@@ -137,7 +133,7 @@ def _of_groups(
         else:
             only, (unique, which) = None, np.unique(wanted, return_inverse=True)
             which = which.reshape(wanted.shape)
-        return measure(_LabelGroups(name, tensor.shape, whole, block, marks_block, unique, only, which))
+        return measure(groups(whole, block, marks_block, unique, only, which))
 
     return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
 
@@ -266,7 +262,7 @@ def _extrema(groups: _LabelGroups) -> object:
 def _of_one_group(groups: _LabelGroups) -> DTensor:
     """Return the elements of the only group, along one axis, in C order. Collective."""
     tensor = groups.tensor
-    if groups.index is None and groups.only is None and not groups.has_labels:
+    if groups.index is None and groups.only is None and groups.labels is None:
         return tensor.ravel()
     mask = make(groups.mask(), tensor.layout, tensor.shape, np.dtype(bool))
     return mapped(lambda block: block, tensor)[mask]  # in C order

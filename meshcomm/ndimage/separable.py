@@ -11,25 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import map_into
-from meshcomm.blocks.rules import Number
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import (
-    Axes,
-    FilterEdges,
-    Ints,
-    Modes,
-    Reals,
-    ordered_axes,
-    per_axis,
-    settings_along,
-    spread_over_axes,
-)
-from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output, Reals
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
+from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 

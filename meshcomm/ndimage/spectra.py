@@ -12,8 +12,9 @@ from meshcomm.blocks.make import indices_along, map_to_new
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.halos.boundaries import axis_of
-from meshcomm.ndimage.axes import Reals, per_axis
-from meshcomm.ndimage.calls import Output, input_tensor, scipy_ndimage, stored
+from meshcomm.ndimage.arguments import Output, Reals
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import input_tensor, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 

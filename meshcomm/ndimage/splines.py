@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.rules import Number
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.boxes import Box
+from meshcomm.ndimage.arguments import Number
 
 CONSTANT = -2.0
 """A coordinate along an axis that gives the constant."""

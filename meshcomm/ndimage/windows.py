@@ -6,13 +6,13 @@ from typing import SupportsIndex, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.make import mapped
-from meshcomm.blocks.rules import Number
 from meshcomm.blocks.small import compare_call
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.halos.boundaries import holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
+from meshcomm.ndimage.arguments import Number
 from meshcomm.ndimage.axes import FilterEdges, spread_over_axes
 from meshcomm.ndimage.calls import ScipyCall
 
