@@ -4,7 +4,7 @@ NumPy's protocol calls ours for functions of numpy.fft. SciPy's protocol, uarray
 after ``scipy.fft.set_backend(mc.fft)``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 
 import numpy as np
@@ -65,9 +65,7 @@ class ScipyBackend:
 
     __ua_domain__ = "numpy.scipy.fft"
 
-    def __ua_function__(
-        self, method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    def __ua_function__(self, method: Function, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """Return the result of *method*, a function of scipy.fft, for a tensor; NotImplemented for arrays."""
         arguments = signature(method).bind(*args, **kwargs).arguments
         name = getattr(method, "__name__", "")

@@ -188,7 +188,7 @@ def pad_spectrum(
     ...     print(world.run(program)[0])
     [1.0, 0.5, -0.5, -1.0, -0.5, 0.5]
     """
-    return _parse_and_resize("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _on_grid("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
 @refusable
@@ -206,12 +206,10 @@ def crop_spectrum(
     ----------
     s: lengths of the coarser grid along the axes
     """
-    return _parse_and_resize("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _on_grid("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
-def _parse_and_resize(
-    name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None
-) -> Spectra:
+def _on_grid(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Spectra:
     spectra: list[DTensor] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
     resizings = [_resizing(name, as_tensor(name, untraced(spectrum)), grids, kind, norm) for spectrum in spectra]
     if any(is_traced(spectrum) for spectrum in spectra):

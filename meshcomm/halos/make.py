@@ -129,9 +129,8 @@ def gathered(block: Array, pattern: HaloPattern) -> DTensor:
 
 def _linear(pattern: HaloPattern, dtype: DType) -> HaloPattern:
     """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
-    rules = [
-        rule._replace(boundary=as_boundary(0)) if rule.boundary.name == "constant" else rule for rule in pattern.rules
-    ]
+    zero = as_boundary(0)
+    rules = [rule._replace(boundary=zero) if rule.boundary.name == "constant" else rule for rule in pattern.rules]
     return replace(pattern, dtype=dtype, rules=tuple(rules))
 
 

@@ -1,6 +1,6 @@
 """map_overlap: a function of blocks with ghosts, on every block of a tensor."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -22,17 +22,18 @@ from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width, as_widths
+from meshcomm.numpy.elementwise.signatures import Function
 from meshcomm.numpy.gradients import differentiable
 
 Options: TypeAlias = Mapping[str, Value]
 """Arguments of a function, by name."""
-OverlapCall: TypeAlias = tuple[Callable[..., object], object, object, Options]
+OverlapCall: TypeAlias = tuple[Function, object, object, Options]
 """A function, depth, boundary and other arguments of `map_overlap`."""
 
 
 @refusable
 def map_overlap(
-    fn: Callable[..., object],
+    fn: Function,
     *args: object,
     depth: object = None,
     boundary: object = "none",
@@ -93,11 +94,9 @@ def map_overlap(
     with session("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
         result = on_blocks(run, first)
-    return (
-        _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
-        if trim
-        else _joined(halos[0], result)
-    )
+    if trim:
+        return _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
+    return _joined(halos[0], result)
 
 
 def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
@@ -107,9 +106,7 @@ def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Wi
     return as_widths(depth, tensor.ndim, "depth"), ghost_boundaries
 
 
-def _called(
-    fn: Callable[..., object], halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool
-) -> Array:
+def _called(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool) -> Array:
     """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
     result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
     as_dtype(result.dtype)
@@ -123,7 +120,7 @@ def _called(
 
 
 def _followed(
-    fn: Callable[..., object], args: Sequence[object], edges: tuple[object, object], options: Options, trim: bool
+    fn: Function, args: Sequence[object], edges: tuple[object, object], options: Options, trim: bool
 ) -> DTensor:
     """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
     tensor, *rest = args
@@ -134,9 +131,7 @@ def _followed(
 
 
 @traceable()
-def overlapped(
-    tensor: object, fn: Callable[..., object], depth: object, boundary: object, options: Options
-) -> DTensor:
+def overlapped(tensor: object, fn: Function, depth: object, boundary: object, options: Options) -> DTensor:
     """Return ``map_overlap(fn, tensor, depth, boundary, **options)``. Collective over the mesh."""
     return map_overlap(fn, tensor, depth=depth, boundary=boundary, **options)
 
@@ -213,9 +208,7 @@ def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
     return [tensor if tensor.layout == layout else relayout(tensor, layout) for tensor in tensors]
 
 
-def _dtype(
-    fn: Callable[..., object], halos: Sequence[Halo], result: Array | None, dtype: DType | None, kwargs: Options
-) -> DType:
+def _dtype(fn: Function, halos: Sequence[Halo], result: Array | None, dtype: DType | None, kwargs: Options) -> DType:
     if result is not None:
         return result.dtype
     if dtype is not None:

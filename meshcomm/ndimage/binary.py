@@ -97,13 +97,11 @@ def _structure(name: str, structure: Operand, ndim: int) -> Array:
     return generate_binary_structure(ndim, 1) if structure is None else allgather_array(name, structure).astype(bool)
 
 
-def _step(
-    name: str, tensor: DTensor, structure: Operand, border_value: Number, origin: Ints, axes: Axes
-) -> _BinaryStep:
+def _step(name: str, tensor: DTensor, structure: Operand, border: Number, origin: Ints, axes: Axes) -> _BinaryStep:
     """Return an erosion or a dilation of *tensor*; raise SciPy's errors."""
     along = normalised_axes(axes, tensor.ndim)
     whole = _structure(name, structure, len(along))
-    arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin}
+    arguments = {"structure": whole, "border_value": bool(border), "origin": origin}
     arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
     origins = per_axis(origin, len(along), "origin")

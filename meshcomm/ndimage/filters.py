@@ -46,13 +46,8 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Axes, **argume
     if not isinstance(mode, str):
         mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
-    is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
-    if (
-        is_constant
-        and name in RANK_ORDER_FILTERS
-        and tensor.dtype.kind in "biu"
-        and not holds(tensor.dtype, edges.cval)
-    ):
+    constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
+    if constant and name in RANK_ORDER_FILTERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"

@@ -118,10 +118,8 @@ def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64
     """
     tensor = input_tensor("spline_filter", input)
     dtype = _filter_dtype("spline_filter", tensor, order, output, mode)
-    coefficients = (
-        _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
-    )
-    return stored(relaid(coefficients, tensor.layout.axes, "spline_filter"), output)
+    result = _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
+    return stored(relaid(result, tensor.layout.axes, "spline_filter"), output)
 
 
 # -- values at coordinates --------------------------------------------------------------------------------------------
@@ -167,19 +165,17 @@ class _SplineCall:
         planes: the axes with coordinates; along other axes the indices stay the same. By default all
         """
         tensor, axes = self.tensor, range(self.tensor.ndim) if planes is None else planes
-        target = output_layout(tensor, shape) if layout is None else layout
+        where = output_layout(tensor, shape) if layout is None else layout, shape, coordinates, axes
         if isinstance(self._output, DTensor) and self._output.shape != shape:
             raise RuntimeError(f"output shape {self._output.shape} is not that of the result: {shape}")
         if tensor.dtype.kind != "c":
-            return stored(
-                self._evaluated(tensor, self._rule, self.dtype, (target, shape, coordinates, axes)), self._output
-            )
+            return stored(self._evaluated(tensor, self._rule, self.dtype, where), self._output)
         halves = []
         for of in (np.real, np.imag):
             half = mapped(lambda block, of=of: of(block).copy(), tensor, dtype=np.empty(0, tensor.dtype).real.dtype)
             rule = self._rule._replace(cval=of(self._rule.cval))
             real = np.empty(0, self.dtype).real.dtype
-            halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)))
+            halves.append(self._evaluated(half, rule, real, where))
         return stored(complex_of(halves, self.dtype), self._output)
 
     def _evaluated(
@@ -312,10 +308,9 @@ def shift(
     [[0.0, 0.5], [1.5, 2.5]]
     """
     spline = _SplineCall("shift", input, output, SplineRule(order, mode, cval), prefilter=prefilter, shift=shift)
-    shifts = [-np.float64(amount) for amount in per_axis(shift, spline.tensor.ndim, "shift")]
-    return spline.at(
-        spline.tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)]
-    )
+    tensor = spline.tensor
+    shifts = [-np.float64(amount) for amount in per_axis(shift, tensor.ndim, "shift")]
+    return spline.at(tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)])
 
 
 @refusable
@@ -534,10 +529,8 @@ def map_coordinates(
     """
     points = unwrapped(coordinates)
     listed = points if isinstance(points, DTensor) else np.asarray(points)
-    described = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
-    spline = _SplineCall(
-        "map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **described
-    )
+    more = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
+    spline = _SplineCall("map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **more)
     if listed.dtype.kind == "c":
         raise TypeError("Complex type not supported")
     if listed.ndim < 2 or not spline.tensor.ndim:
@@ -594,23 +587,22 @@ def geometric_transform(
     if not callable(mapping):
         raise TypeError(f"geometric_transform: mapping must be a function of Python, not {type(mapping).__name__}")
     spline = _SplineCall("geometric_transform", input, output, SplineRule(order, mode, cval), prefilter=prefilter)
-    shape = _output_shape(spline.tensor, None, output_shape)
-    if not spline.tensor.ndim or not shape:
+    tensor = spline.tensor
+    shape = _output_shape(tensor, None, output_shape)
+    if not tensor.ndim or not shape:
         raise RuntimeError("input and output rank must be > 0")
-    layout = output_layout(spline.tensor, shape)
+    layout = output_layout(tensor, shape)
 
     def all_of_block() -> list[Array]:
         box = layout.block_box(shape)
-        table = np.empty((prod(box_shape(box)), spline.tensor.ndim))
+        table = np.empty((prod(box_shape(box)), tensor.ndim))
         for number, inside in enumerate(np.ndindex(box_shape(box))):
             index = tuple(start + i for (start, *_), i in zip(box, inside, strict=True))
             table[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
         return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    columns = on_blocks(
-        lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), spline.tensor
-    )
+    columns = on_blocks(lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), tensor)
     return spline.at(shape, _within(columns or [], layout, shape), layout)
 
 

@@ -22,7 +22,7 @@ from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core._types import Array, DType, Indices, Shape, Slices
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
@@ -179,9 +179,7 @@ def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
     return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _faces(
-    shape: Shape, structure: Array, sharded: list[bool]
-) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+def _faces(shape: Shape, structure: Array, sharded: list[bool]) -> Iterator[tuple[Slices, Slices]]:
     """Go through faces of a block, and the slices of their neighbours in the block with ghosts."""
     for step in product((-1, 0, 1), repeat=len(shape)):
         if not structure[tuple(1 + offset for offset in step)]:

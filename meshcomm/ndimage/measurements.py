@@ -188,18 +188,11 @@ def _centres(groups: _LabelGroups) -> object:
 # -- extremes ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(missing: Array, value: Array, index: Array, *, is_maximum: bool, first: bool) -> Indices:
-    """Return the row of the extreme of each column; missing ones come last."""
-    order = np.lexsort(
-        (index if first is not is_maximum else -index, value, ~missing if is_maximum else missing), axis=0
-    )
-    rows: Indices = order[-1 if is_maximum else 0]
-    return rows
-
-
 def _merged(rows: Array, *, is_maximum: bool, first: bool) -> Array:
-    rows_of_extremes = _chosen(rows["missing"], rows["value"], rows["index"], is_maximum=is_maximum, first=first)
-    extremes: Array = np.take_along_axis(rows, rows_of_extremes[None], axis=0)[0]
+    """Return the row of the extreme of each column; missing ones come last."""
+    index = rows["index"] if first is not is_maximum else -rows["index"]
+    order = np.lexsort((index, rows["value"], ~rows["missing"] if is_maximum else rows["missing"]), axis=0)
+    extremes: Array = np.take_along_axis(rows, order[-1 if is_maximum else 0][None], axis=0)[0]
     return extremes.copy()
 
 

@@ -217,10 +217,9 @@ class _Method(NamedTuple):
         if out is not None and self.name in _OUT:
             method(*values, out=out, **self.options)
             return None
-        drawn_tile: Array = method(
-            *values, size=tuple([interval.stop - interval.start for interval in drawn]), **self.options
-        )
-        return drawn_tile
+        size = tuple([interval.stop - interval.start for interval in drawn])
+        tile: Array = method(*values, size=size, **self.options)
+        return tile
 
 
 def _known(x: Values) -> Values:

@@ -147,14 +147,12 @@ class Generator(Distributions):
             tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            result = relaid(
-                regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
-            )
+            shuffled = regrouped(self._taken(flat, 0), tensor.shape, name="permuted")
+            result = relaid(shuffled, tensor.layout.axes, "permuted")
         else:
             number = normalised_axis(axis, tensor.ndim)
-            result = take_along_axis(
-                tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number
-            )
+            order = argsort(self._keys(tensor.shape, tensor.layout), number, "stable")
+            result = take_along_axis(tensor, order, number)
         if out is None and layout is not None and layout != result.layout:
             return relayout(result, layout)
         return with_out("permuted", out, result)
@@ -258,9 +256,7 @@ class Generator(Distributions):
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)
             cumulated /= cumulated[-1]
-            return mapped(
-                lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=np.dtype(np.int64)
-            )
+            return mapped(lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=_INDEX)
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
             short = "a" if count > n else "the entries of p that are not 0"
             raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {short}")

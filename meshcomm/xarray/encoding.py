@@ -70,10 +70,8 @@ def storage_options(encodings: Encodings, chunks: Chunks, compression: Compressi
         codec_names = [_CODEC_OF_OPTION[key] for key in _CODEC_OF_OPTION if encoding.pop(key, False)]
         compressor: str | None = encoding.pop("compression", None)
         codec_names += [_CODEC_OF_OPTION.get(compressor, compressor)] if compressor else []
-        level, shuffle = (
-            encoding.pop("complevel", encoding.pop("compression_opts", None)),
-            encoding.pop("shuffle", False),
-        )
+        level = encoding.pop("complevel", encoding.pop("compression_opts", None))
+        shuffle = encoding.pop("shuffle", False)
         if lengths:
             chunks_by_variable[name] = lengths[0]
         if codec_names:
