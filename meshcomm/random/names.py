@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
+from numpy.random.mtrand import get_bit_generator
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.small import broadcast_from_device
@@ -31,7 +32,10 @@ from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
 from meshcomm.random.drawing import Drawn, Seed, Size, Values
 
+State: TypeAlias = dict[str, Json] | tuple[Json, ...]
+"""A state of `RandomState`, or of NumPy's."""
 NumpySeed: TypeAlias = Seed | Array | BitGenerator | np.random.Generator | np.random.RandomState | None
+"""What numpy.random.default_rng takes."""
 
 NAMES = frozenset(np.random.__all__)
 
@@ -240,14 +244,13 @@ class RandomState(np.random.RandomState):
 
     def get_state(self, legacy: bool = True) -> Any:
         """Return the state for `set_state`: NumPy's, with the state of large draws."""
-        state: Any = super().get_state(legacy)  # type: ignore[call-overload]
-        if legacy:
-            state = _LegacyState(state)
-            state.large = self.large.state
-            return state
-        return {**state, "large": self.large.state}
+        if not legacy:
+            return {**super().get_state(legacy=False), "large": self.large.state}
+        state = _LegacyState(super().get_state(legacy=True))
+        state.large = self.large.state
+        return state
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: State) -> None:
         """Go on from a state of `get_state`, or from one of NumPy."""
         large = state.get("large") if isinstance(state, dict) else getattr(state, "large", None)
         if large is not None:
@@ -275,7 +278,7 @@ class RandomState(np.random.RandomState):
         return self.large.integers(first, last, size, endpoint=True)
 
 
-def _with_state(state: Any) -> RandomState:
+def _with_state(state: State) -> RandomState:
     rng = RandomState(0)
     rng.set_state(state)
     return rng
@@ -336,8 +339,7 @@ def _state() -> RandomState:
 def _shared_state() -> RandomState:
     """Return the state of a script: it draws from NumPy's global stream, as libraries do. Collective."""
     state = _with_state(np.random.get_state())
-    numpys: Any = np.random
-    numpys.RandomState.__init__(state, numpys.get_bit_generator())
+    np.random.RandomState.__init__(state, get_bit_generator())
     state.large = default_rng()
     return state
 
