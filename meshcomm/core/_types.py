@@ -1,6 +1,7 @@
 """Types that several folders use."""
 
 from collections.abc import Iterable, Sequence
+from types import EllipsisType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ Counts: TypeAlias = list[int] | NDArray[np.int64]  # bytes for each rank of a co
 Names: TypeAlias = tuple[str, ...]  # of mesh dimensions
 Ranks: TypeAlias = range | tuple[int, ...]
 Shape: TypeAlias = tuple[int, ...]
+Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # the index of a view that is an array, also without axes
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]

@@ -7,7 +7,7 @@ What xarray has encoded is decoded again, as the file will give it back, and com
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray
@@ -30,7 +30,7 @@ from meshcomm.storage.opened import Store
 from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import StepSeries
 from meshcomm.storage.values import node_of_value, value_of_node
-from meshcomm.xarray.encoding import Encoded, StorageOptions, encode_dataset
+from meshcomm.xarray.encoding import Encoded, Encoding, Encodings, StorageOptions, encode_dataset
 from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
@@ -43,9 +43,7 @@ _WIDER = "biufc"
 """Kinds of numbers: none goes into one that stands before it, but integers of both kinds."""
 
 
-def append(
-    path: Path, dataset: xarray.Dataset, dim: str, encodings: dict[str, dict[str, Any]], options: StorageOptions
-) -> None:
+def append(path: Path, dataset: xarray.Dataset, dim: str, encodings: Encodings, options: StorageOptions) -> None:
     """Write what lies along *dim* as snapshots of a series. Collective.
 
     Parameters
@@ -78,7 +76,7 @@ def encoded_as(
     path: Path,
     dataset: xarray.Dataset,
     there: "Mapping[str, FileVariable]",
-    encodings: dict[str, dict[str, Any]],
+    encodings: Encodings,
     *,
     compared: Iterable[str],
     mesh: Mesh,
@@ -111,7 +109,7 @@ def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
 
 
 def check_packed(
-    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Mapping[str, Any]], mesh: Mesh
+    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Encoding], mesh: Mesh
 ) -> None:
     """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
     packed = {}
@@ -138,7 +136,7 @@ def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
 class FileVariable(NamedTuple):
     """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
 
-    attributes: dict[str, Any]
+    attributes: dict[str, Json]
     kind: str
     shape: Shape
     grows: bool
@@ -154,13 +152,13 @@ class FileVariable(NamedTuple):
         """How its numbers are decoded."""
         return coding_of(self.attributes, self.dtype)
 
-    def encoding(self, variable: xarray.Variable) -> dict[str, Any]:
+    def encoding(self, variable: xarray.Variable) -> dict[str, Json]:
         """Return how more of its elements, which are those of *variable*, are encoded."""
         keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
         result = {key: value for key, value in self.attributes.items() if key in keys}
         return result if _is_text(variable) else {"dtype": self.dtype} | result
 
-    def step(self, encoding: Mapping[str, Any]) -> float | None:
+    def step(self, encoding: Encoding) -> float | None:
         """Return how far apart two numbers are in the file, if the encoding says that others become these.
 
         None if a number has to stay what it is.
@@ -210,7 +208,7 @@ def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mappin
             raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
 
 
-def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Mapping[str, Any]) -> None:
+def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Encoding) -> None:
     """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units of *encoding*."""
     name, variable = str(array.name), array.variable
     calendar = calendar_of(variable)
@@ -358,7 +356,7 @@ def _equal(one: Array, other: Array) -> bool:
 
 def _as_texts(array: Array, ndim: int) -> Array:
     if array.dtype.kind == "S":
-        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array  # type: ignore[no-untyped-call]
+        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array
         return np.char.decode(joined, "utf-8", "surrogateescape")
     return array.astype("U")
 

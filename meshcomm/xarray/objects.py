@@ -1,7 +1,7 @@
 """Python objects in datasets: before anything is decided by dtypes, they get those that xarray gives them in files."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import xarray
@@ -15,6 +15,8 @@ try:
     from xarray.backends.common import ensure_dtype_not_object
 except ImportError:  # before 2024.10
     from xarray.conventions import ensure_dtype_not_object  # type: ignore[no-redef,attr-defined]
+
+K = TypeVar("K", bound=Hashable)
 
 
 def calendar_of(variable: xarray.Variable) -> str | None:
@@ -50,7 +52,7 @@ def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
         values = np.asarray(variable.data, object)
         return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
     result: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
-    kind = strings.check_vlen_dtype(result.dtype)  # type: ignore[no-untyped-call]
+    kind = strings.check_vlen_dtype(result.dtype)
     return result if kind is None else result.copy(data=_texts(result.data, kind))
 
 
@@ -65,7 +67,7 @@ def _texts(values: Array, kind: type) -> Array:
     return np.array([text(value) for value in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
 
 
-def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
+def plain_attributes(attributes: Mapping[K, Json]) -> dict[K, Json]:
     """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
 
     def plain(value: Json) -> Json:

@@ -22,7 +22,7 @@ from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._types import Array, Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import UNSHARDED
+from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
@@ -35,7 +35,7 @@ from meshcomm.storage.request import LoadRequest, PathLike
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
-Cuts: TypeAlias = Mapping[str, Any]
+Cuts: TypeAlias = Mapping[str, Spec]
 """How dimensions are cut, by their names: what a `Layout` takes for an axis."""
 
 
