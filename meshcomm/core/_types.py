@@ -22,7 +22,7 @@ Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""
 
-Json: TypeAlias = Any
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What JSON can hold."""
 
 

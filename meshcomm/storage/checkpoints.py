@@ -310,7 +310,7 @@ class Checkpoints:
         files.make_folders(self.folder)
         for _, path in unfinished:
             if not (path.is_symlink() or (path / MANIFEST).exists()):
-                FolderWriter(path, [], None, {}).remove_leftovers()
+                FolderWriter(path, [], [], {}).remove_leftovers()
                 files.remove_if_empty(path)
 
     def _remove_old(self, saved: int) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from types import EllipsisType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,7 +19,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import DType, Shape
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
@@ -42,6 +42,7 @@ from meshcomm.storage.values import all_values, value_of_node
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
 Names = Iterable[str] | re.Pattern[str] | None
+Loaded: TypeAlias = Any  # a tensor, a dict of them, or the tree that was saved: who loads a file knows what it holds
 SHOWN = 10  # names of arrays in a text
 
 
@@ -260,7 +261,7 @@ class LoadRequest(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> Json:
+    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> object:
         """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
@@ -279,7 +280,7 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
     return [item.mesh for item in layouts if isinstance(item, Layout)]
 
 
-def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) -> LoadRequest:
+def load_request(path: PathLike, layout: Layouts, names: Names, *options: Loaded) -> LoadRequest:
     """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
     *_, limit = options
     if limit is not None:
@@ -342,7 +343,7 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
-def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
+def _of_rank(nodes: list[object], mesh: Mesh) -> object:
     """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
     alone = mesh.rank is not None and len(nodes) == mesh.size
     return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote, refuse_masked
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
@@ -71,7 +71,7 @@ class Series:
         dims: Dims = None,
         chunks: Chunks = None,
         compression: Compression = None,
-        metadata: Mapping[str, Json] | None = None,
+        metadata: Mapping[str, object] | None = None,
         max_scratch_bytes: int | None = None,
     ) -> None:
         self._mesh = common_mesh(meshes_of(layouts, None))
@@ -97,14 +97,14 @@ class Series:
     def _look(self, axis: str) -> None:
         """Learn what is in the file. Collective over the mesh."""
 
-        def look() -> Json:
+        def look() -> tuple[int, list[str] | None]:
             if not self.path.exists():
-                return [0, None]
+                return 0, None
             file_contents = contents(self.path)
             arrays = file_contents.arrays
             missing = [name for name in self._layouts if name not in arrays]
             if missing and all(arrays[name].shape[:1] <= (1,) for name in self._layouts if name in arrays):
-                return [0, None]  # none is there, or a job was killed as it added the first snapshot
+                return 0, None  # none is there, or a job was killed as it added the first snapshot
             if missing:
                 raise CheckpointError(f"{self.path} has no {quote(missing[0])}, but other arrays of this series")
             for name, shape in self._shapes.items():
@@ -124,7 +124,7 @@ class Series:
             if wide is not None:
                 raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
             count = min(arrays[name].shape[0] for name in [*self._layouts, *others])
-            return [count, others if count else None]
+            return count, others if count else None
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
         count, numbers = broadcast_from_device("Series", self._mesh, text, look) or (0, None)
@@ -210,7 +210,7 @@ class Series:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> dict[str, Json]:
+    def __getitem__(self, index: int) -> dict[str, object]:
         """Return a snapshot: the tensors in the layouts of the series, and the numbers. Collective over the mesh."""
         self._check_open()
         number = operator.index(index)

@@ -16,7 +16,8 @@ from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -186,7 +187,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
     *along* are the dimensions that are written to.
     """
 
-    def look() -> Json:
+    def look() -> object:
         if not path.exists():
             return node_of_value({})
         file_contents = contents(path)
@@ -200,7 +201,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
         return node_of_value(variables)
 
     node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
-    return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
+    return {name: FileVariable(*fields) for name, fields in read(dict, value_of_node(node)).items()}
 
 
 def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, FileVariable]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import suggestion
-from meshcomm.core._types import FieldsOnly, Indices, Json
+from meshcomm.core._types import FieldsOnly, Indices
 from meshcomm.errors import MeshError
 
 CONSTANTS = (
@@ -138,7 +138,7 @@ class Machine(FieldsOnly):
         return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))
 
 
-def checked_constants(constants: Json) -> dict[str, float]:
+def checked_constants(constants: object) -> dict[str, float]:
     """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
     names = (*CONSTANTS, *DISK_CONSTANTS)
     if not isinstance(constants, dict):

@@ -31,11 +31,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import POLL_FROM, POLL_TO
-from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import watch
@@ -218,19 +217,30 @@ def _teams() -> Iterator[tuple[int, Team]]:
         yield from ((number, team) for team in world.all_teams() if len(team.ranks) > 1)
 
 
-def call_states() -> dict[str, list[Json]]:
-    """Return what ranks compare to find out whether they have made the same calls: for each team, its ranks first."""
-    states: dict[str, list[Json]] = {}
+class TeamState(TypedDict):
+    """What ranks compare of a team: its ranks, what they have called, and why they make no more calls."""
+
+    ranks: list[int]
+    noted: int
+    digest: int
+    over: str | None
+
+
+def call_states() -> dict[str, TeamState]:
+    """Return what ranks compare to find out whether they have made the same calls."""
+    states: dict[str, TeamState] = {}
     for number, team in _teams():
         ranks = list(team.world.ranks_in_comm_world(team.ranks))
-        states[f"{number}: {ranks}"] = [ranks, team.noted, team.call_digest, team.turn.over]
+        states[f"{number}: {ranks}"] = TeamState(
+            ranks=ranks, noted=team.noted, digest=team.call_digest, over=team.turn.over
+        )
     return states
 
 
-def calls_differ(states: Sequence[dict[str, list[Json]]]) -> bool:
+def calls_differ(states: Sequence[dict[str, TeamState]]) -> bool:
     """Return whether ranks, which have these *states*, have made different calls, or can make no more on some team."""
     return any(
-        state[-1] is not None or any(states[rank].get(team) != state for rank in state[0])
+        state["over"] is not None or any(states[rank].get(team) != state for rank in state["ranks"])
         for known in states
         for team, state in known.items()
     )

@@ -13,6 +13,7 @@ from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core.arrays.trees import Node
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece
@@ -63,7 +64,7 @@ class ArrayToSave(NamedTuple):
     dims: tuple[str, ...] | None = None
     chunks: Shape | None = None
     codecs: Codecs = ()
-    attributes: Mapping[str, Json] = {}
+    attributes: Mapping[str, object] = {}
     grows: str | None = None
     unlimited: tuple[str, ...] = ()
     steps: int = 1
@@ -86,12 +87,12 @@ class FileContents(NamedTuple):
     """
 
     arrays: dict[str, Stored]
-    metadata: dict[str, Json]
-    node: Json = None
+    metadata: Mapping[str, object]
+    node: Node | None = None
     checks: dict[str, list[int]] | None = None
     sizes: dict[str, int] | None = None
     hints: Mapping[str, str] = {}
-    attributes: Mapping[str, Mapping[str, Json]] = {}
+    attributes: Mapping[str, Mapping[str, object]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
     left_out: Mapping[str, str] = {}
     texts: Mapping[str, Shape] = {}
@@ -143,7 +144,7 @@ class Writer(ABC):
     """Whether arrays can be in chunks, compressed or not."""
 
     def __init__(
-        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = aside(path)
@@ -176,7 +177,7 @@ class Writer(ABC):
             files.remove(left)
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         """Return whether metadata may have *value* as it is, which came from a file."""
         return isinstance(value, cls.metadata_types)
 
@@ -272,9 +273,10 @@ def parsed_json(text: bytes, what: object) -> Json:
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
     try:
-        return json.loads(text.decode(), object_pairs_hook=once)
+        result: Json = json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{what}: not the JSON that it should be: {quote(str(error))}") from None
+    return result
 
 
 @contextmanager

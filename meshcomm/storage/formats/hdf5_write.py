@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.changes import Changes, begin_journal, end_journal, recover
@@ -72,7 +72,7 @@ class Hdf5Writer(SnapshotWriter):
         return self._opened
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         with suppress(TypeError, ValueError):
             _attribute(value, cls.netcdf)
             return True
@@ -244,7 +244,7 @@ class Hdf5Writer(SnapshotWriter):
             take_scales(self._hdf5, old, dataset)
 
     def _put_attributes(
-        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None
+        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, object], dtype: DType | None
     ) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
@@ -396,7 +396,7 @@ def _codecs(dataset: Hdf5Dataset) -> Codecs:
     return tuple(codecs)
 
 
-def _attribute(value: Json, netcdf: bool) -> Json:
+def _attribute(value: object, netcdf: bool) -> object:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
     if isinstance(value, str):
         return value

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-from meshcomm.core._types import Json
+from meshcomm.core.arrays.trees import Node
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -21,7 +21,7 @@ class IndexedWriter(Writer):
     """New data files, and a new index."""
 
     def __init__(
-        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
         self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save

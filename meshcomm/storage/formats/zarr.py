@@ -16,6 +16,7 @@ from pathlib import Path
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
+from meshcomm.core._json import at, read
 from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
@@ -48,7 +49,7 @@ class ZarrWriter(SnapshotWriter):
                 raise CheckpointError(f"{quote(name)}: zarr keeps {METADATA} and names that begin with __ for itself")
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         with suppress(TypeError):
             as_attributes({"": value})
             return True
@@ -98,7 +99,8 @@ class ZarrWriter(SnapshotWriter):
         if self._adding:
             for name, metadata in self._listing.arrays.items():
                 if name not in self._names.values():
-                    lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
+                    dims, shape = (read(list, metadata.get(key) or []) for key in ("dimension_names", "shape"))
+                    lengths |= zip(dims, shape, strict=False)
         for array in self.arrays:
             for dim, n in zip(array.dims or (), array.shape, strict=False):
                 if lengths.setdefault(dim, n) != n:
@@ -111,7 +113,7 @@ class ZarrWriter(SnapshotWriter):
         if metadata is None:
             return None
         shape, dtype = checked_shape(metadata.get("shape"), name), dtype_of(metadata.get("data_type"))
-        order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
+        order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
         return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
 
     def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
@@ -126,7 +128,7 @@ class ZarrWriter(SnapshotWriter):
     def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
-        chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
+        chunk = checked_shape(at(metadata, "chunk_grid", "configuration", "chunk_shape"), array.name)
         try:
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
@@ -177,7 +179,7 @@ class ZarrWriter(SnapshotWriter):
 
     def _old_dims(self, array: ArrayToSave) -> tuple[str, ...] | None:
         """Return the names of the axes of the array that is replaced, if it has as many."""
-        names = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
+        names = read(list, (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or [])
         return tuple(names) if len(names) == len(array.shape) and all(isinstance(n, str) for n in names) else None
 
     def _segments(self, array: ArrayToSave, nbytes: int, size: int) -> Iterator[Segment]:
@@ -247,7 +249,7 @@ class ZarrWriter(SnapshotWriter):
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
             metadata = self._listing.arrays[array.name]
-            metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
+            metadata["shape"] = [self._count + array.steps, *read(list, metadata, "shape")[1:]]
             texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
             if array.name in self._listing.ours:
                 root_attributes = changed["attributes"] if self._root_is_ours else None

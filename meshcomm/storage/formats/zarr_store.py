@@ -25,12 +25,12 @@ OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _OF_NODES = (METADATA, ".zgroup", ".zarray")
 
 
-def digest(value: Json) -> str:
+def digest(value: object) -> str:
     """Return a short text that differs where *value* does, which JSON can hold."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def mark(metadata: Json, root: Json) -> bytes:
+def mark(metadata: object, root: object) -> bytes:
     """Return the mark of an array with these metadata, in a store whose root has the attributes *root*.
 
     They are None if another program wrote them.
@@ -189,7 +189,7 @@ def is_consolidated(metadata: dict[str, Json]) -> bool:
 
 def with_consolidated(metadata: dict[str, Json], listing: StoreListing) -> dict[str, Json]:
     """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
-    below = {
+    below: dict[str, Json] = {
         name: without_consolidated(value) for name, value in sorted((listing.groups | listing.arrays).items()) if name
     }
     return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}
