@@ -1,6 +1,6 @@
 """What JSON of a file or of another rank holds, read by its keys."""
 
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Json
@@ -14,9 +14,11 @@ def at(value: object, *keys: str | int) -> Json:
     >>> at({"a": [1, {"b": 2}]}, "a", 1, "b")
     2
     """
+    content: Any = value
     for key in keys:
-        value = value[key]  # type: ignore[index]
-    return value  # type: ignore[return-value]
+        content = content[key]
+    result: Json = content
+    return result
 
 
 def read(kind: type[T], value: object, *keys: str | int) -> T:

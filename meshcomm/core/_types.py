@@ -1,7 +1,8 @@
 """Types that several folders use."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import Field
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class FieldsOnly:
     """A base of frozen dataclasses: a pickle has their fields, and no cached values such as a hash."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}

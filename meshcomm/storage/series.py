@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,6 +21,8 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.request import meshes_of
 from meshcomm.storage.save import PathLike, TreeSaving, run_save
+
+T = TypeVar("T")
 
 
 class Series:
@@ -89,8 +91,8 @@ class Series:
             "Series", self._mesh, "the arguments of Series", checked
         )
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
-        dims, chunks, compression = (_by_name(option, layouts) for option in (dims, chunks, compression))
-        self._options = SaveOptions(metadata, None, "a", dims, chunks, compression)
+        codecs: Mapping[str, object] | None = _by_name(compression, layouts)
+        self._options = SaveOptions(metadata, None, "a", _by_name(dims, layouts), _by_name(chunks, layouts), codecs)
         self._open = True
         self._look(axis)
 
@@ -281,21 +283,24 @@ def _check_names(layouts: Mapping[str, Layout], axis: str) -> None:
         raise ValueError(f"{quote(axis)} is the name of the axis that grows, and cannot be that of a tensor")
 
 
-def _kinds(layouts: Mapping[str, Layout], shape: Any, dtype: Any) -> tuple[dict[str, Shape], dict[str, DType]]:
+def _kinds(
+    layouts: Mapping[str, Layout], shape: Shape | Mapping[str, Shape], dtype: DTypeLike | Mapping[str, DTypeLike]
+) -> tuple[dict[str, Shape], dict[str, DType]]:
     """Return the shape and the dtype of each tensor."""
     shapes, dtypes = {}, {}
     for name, layout in layouts.items():
-        pair = [value.get(name) if isinstance(value, Mapping) else value for value in (shape, dtype)]
-        if pair[0] is None or pair[1] is None:
-            raise ValueError(f"{'dtype' if pair[1] is None else 'shape'} has nothing for {quote(name)}")
-        shapes[name], dtypes[name] = as_shape(pair[0]), as_dtype(pair[1])
+        lengths = shape.get(name) if isinstance(shape, Mapping) else shape
+        kind = cast("Mapping[str, DTypeLike]", dtype).get(name) if isinstance(dtype, Mapping) else dtype
+        if lengths is None or kind is None:
+            raise ValueError(f"{'dtype' if kind is None else 'shape'} has nothing for {quote(name)}")
+        shapes[name], dtypes[name] = as_shape(lengths), as_dtype(kind)
         if layout.ndim != len(shapes[name]):
             raise LayoutError(f"snapshots of {quote(name)} have the shape {shapes[name]}, but its layout is {layout}")
         layout.check_fits(shapes[name])
     return shapes, dtypes
 
 
-def _by_name(option: Any, names: Iterable[str]) -> Any:
+def _by_name(option: Mapping[str, T] | T | None, names: Iterable[str]) -> Mapping[str, T] | None:
     """Return an option as a dict by name: it is for tensors, and not for the numbers beside them."""
     return option if option is None or isinstance(option, Mapping) else dict.fromkeys(names, option)
 

@@ -79,8 +79,8 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     if isinstance(text, str):
         with suppress(ValueError, struct.error):  # it is another text
             (own_attributes["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
-    all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return own_attributes, tuple(names) if all_named else ()  # type: ignore[arg-type]
+    names = names if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else ()
+    return own_attributes, tuple(names)
 
 
 def _stored(path: Path, folder: Path, name: str, metadata: dict[str, Json]) -> Stored | None:
