@@ -22,7 +22,7 @@ from meshcomm.core._types import Bytes
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.trees import Node, below, tensors_in
+from meshcomm.core.arrays.trees import Node, leaf_nodes, tensors_in
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
@@ -38,7 +38,7 @@ from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored, StoredFields
 from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, write_tensor
-from meshcomm.storage.trees import flattened, nodes_per_rank
+from meshcomm.storage.trees import flattened
 
 PathLike = str | os.PathLike[str]
 _SHOWN = 5  # things that would be lost, in an error
@@ -424,7 +424,7 @@ class TreeSaving(Saving):
             name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
             for name, leaf in leaves.items()
         }
-        self._per_rank = list(nodes_per_rank(node))
+        self._per_rank = [leaf for leaf in leaf_nodes(node) if leaf[0] == "per_rank"]
         file_metadata, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
         super().__init__(path, Content(arrays, node, file_metadata), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
@@ -504,6 +504,4 @@ def _text_of(array: ArrayToSave) -> str:
 
 def has_arrays_only(node: Node) -> bool:
     """Return whether a tree holds arrays, and no other values."""
-    if node[0] in ("array", "value", "float", "per_rank"):
-        return node[0] == "array"
-    return all(map(has_arrays_only, below(node)))
+    return all(leaf[0] == "array" for leaf in leaf_nodes(node))

@@ -1,6 +1,6 @@
 """What a checkpoint can hold of a tree: tensors, arrays and plain values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import isfinite
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from meshcomm.core._foreign import is_foreign, values_of
 from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, below, branch, node_of
+from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, branch, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 
@@ -57,14 +57,6 @@ def per_rank(value: object) -> PerRank:
     [[0, 1]]
     """
     return PerRank(value)
-
-
-def nodes_per_rank(node: Node) -> Iterator[Node]:
-    """Yield the nodes of values of each rank below *node*, always in one order."""
-    if node[0] == "per_rank":
-        yield node
-    for child in below(node):
-        yield from nodes_per_rank(child)
 
 
 Leaf: TypeAlias = DTensor | Array

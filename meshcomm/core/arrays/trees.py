@@ -135,18 +135,22 @@ def node_of(
     return [kind, [[key, child] if kind == "items" else child for key, child in children]]
 
 
-def below(node: Node) -> Iterable[Node]:
-    """Return the nodes of what a node holds; none if it is a leaf.
+def leaf_nodes(node: Node) -> Iterator[Node]:
+    """Yield the nodes of the leaves below a *node*, always in one order.
 
-    >>> list(below(["items", [[0, ["array", "w"]], ["n", ["value", 2]]]]))
+    >>> list(leaf_nodes(["items", [[0, ["array", "w"]], ["n", ["list", [["value", 2]]]]]]))
     [['array', 'w'], ['value', 2]]
     """
     kind, content = node
+    children: Iterable[Node] = ()
     if kind == "dict" and isinstance(content, dict):
-        return content.values()
-    if kind not in ("list", "tuple", "items") or not isinstance(content, list):
-        return ()
-    return [child for _, child in content] if kind == "items" else content
+        children = content.values()
+    elif kind in ("list", "tuple", "items") and isinstance(content, list):
+        children = [child for _, child in content] if kind == "items" else content
+    else:
+        yield node
+    for child in children:
+        yield from leaf_nodes(child)
 
 
 def rebuilt(

@@ -218,6 +218,12 @@ class Writer(ABC):
         file.lock()
         self._locked.append(file)
 
+    def new_file(self, path: Path, like: Path) -> File:
+        """Return a new file, held until this save is complete or given up. It has the permissions of *like*."""
+        file = files.create(path, like)
+        self.hold(files.for_writing(path))
+        return file
+
     def release(self) -> None:
         """Unlock the files: other saves may remove them now."""
         locked, self._locked = self._locked, []
@@ -242,8 +248,7 @@ class FileWriter(Writer):
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
-        with files.create(self.aside, self.path) as file:
-            self.hold(files.for_writing(self.aside))
+        with self.new_file(self.aside, self.path) as file:
             stored = self.lay_out(file)
             file.sync()
         return self.aside, stored

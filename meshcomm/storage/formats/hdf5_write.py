@@ -32,7 +32,7 @@ from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
-from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, plus
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
@@ -260,13 +260,7 @@ class Hdf5Writer(SnapshotWriter):
             except (TypeError, ValueError, OSError, RuntimeError) as error:
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
-    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        grows = any(array.name == name and array.grows for array in self.arrays)
-        first = self._count if grows else 0  # such a chunk has one snapshot
-        with files.at_files():
-            return [self.reserve(name, plus(index, first), nbytes) for index, nbytes in chunks]
-
-    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+    def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
         dataset_id = self._datasets[name].id
         lengths = dataset_id.get_create_plist().get_chunk()
         start = tuple(i * n for i, n in zip(index, lengths, strict=True))

@@ -47,15 +47,9 @@ class IndexedWriter(Writer):
         return self.index.exists()
 
     def new_data(self, name: str) -> File:
-        """Return a new data file, which other saves leave alone until this one is complete or given up.
-
-        It has the permissions of the old index, if there is one.
-        """
-        path = self.index.parent / name
-        self._data.append(path)
-        file = files.create(path, self.index)
-        self.hold(files.for_writing(path))
-        return file
+        """Return a new data file with the permissions of the old index, if there is one: see `new_file`."""
+        self._data.append(self.index.parent / name)
+        return self.new_file(self._data[-1], self.index)
 
     def swap(self, text: bytes) -> None:
         """Give a new index the name of the old one."""

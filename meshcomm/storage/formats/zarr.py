@@ -25,7 +25,7 @@ from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import ArrayToSave, checked_shape, groups_above
-from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows, plus
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunking, Segment, Stored
@@ -135,11 +135,12 @@ class ZarrWriter(SnapshotWriter):
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
         return self.lay_out_snapshots(array, Chunking(chunk, codecs))
 
-    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+    def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
         with self._new_chunk(name, index) as file:
             if nbytes:
                 file.sized(nbytes)
-            file.sync()
+            if syncs:
+                file.sync()
         return os.path.relpath(file.path, self.aside), 0
 
     def _root_attributes(self) -> dict[str, Json]:
@@ -203,14 +204,6 @@ class ZarrWriter(SnapshotWriter):
         if self._count:
             self._new_files = [*self._new_files, path]
         return file
-
-    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        locations = []
-        for index, nbytes in chunks:
-            with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
-                file.sized(nbytes)
-            locations.append((os.path.relpath(file.path, self.aside), 0))
-        return locations
 
     def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
         files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
