@@ -26,6 +26,9 @@ Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What JSON can hold."""
 
+JsonObject: TypeAlias = dict[str, Json]
+"""An object of JSON."""
+
 
 class FieldsOnly:
     """A base of frozen dataclasses: a pickle has their fields, and no cached values such as a hash."""

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
 from meshcomm.core.arrays.trees import Node
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
@@ -269,7 +269,7 @@ class FileWriter(Writer):
 def parsed_json(text: bytes, what: object) -> Json:
     """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
 
-    def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    def once(pairs: list[tuple[str, Json]]) -> JsonObject:
         result = dict(pairs)
         if len(result) < len(pairs):
             raise ValueError("a key is there twice")

@@ -22,7 +22,7 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._json import read
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import Json
+from meshcomm.core._types import JsonObject
 from meshcomm.core.arrays.trees import names_in
 from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
@@ -226,7 +226,7 @@ def _refuse_link(file: Path) -> None:
         raise CheckpointError(f"{file} is a link; all of a checkpoint must be in its folder")
 
 
-def _manifest(path: Path) -> dict[str, Json]:
+def _manifest(path: Path) -> JsonObject:
     _refuse_link(path / MANIFEST)
     try:
         text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
@@ -254,7 +254,7 @@ def _manifest(path: Path) -> dict[str, Json]:
     return manifest
 
 
-def _entries(manifest: dict[str, Json], what: str) -> dict[str, dict[str, Json]]:
+def _entries(manifest: JsonObject, what: str) -> dict[str, JsonObject]:
     arrays = manifest["arrays"]
     arrays = arrays if isinstance(arrays, dict) else {"": None}
     entries = {name: entry for name, entry in arrays.items() if isinstance(entry, dict)}
@@ -263,7 +263,7 @@ def _entries(manifest: dict[str, Json], what: str) -> dict[str, dict[str, Json]]
     return entries
 
 
-def _checked(name: str, entry: dict[str, Json], size: int, what: str, file: str) -> Stored:
+def _checked(name: str, entry: JsonObject, size: int, what: str, file: str) -> Stored:
     try:
         dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:

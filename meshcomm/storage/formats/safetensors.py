@@ -18,7 +18,7 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._json import are_counts
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import DType, Json
+from meshcomm.core._types import DType, JsonObject
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -295,7 +295,7 @@ def _named(array: ArrayToSave) -> tuple[str, DType]:
     )
 
 
-def _weight_map(path: Path) -> tuple[dict[str, Json], dict[str, str], dict[str, Json]]:
+def _weight_map(path: Path) -> tuple[JsonObject, dict[str, str], JsonObject]:
     """Return the index at *path*, which file has which array, and the metadata."""
     index = parsed_json(files.whole(path, LONGEST_HEADER), path)
     index = index if isinstance(index, dict) else {}

@@ -17,7 +17,7 @@ from pathlib import Path
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
 from meshcomm.core._json import at, read
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import DType, JsonObject, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
@@ -116,7 +116,7 @@ class ZarrWriter(SnapshotWriter):
         order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
         return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
 
-    def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
+    def _lay_out(self, array: ArrayToSave, root: JsonObject) -> Stored:
         if array.grows is None:
             return self._lay_out_array(array, root)
         if self._count:
@@ -143,7 +143,7 @@ class ZarrWriter(SnapshotWriter):
                 file.sync()
         return os.path.relpath(file.path, self.aside), 0
 
-    def _root_attributes(self) -> dict[str, Json]:
+    def _root_attributes(self) -> JsonObject:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
         attributes, self._root_is_ours = as_attributes(self.metadata), True
         if not self._adding:
@@ -152,7 +152,7 @@ class ZarrWriter(SnapshotWriter):
         self._root_is_ours = listing.root_is_ours
         return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
-    def _lay_out_array(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
+    def _lay_out_array(self, array: ArrayToSave, root: JsonObject) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in groups_above(self._names[array.name]):
@@ -205,7 +205,7 @@ class ZarrWriter(SnapshotWriter):
             self._new_files = [*self._new_files, path]
         return file
 
-    def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
+    def _put_json(self, folder: Path, metadata: JsonObject) -> None:
         files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
@@ -237,7 +237,7 @@ class ZarrWriter(SnapshotWriter):
                 files.remove(path)
         super().abandon()
 
-    def _lengthen(self, root: dict[str, Json], changed: dict[str, Json]) -> None:
+    def _lengthen(self, root: JsonObject, changed: JsonObject) -> None:
         """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
@@ -265,9 +265,9 @@ class ZarrWriter(SnapshotWriter):
             else:
                 files.replace(folder, there)
 
-    def _replace_metadata(self, folder: Path, metadata: dict[str, Json]) -> None:
+    def _replace_metadata(self, folder: Path, metadata: JsonObject) -> None:
         zarr_undo.replace(folder / METADATA, _as_json(metadata), self.aside)
 
 
-def _as_json(metadata: dict[str, Json]) -> bytes:
+def _as_json(metadata: JsonObject) -> bytes:
     return json.dumps(metadata).encode()

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._json import at, read
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.formats.base import ArrayToSave
@@ -31,19 +31,19 @@ TEXTS = {"U": ("fixed_length_utf32", 4), "S": ("null_terminated_bytes", 1)}
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 
 
-def group_metadata(attributes: dict[str, Json]) -> dict[str, Json]:
+def group_metadata(attributes: JsonObject) -> JsonObject:
     """Return the metadata of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: dict[str, Json]) -> dict[str, Json]:
+def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: JsonObject) -> JsonObject:
     """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
     dtype, shape = array.dtype, array.shape
-    codec: dict[str, Json] = {"name": "bytes"}
+    codec: JsonObject = {"name": "bytes"}
     if dtype.itemsize > 1 and dtype.kind != "S":
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
     never = -(2**63)  # NaT
-    fills: dict[str, Json] = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}
+    fills: JsonObject = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -58,7 +58,7 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
     }
 
 
-def _with_fill(attributes: dict[str, Json], dtype: DType) -> dict[str, Json]:
+def _with_fill(attributes: JsonObject, dtype: DType) -> JsonObject:
     """Return attributes whose ``_FillValue`` is written as xarray reads it: a float in base64."""
     fill = attributes.get("_FillValue")
     if dtype.kind != "f" or not isinstance(fill, int | float):
@@ -106,7 +106,7 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
     for name, level in with_levels(codecs):
         if name == "shuffle":
             raise TypeError("zarr has no codec 'shuffle' of its own: compression='blosc' shuffles, too")
-        configuration: dict[str, Json] = {"level": level}
+        configuration: JsonObject = {"level": level}
         if name == "zstd":
             configuration["checksum"] = False
         elif name == "blosc":
@@ -135,13 +135,13 @@ def codecs_of(metadata: Json, what: object) -> Codecs:
     return tuple(codecs)
 
 
-def as_attributes(metadata: Mapping[str, object]) -> dict[str, Json]:
+def as_attributes(metadata: Mapping[str, object]) -> JsonObject:
     """Return *metadata* as JSON holds them: arrays and scalars of NumPy become lists, numbers and texts.
 
     >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
     {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
     """
-    attributes: dict[str, Json] = json.loads(json.dumps(dict(metadata), default=_plain))
+    attributes: JsonObject = json.loads(json.dumps(dict(metadata), default=_plain))
     return attributes
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._json import at, read
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import JsonObject, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store, zarr_undo
@@ -42,7 +42,7 @@ def contents(path: Path) -> FileContents:
     arrays: dict[str, Stored] = {}
     attributes: dict[str, dict[str, object]] = {}
     dims: dict[str, tuple[str, ...]] = {}
-    metadata: dict[str, Json] = {}
+    metadata: JsonObject = {}
     origins: dict[str, tuple[str, int, int, int]] = {}
     old = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
@@ -83,7 +83,7 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     return own_attributes, tuple(names)
 
 
-def _stored(path: Path, folder: Path, name: str, metadata: dict[str, Json]) -> Stored | None:
+def _stored(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
     shape = checked_shape(metadata.get("shape"), what, 16)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._arguments import integer, quote
-from meshcomm.core._types import Json
+from meshcomm.core._types import Json, JsonObject
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Traffic, Waits
 from meshcomm.core.ranks.recording import Listener, Span
@@ -92,7 +92,7 @@ class Events(Listener):
         yield from map(json.dumps, self._metadata(rank, host))
         timed = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
         for began, ended, event in sorted(timed, key=lambda entry: (entry[0], -entry[1])):
-            args: dict[str, Json] = {}
+            args: JsonObject = {}
             if event.text:
                 args["call"] = event.text
             if event.traffic is not None:
@@ -111,9 +111,9 @@ class Events(Listener):
                 }
             )
 
-    def _peers(self, peers: Waits) -> dict[str, Json]:
+    def _peers(self, peers: Waits) -> JsonObject:
         """Return the arguments that show, once ranks are compared, for whom this one waited."""
-        args: dict[str, Json] = {}
+        args: JsonObject = {}
         if peers.arrivals:
             args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in peers.arrivals]
         if peers.needed:
@@ -132,7 +132,7 @@ class Events(Listener):
     def _metadata(self, rank: int, host: str) -> Iterator[TraceEvent]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
-        dropped: dict[str, Json] = {"labels": f"{self.dropped} older events dropped"}
+        dropped: JsonObject = {"labels": f"{self.dropped} older events dropped"}
         yield _metadata("process_labels", rank, 0, {**dropped, **process_memory()})
         for number, name in self._threads.values():
             yield _metadata("thread_name", rank, number, {"name": name})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from meshcomm.core._json import read
-from meshcomm.core._types import Json
+from meshcomm.core._types import JsonObject
 from meshcomm.tools.measuring.columns import in_columns
 
 MOST_ROWS = 64
@@ -32,7 +32,7 @@ class TraceEvent(TypedDict, total=False):
     dur: float
     pid: int
     tid: int
-    args: dict[str, Json]
+    args: JsonObject
 
 
 def process_memory() -> dict[str, int]:
