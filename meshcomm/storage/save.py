@@ -382,7 +382,7 @@ class Saving(ABC):
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        every: list[list[EncodedChunk]] = session.allgather(chunks)
+        every = session.allgather(chunks)
         begin = sum(map(len, every[: session.team_rank]))
 
         def placed() -> list[ChunkLocation]:
@@ -393,7 +393,7 @@ class Saving(ABC):
                 )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations: list[ChunkLocation] = session.broadcast_from_first(what, placed)
+        locations = session.broadcast_from_first(what, placed)
         return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:

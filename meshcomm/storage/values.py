@@ -58,7 +58,7 @@ def value_of_node(node: object) -> object:
     >>> value_of_node(node_of_value((None, np.arange(2))))
     (None, array([0, 1]))
     """
-    return rebuilt_by(_leaf_value, node, "value")
+    return rebuilt_by(node, _leaf_value, "value")
 
 
 def _leaf_value(kind: str, content: object) -> object:

@@ -172,10 +172,10 @@ def rebuilt(
             return per_rank(content)
         return float(content) if kind == "float" and content in ("nan", "inf", "-inf") else NotImplemented
 
-    return rebuilt_by(leaf, node)
+    return rebuilt_by(node, leaf)
 
 
-def rebuilt_by(leaf: Callable[[str, object], object], node: object, what: str = "tree", depth: int = 0) -> object:
+def rebuilt_by(node: object, leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0) -> object:
     """Return the tree of *node*, with what *leaf* returns for kinds and contents of leaves, or NotImplemented.
 
     ``CheckpointError`` for another node, or a tree that is too deep; in texts the tree is a *what*.
@@ -184,12 +184,12 @@ def rebuilt_by(leaf: Callable[[str, object], object], node: object, what: str = 
         raise CheckpointError(f"the tree has more than {DEEPEST} levels")
     kind, content = node if isinstance(node, list) and len(node) == 2 and depth <= DEEPEST else (None, None)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt_by(leaf, child, what, depth + 1) for key, child in content.items()}
+        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        children = [rebuilt_by(leaf, child, what, depth + 1) for child in content]
+        children = [rebuilt_by(child, leaf, what, depth + 1) for child in content]
         return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuilt_by(leaf, child, what, depth + 1) for key, child in content}
+        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content}
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     result = leaf(kind, content) if isinstance(kind, str) else NotImplemented

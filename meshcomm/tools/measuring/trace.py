@@ -254,4 +254,4 @@ def _synchronised(team: Team) -> tuple[Clock, int]:
     """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
     communicator = team.everyone.communicator()
     clock = compare_clocks(communicator)
-    return clock, int(communicator.allgather_json(monotonic_ns())[0])
+    return clock, communicator.allgather_json(monotonic_ns())[0]
