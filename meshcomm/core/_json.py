@@ -3,34 +3,24 @@
 from typing import Any, TypeGuard, TypeVar
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json
 
 T = TypeVar("T")
-
-
-def at(value: object, *keys: str | int) -> Json:
-    """Return what the *keys* lead to in *value*. What they raise is what Python's own indices raise.
-
-    >>> at({"a": [1, {"b": 2}]}, "a", 1, "b")
-    2
-    """
-    content: Any = value
-    for key in keys:
-        content = content[key]
-    result: Json = content
-    return result
 
 
 def read(kind: type[T], value: object, *keys: str | int) -> T:
     """Return what the *keys* lead to in *value*; ``TypeError`` if that is no *kind*.
 
-    >>> read(int, {"a": [1, 2]}, "a", 1)
+    Keys that lead nowhere raise what Python's own indices raise.
+
+    >>> read(int, {"a": [1, {"b": 2}]}, "a", 1, "b")
     2
     """
-    result = at(value, *keys)
-    if not isinstance(result, kind):
-        raise TypeError(f"{quote(result)} is no {kind.__name__}")
-    return result
+    content: Any = value
+    for key in keys:
+        content = content[key]
+    if not isinstance(content, kind):
+        raise TypeError(f"{quote(content)} is no {kind.__name__}")
+    return content
 
 
 def are_counts(value: object) -> TypeGuard[list[int]]:

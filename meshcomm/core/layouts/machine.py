@@ -11,15 +11,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import FieldsOnly, Indices
 from meshcomm.errors import MeshError
 
-CONSTANTS = (
-    "wait_within",
-    "alpha_within",
-    "beta_within",
-    "wait_between",
-    "alpha_between",
-    "beta_between",
-    "gamma",
-)
+CONSTANTS = ("wait_within", "alpha_within", "beta_within", "wait_between", "alpha_between", "beta_between", "gamma")
 """The constants of a `Machine`: the cost of a unit of each entry of a `Load`, in the order of the entries."""
 
 DISK_CONSTANTS = ("alpha_disk", "beta_disk")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
-from meshcomm.core._json import at, read
+from meshcomm.core._json import read
 from meshcomm.core._types import DType, JsonObject, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
@@ -128,7 +128,7 @@ class ZarrWriter(SnapshotWriter):
     def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
-        chunk = checked_shape(at(metadata, "chunk_grid", "configuration", "chunk_shape"), array.name)
+        chunk = checked_shape(read(object, metadata, "chunk_grid", "configuration", "chunk_shape"), array.name)
         try:
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:

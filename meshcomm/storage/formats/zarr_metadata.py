@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._json import at, read
+from meshcomm.core._json import read
 from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
@@ -92,7 +92,7 @@ def dtype_of(kind: Json) -> DType | None:
     unit_of = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
     if unit_of is None:
         return None
-    unit, factor = at(kind, "configuration", "unit"), read(int, kind, "configuration", "scale_factor")
+    unit, factor = read(object, kind, "configuration", "unit"), read(int, kind, "configuration", "scale_factor")
     return np.dtype(f"{unit_of}8[{factor}{unit}]") if unit != "generic" else None
 
 
@@ -110,13 +110,8 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
         if name == "zstd":
             configuration["checksum"] = False
         elif name == "blosc":
-            configuration = {
-                "cname": "lz4",
-                "clevel": level,
-                "shuffle": "shuffle",
-                "typesize": itemsize,
-                "blocksize": 0,
-            }
+            configuration = {"cname": "lz4", "clevel": level, "shuffle": "shuffle", "typesize": itemsize}
+            configuration["blocksize"] = 0
         result.append({"name": name, "configuration": configuration})
     return result
 

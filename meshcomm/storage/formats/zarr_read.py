@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._json import at, read
+from meshcomm.core._json import read
 from meshcomm.core._types import JsonObject, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -90,7 +90,10 @@ def _stored(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored
     try:
         dtype = dtype_of(metadata["data_type"])
         grid, keys = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
-        codecs, chunk = read(list, metadata, "codecs"), checked_shape(at(grid, "configuration", "chunk_shape"), what)
+        codecs, chunk = (
+            read(list, metadata, "codecs"),
+            checked_shape(grid["configuration"]["chunk_shape"], what),
+        )
         endian = codecs[0].get("configuration", {}).get("endian", "little")
         plain = grid["name"] == "regular" and keys["name"] == "default" and not metadata.get("storage_transformers")
         plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
