@@ -14,7 +14,7 @@ from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, 
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm.core._types import Array, DType, Json, Names, Shape, ShapeLike, Slices
+from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike, Slices
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -32,6 +32,8 @@ Drawn: TypeAlias = Any
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
+GeneratorState: TypeAlias = dict[str, Any]
+"""The state of a generator: a dict that JSON can hold, as NumPy's bit generators have it."""
 Seed: TypeAlias = int | Sequence[int] | SeedSequence
 
 _OUT = ("random", "standard_normal", "standard_exponential", "standard_gamma")
@@ -52,7 +54,7 @@ class GeneratorBase:
         self._streams = Streams(seeds)
 
     @property
-    def state(self) -> dict[str, Json]:
+    def state(self) -> GeneratorState:
         """The state that determines the next numbers: a dict that JSON can hold. Set it to draw them again.
 
         >>> import meshcomm as mc
@@ -63,10 +65,10 @@ class GeneratorBase:
         >>> rng.random() == first
         True
         """
-        entropy: Json = self._seeds.entropy
+        entropy = np.asarray(self._seeds.entropy)
         return {
             "bit_generator": "Philox",
-            "entropy": int(entropy) if np.ndim(entropy) == 0 else [int(word) for word in entropy],
+            "entropy": entropy.tolist(),
             "spawn_key": list(self._seeds.spawn_key),
             "pool_size": self._seeds.pool_size,
             "n_children_spawned": self._seeds.n_children_spawned,
@@ -74,7 +76,7 @@ class GeneratorBase:
         }
 
     @state.setter
-    def state(self, state: Mapping[str, Json]) -> None:
+    def state(self, state: GeneratorState) -> None:
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a generator must be a dict, not {quote(state)}")
         fields = dict(state)
@@ -82,10 +84,10 @@ class GeneratorBase:
             raise ValueError(f"this is not the state of a generator of meshcomm: {quote(state)}")
         self._set(*_of_state(**fields))
 
-    def __getstate__(self) -> dict[str, Json]:
+    def __getstate__(self) -> GeneratorState:
         return self.state
 
-    def __setstate__(self, state: dict[str, Json]) -> None:
+    def __setstate__(self, state: GeneratorState) -> None:
         self.state = state
 
     def __repr__(self) -> str:
@@ -271,7 +273,7 @@ def _check_out(name: str, out: object, shape: Shape | None, layout: Where) -> No
 
 
 def _of_state(
-    call: int, entropy: int | list[int], n_children_spawned: int = 0, **fields: Json
+    call: int, entropy: int | list[int], n_children_spawned: int = 0, **fields: Any
 ) -> tuple[SeedSequence, int]:
     """Return the seed and the number of the next call in a state of a generator."""
     return SeedSequence(entropy, n_children_spawned=n_children_spawned, **fields), call

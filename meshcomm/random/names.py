@@ -5,7 +5,6 @@ seed the numbers are NumPy's. Larger ones are made block by block, by `meshcomm.
 Both are the same on any number of ranks. Without a seed, rank 0 draws one for all.
 """
 
-from collections.abc import Mapping
 from functools import wraps
 from inspect import signature
 from math import prod
@@ -18,7 +17,7 @@ from numpy.random.mtrand import get_bit_generator
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.small import broadcast_from_device
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
@@ -30,9 +29,9 @@ from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ra
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
-from meshcomm.random.drawing import Drawn, Seed, Size, Values
+from meshcomm.random.drawing import Drawn, GeneratorState, Seed, Size, Values
 
-State: TypeAlias = dict[str, Json] | tuple[Json, ...]
+State: TypeAlias = GeneratorState | tuple[Any, ...]
 """A state of `RandomState`, or of NumPy's."""
 NumpySeed: TypeAlias = Seed | Array | BitGenerator | np.random.Generator | np.random.RandomState | None
 """What numpy.random.default_rng takes."""
@@ -160,7 +159,7 @@ class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]
         return layout_on(None, shape, dtype)
 
 
-def _restored(bit_generator: BitGenerator, state: Mapping[str, Json]) -> Generator:
+def _restored(bit_generator: BitGenerator, state: GeneratorState) -> Generator:
     rng = Generator(bit_generator, is_same=True)
     rng.state = state
     return rng
@@ -205,8 +204,8 @@ def _seeds(bit_generator: BitGenerator) -> SeedSequence:
 
 
 def _seed_of_root(seeds: SeedSequence) -> SeedSequence:
-    def drawn() -> list[Json]:
-        return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
+    def drawn() -> tuple[int | list[int], list[int]]:
+        return np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))
 
     seed = broadcast_from_device("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
     entropy, key = drawn() if seed is None else seed
@@ -219,7 +218,7 @@ def _seed_of_root(seeds: SeedSequence) -> SeedSequence:
 class _LegacyState(tuple[object, ...]):
     """A state of NumPy, and the state of the generator of large draws."""
 
-    large: Mapping[str, Json] | None = None
+    large: GeneratorState | None = None
 
 
 class RandomState(np.random.RandomState):

@@ -7,7 +7,7 @@ What xarray has encoded is decoded again, as the file will give it back, and com
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import xarray
@@ -16,7 +16,8 @@ from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -136,7 +137,7 @@ def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
 class FileVariable(NamedTuple):
     """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
 
-    attributes: dict[str, Json]
+    attributes: dict[str, object]
     kind: str
     shape: Shape
     grows: bool
@@ -152,7 +153,7 @@ class FileVariable(NamedTuple):
         """How its numbers are decoded."""
         return coding_of(self.attributes, self.dtype)
 
-    def encoding(self, variable: xarray.Variable) -> dict[str, Json]:
+    def encoding(self, variable: xarray.Variable) -> dict[str, object]:
         """Return how more of its elements, which are those of *variable*, are encoded."""
         keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
         result = {key: value for key, value in self.attributes.items() if key in keys}
@@ -184,7 +185,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
     *along* are the dimensions that are written to.
     """
 
-    def look() -> Json:
+    def look() -> object:
         if not path.exists():
             return node_of_value({})
         file_contents = contents(path)
@@ -198,7 +199,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
         return node_of_value(variables)
 
     node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
-    return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
+    return {name: FileVariable(*fields) for name, fields in read(dict, value_of_node(node)).items()}
 
 
 def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, FileVariable]) -> None:
@@ -308,7 +309,8 @@ def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | No
         if kind == "m":
             decoded = decode_cf_timedelta(new, units)
         else:
-            decoded = decode_cf_datetime(new, units, variable.attributes.get("calendar"), use_cftime=kind == "O")
+            calendar = cast("str | None", variable.attributes.get("calendar"))
+            decoded = decode_cf_datetime(new, units, calendar, use_cftime=kind == "O")
         return bool(((values == decoded) | (False if kind == "O" else np.isnat(values) & np.isnat(decoded))).all())
     coding = variable.coding
     back = new if coding is None else coding.decoded(np.asarray(new))

@@ -10,7 +10,7 @@ from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Json
+from meshcomm.core._types import Array
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
 
     arrays: dict[str, Any]
     dims: dict[str, tuple[str, ...]]
-    attributes: dict[str, Json]
+    attributes: dict[str, Any]
 
     def only(self, names: list[str]) -> "Encoded":
         """Return the arrays *names*, without the attributes of the file."""
@@ -57,7 +57,7 @@ class StorageOptions(NamedTuple):
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}
 
 
-def _only(option: Json, names: Container[str]) -> Json:
+def _only(option: object, names: Container[str]) -> object:
     """Return what options by name say of *names*; others are for all arrays."""
     return {name: value for name, value in option.items() if name in names} if isinstance(option, Mapping) else option
 

@@ -8,7 +8,7 @@ import xarray
 from xarray.coding import strings
 from xarray.coding.times import infer_calendar_name
 
-from meshcomm.core._types import Array, Json
+from meshcomm.core._types import Array
 from meshcomm.storage.values import attribute
 
 try:
@@ -59,20 +59,20 @@ def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
 def _texts(values: Array, kind: type) -> Array:
     """Return texts as an array of one length: those of class *kind*, which is str or bytes, as UTF-8."""
 
-    def text(value: Json) -> Json:
-        if isinstance(value, bytes) == (kind is bytes):
+    def text(value: str | bytes) -> str | bytes:
+        if isinstance(value, kind):
             return value
-        return value.encode() if kind is bytes else value.decode()
+        return value.encode() if isinstance(value, str) else value.decode()
 
     return np.array([text(value) for value in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
 
 
-def plain_attributes(attributes: Mapping[K, Json]) -> dict[K, Json]:
+def plain_attributes(attributes: Mapping[K, object]) -> dict[K, object]:
     """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
 
-    def plain(value: Json) -> Json:
+    def plain(value: object) -> object:
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
-        elements = value.ravel().tolist() if is_array else [value]
+        elements = np.asarray(value).ravel().tolist() if is_array else [value]
         is_text = all(isinstance(element, str | bytes) for element in elements) and (
             is_array or isinstance(value, bytes)
         )
