@@ -38,7 +38,8 @@ def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
         assert location is not None
         group, position = group_along(location, tensor.mesh, names)
         box = agree_on(location.rank_set, text, find)
-        targets = [tuple(map(tuple, intervals)) for intervals in group.communicator().allgather_json(box)]
+        all_boxes = group.communicator().allgather_json(box)
+        targets = [tuple((begin, end) for begin, end, *_ in other) for other in all_boxes]
         devices = [tensor.mesh.ranks.index(rank) for rank in group.members]
         sources = [tensor.layout.block_box(tensor.shape, device) for device in devices]
         max_bytes = max(map(box_size, (*sources, *targets))) * tensor.dtype.itemsize

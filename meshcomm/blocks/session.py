@@ -7,7 +7,6 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Ranks
 from meshcomm.core.arrays.create import broadcast_from_root
 from meshcomm.core.arrays.dtensor import member
@@ -153,11 +152,11 @@ class Session:
         """
         return agree_on(self._rank_set, call, function)
 
-    def broadcast_from_first(self, call: str, function: Callable[[], object]) -> Value:
+    def broadcast_from_first(self, call: str, function: Callable[[], R]) -> R:
         """Return the result of *function* on device 0, sent as JSON. Collective; the ranks compare *call* before."""
         return broadcast_from_root(0, function, call, self._mesh, self.location)
 
-    def allgather(self, value: object) -> list[Value]:
+    def allgather(self, value: R) -> list[R]:
         """Return the *value* of each rank, sent as JSON, in the order of `ranks`. Collective."""
         with exchanging(self._rank_set):
             return self.communicator.allgather_json(value)
@@ -168,7 +167,7 @@ class Session:
             maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         return maxima
 
-    def gather_to_first(self, value: object) -> list[Value]:
+    def gather_to_first(self, value: R) -> list[R]:
         """Return on device 0 the *value* of each device, sent as JSON, in their order; else []. Collective."""
         first = member(self.location, self._mesh, 0)
         with exchanging(self._rank_set):

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._arguments import refuse_masked
-from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
@@ -68,9 +67,7 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
                 location.rank_set.note(fingerprint(call))
 
 
-def broadcast_from_device(
-    operation: str, mesh: Mesh, call: str, function: Callable[[], object], root: int = 0
-) -> Value:
+def broadcast_from_device(operation: str, mesh: Mesh, call: str, function: Callable[[], R], root: int = 0) -> R | None:
     """Return the result of *function* on device *root*, sent as JSON; None outside of the mesh. Collective over it.
 
     What it raises there, all ranks raise.

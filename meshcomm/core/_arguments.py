@@ -4,11 +4,13 @@ Arguments are typed as ``object`` where a check takes anything.
 """
 
 import operator
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -71,8 +73,8 @@ def integer(value: object, what: str, error: type[Exception] = MeshError) -> int
     if type(value) is int:
         return value
     try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
+        if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
         pass
     raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
@@ -118,10 +120,10 @@ def as_path(path: object, call: str) -> Path:
     Traceback (most recent call last):
     TypeError: a path is a text or a Path, not 3: write mc.open(path)
     """
-    try:
-        return Path(path)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"a path is a text or a Path, not {quote(path)}: write mc.{call}") from None
+    with suppress(TypeError):
+        if isinstance(path, str | os.PathLike):
+            return Path(path)
+    raise TypeError(f"a path is a text or a Path, not {quote(path)}: write mc.{call}")
 
 
 def as_dtype(dtype: DTypeLike) -> DType:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy._core.umath import _extobj_contextvar as _errstate
@@ -131,7 +131,7 @@ def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: d
     handling = np.geterr()
     if "warn" not in handling.values() or not _LOGGED.isdisjoint(handling.values()):
         return function(*args, **kwargs)
-    logged: dict[str, Any] = {name: "log" for name, how in handling.items() if how == "warn"}
+    logged: dict[str, Literal["log"]] = {name: "log" for name, how in handling.items() if how == "warn"}
     with np.errstate(call=_WARNINGS, **logged):
         _handled = outside, _errstate.get(None)
         return function(*args, **kwargs)

@@ -65,7 +65,7 @@ def _name(x: object) -> str:
     return f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
 
 
-def _check_on_host(x: Any, name: str) -> None:
+def _check_on_host(x: object, name: str) -> None:
     ask = getattr(x, "__dlpack_device__", None)
     try:
         on_host = getattr(x, "__cuda_array_interface__", None) is None if ask is None else int(ask()[0]) in _HOST

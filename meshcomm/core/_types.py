@@ -1,7 +1,9 @@
 """Types that several folders use."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import Field
+from types import EllipsisType
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ Counts: TypeAlias = list[int] | NDArray[np.int64]  # bytes for each rank of a co
 Names: TypeAlias = tuple[str, ...]  # of mesh dimensions
 Ranks: TypeAlias = range | tuple[int, ...]
 Shape: TypeAlias = tuple[int, ...]
+Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # the index of a view that is an array, also without axes
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
@@ -22,14 +25,18 @@ Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""
 
-Json: TypeAlias = Any
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What JSON can hold."""
+
+JsonObject: TypeAlias = dict[str, Json]
+"""An object of JSON."""
 
 
 class FieldsOnly:
     """A base of frozen dataclasses: a pickle has their fields, and no cached values such as a hash."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -2,7 +2,7 @@
 
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import integer
-from meshcomm.core._tracing import Value, traceable, untraced
+from meshcomm.core._tracing import traceable, untraced
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.errors import ShapeError
@@ -21,11 +21,14 @@ def one_axis(n: object, axis: object) -> tuple[Ints, Ints]:
 
 def called(
     name: str,
-    x: Value,
+    x: DTensor,
     lengths: tuple[Ints, Ints],
     options: FFTOptions,
     layout: ResultLayout,
-    **others: Value,
+    *,
+    norm: str | None = None,
+    variant: int = 2,
+    orthogonalize: bool | None = None,
 ) -> DTensor:
     """Return the transform of *x* by the function *name* of SciPy. Collective if *x* is sharded.
 
@@ -35,17 +38,17 @@ def called(
     x: a tensor
     lengths: the arguments *s* and *axes* of the call
     options, layout: options and layout of the result, see `transformed`
-    others: norm, variant and orthogonalize
+    norm, variant, orthogonalize: arguments of the transform
     """
     tensor = as_tensor(f"fft.{name}", untraced(x))
-    transform = transform_of(name, tensor.shape, *lengths, **others)
+    transform = transform_of(name, tensor.shape, *lengths, norm=norm, variant=variant, orthogonalize=orthogonalize)
     transform.check_input(tensor.dtype)
     check_options(options, transform)
     return transformed(x, transform, layout, options)
 
 
 @traceable()
-def transformed(x: Value, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:
+def transformed(x: DTensor, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:
     """Return the *transform* of the tensor *x*. Collective if *x* is sharded.
 
     Parameters

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from meshcomm.blocks.make import indices_along, mapped
-from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
@@ -20,7 +20,7 @@ from meshcomm.numpy.gradients import differentiable, like
 
 
 @refusable
-def transform_vjp(grad: Value, x: Value, transform: Transform, options: FFTOptions | None = None) -> Value:
+def transform_vjp(grad: DTensor, x: DTensor, transform: Transform, options: FFTOptions | None = None) -> DTensor:
     """Return the gradient with respect to *x* from that with respect to its *transform*. Collective over the mesh.
 
     The matrix of a complex transform is symmetric, so the gradient is the same transform of *grad*. rfft is an fft
@@ -34,20 +34,21 @@ def transform_vjp(grad: Value, x: Value, transform: Transform, options: FFTOptio
     transform: the transform
     options: options of the transform; by default the default backend
     """
-    shape: Shape = untraced(x).shape
     options = options or FFTOptions()
     if transform.change == "same_dtype":
-        return like(_undo_resizing(_transposed(grad, transform, options), transform, shape), x)
-    complex_transform = Transform(
-        KINDS[transform.kind].complex_kind, transform.axes, transform.lengths, transform.norm
-    )
-    gradient = _undo_resizing(transformed(grad, complex_transform, None, options), transform, shape)
+        resized = _transposed(grad, transform, options)
+    else:
+        complex_kind = KINDS[transform.kind].complex_kind
+        complex_transform = Transform(complex_kind, transform.axes, transform.lengths, transform.norm)
+        resized = transformed(grad, complex_transform, None, options)
+    gradient = _undo_resizing(resized, transform, untraced(x).shape)
     if transform.change == "doubles":
         gradient = gradient * _weights(untraced(gradient), transform)
-    return like(gradient, x)
+    result: DTensor = like(gradient, x)
+    return result
 
 
-def _transposed(grad: Value, transform: Transform, options: FFTOptions) -> Value:
+def _transposed(grad: DTensor, transform: Transform, options: FFTOptions) -> DTensor:
     """Return the transposed matrix of a cosine or sine transform times *grad*.
 
     The transposed matrix of an orthogonal transform is its inverse, with the scale of the transform itself. Other
@@ -67,7 +68,7 @@ def _transposed(grad: Value, transform: Transform, options: FFTOptions) -> Value
     return _ends_times(result, transform, 0.5) if needs_end_factors and matrix_type != 2 else result
 
 
-def _ends_times(tensor: Value, transform: Transform, factor: float) -> Value:
+def _ends_times(tensor: DTensor, transform: Transform, factor: float) -> DTensor:
     """Return *tensor* with the elements at `Transform.ends` of the axes multiplied by *factor*."""
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         if ends := transform.ends(n):
@@ -79,7 +80,7 @@ def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
     return np.where(np.isin(index, ends), factor, 1.0)
 
 
-def _undo_resizing(grad: Value, transform: Transform, shape: Shape) -> Value:
+def _undo_resizing(grad: DTensor, transform: Transform, shape: Shape) -> DTensor:
     """Pad or crop the gradient back to the *shape* of the transform's input."""
     last = transform.last if transform.change == "doubles" else None
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
@@ -104,11 +105,11 @@ def _along(spectrum: DTensor, axis: int, values: Callable[[Indices], Array]) -> 
     return mapped(lambda block: values(index()).astype(real), spectrum, layout=layout, shape=shape, dtype=real)
 
 
-def _vjp(grad: Value, x: Value, transform: Transform, layout: ResultLayout, options: FFTOptions) -> Value:
+def _vjp(grad: DTensor, x: DTensor, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:
     return transform_vjp(grad, x, transform, options._replace(overwrite=False))
 
 
-def _vjp_of_plan(grad: Value, x: Value, plan: FFTPlan, direction: str) -> Value:
+def _vjp_of_plan(grad: DTensor, x: DTensor, plan: FFTPlan, direction: str) -> DTensor:
     return transform_vjp(grad, x, transform_of_plan(plan, direction), plan.options)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -183,7 +183,7 @@ class FFTPlan:
 
 
 @traceable()
-def execute_plan(x: Value, plan: FFTPlan, direction: str) -> DTensor:
+def execute_plan(x: DTensor, plan: FFTPlan, direction: str) -> DTensor:
     """Return ``plan.forward(x)`` or ``plan.backward(x)``: *direction* says which. Collective over the mesh."""
     return _run_together(plan, direction, [x], None)[0]
 
@@ -293,7 +293,7 @@ def target_layout(wanted: ResultLayout, source: Layout, transform: Transform, sh
 
 def _listed(name: str, operand: object) -> list[DTensor]:
     if isinstance(untraced(operand), DTensor):
-        return [operand]  # type: ignore[list-item]  # or what autograd follows as one
+        return [cast("DTensor", operand)]  # or what autograd follows as one
     if not isinstance(operand, list | tuple):
         raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(operand).__name__}")
     return list(operand)

@@ -4,12 +4,12 @@ NumPy's protocol calls ours for functions of numpy.fft. SciPy's protocol, uarray
 after ``scipy.fft.set_backend(mc.fft)``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 
 import numpy as np
 
-from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
@@ -65,9 +65,7 @@ class ScipyBackend:
 
     __ua_domain__ = "numpy.scipy.fft"
 
-    def __ua_function__(
-        self, method: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]
-    ) -> object:
+    def __ua_function__(self, method: Function, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """Return the result of *method*, a function of scipy.fft, for a tensor; NotImplemented for arrays."""
         arguments = signature(method).bind(*args, **kwargs).arguments
         name = getattr(method, "__name__", "")

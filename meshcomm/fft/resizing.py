@@ -158,13 +158,7 @@ class Resizing(NamedTuple):
 
 @refusable
 def pad_spectrum(
-    t_hat: Spectra,
-    s: Ints,
-    axes: Ints = None,
-    *,
-    kind: str = "fftn",
-    was: Ints = None,
-    norm: str | None = None,
+    t_hat: Spectra, s: Ints, axes: Ints = None, *, kind: str = "fftn", was: Ints = None, norm: str | None = None
 ) -> Spectra:
     """Return the spectrum of the same field on a finer grid: zeros at high frequencies. Collective if elements move.
 
@@ -194,18 +188,12 @@ def pad_spectrum(
     ...     print(world.run(program)[0])
     [1.0, 0.5, -0.5, -1.0, -0.5, 0.5]
     """
-    return _parse_and_resize("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _on_grid("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
 @refusable
 def crop_spectrum(
-    t_hat: Spectra,
-    s: Ints,
-    axes: Ints = None,
-    *,
-    kind: str = "fftn",
-    was: Ints = None,
-    norm: str | None = None,
+    t_hat: Spectra, s: Ints, axes: Ints = None, *, kind: str = "fftn", was: Ints = None, norm: str | None = None
 ) -> Spectra:
     """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
 
@@ -218,13 +206,11 @@ def crop_spectrum(
     ----------
     s: lengths of the coarser grid along the axes
     """
-    return _parse_and_resize("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
+    return _on_grid("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
-def _parse_and_resize(
-    name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None
-) -> Spectra:
-    spectra: list[Value] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
+def _on_grid(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Spectra:
+    spectra: list[DTensor] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
     resizings = [_resizing(name, as_tensor(name, untraced(spectrum)), grids, kind, norm) for spectrum in spectra]
     if any(is_traced(spectrum) for spectrum in spectra):
         results: Value = [resize(x, how) for x, how in zip(spectra, resizings, strict=True)]
@@ -268,18 +254,19 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
 
 
 @traceable()
-def resize(x: Value, how: Resizing) -> DTensor:
+def resize(x: DTensor, how: Resizing) -> DTensor:
     """Return the spectrum *x* on another grid. Collective if elements move."""
     return _resize_all([x], [how])[0]
 
 
-def _vjp(grad: Value, x: Value, how: Resizing) -> Value:
+def _vjp(grad: DTensor, x: DTensor, how: Resizing) -> DTensor:
     """Return the gradient with respect to the old spectrum: elements are copied back, with the same factors."""
     back = tuple(
         axis._replace(old_grid_length=axis.new_grid_length, new_grid_length=axis.old_grid_length)
         for axis in how.resized_axes
     )
-    return like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
+    gradient: DTensor = like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
+    return gradient
 
 
 differentiable(resize, _vjp)
@@ -348,7 +335,7 @@ class _Resizer:
             index = resized_axis.nyquist_index
             if index is not None and resized_axis.halved and self._how.conjugate_axes is not None:
                 where = span(spectrum.ndim, resized_axis.axis, index, index + 1)
-                plane: Value = getitem(spectrum, where)
+                plane = getitem(spectrum, where)
                 put(OPERATION, spectrum, where, plane + _opposite_frequencies(plane, self._how.conjugate_axes))
         return spectrum
 

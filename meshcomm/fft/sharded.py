@@ -20,7 +20,6 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import map_into, map_to_new, mapped
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor
@@ -204,8 +203,8 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: RunTransform) ->
         return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
 
     large = replace(transform, kind="fftn", lengths=(padded,), norm=None)
-    factors: Value = chirp(n)
-    product: Value = anywhere(large, factors * tensor)
+    factors = chirp(n)
+    product = anywhere(large, factors * tensor)
     back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
     scale = scale_of(transform, n, np.empty(0, work).real.dtype)
     result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * scale

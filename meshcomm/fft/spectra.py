@@ -1,13 +1,13 @@
 """Spectra: the frequencies of their elements, and their order."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import indices_along, map_into
 from meshcomm.core._arguments import counted, integer, quote
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -54,12 +54,7 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
 
 
 def frequencies(
-    t_hat: DTensor,
-    axes: Ints = None,
-    d: float | Sequence[float] = 1.0,
-    *,
-    s: Ints = None,
-    kind: str = "fftn",
+    t_hat: DTensor, axes: Ints = None, d: float | Sequence[float] = 1.0, *, s: Ints = None, kind: str = "fftn"
 ) -> tuple[DTensor, ...]:
     """Return the frequencies along each axis of a spectrum, as tensors that broadcast with it and are sharded alike.
 
@@ -147,8 +142,9 @@ def check_has_frequencies(name: str, kind: str) -> None:
 
 def distances_of(name: str, d: object, count: int) -> list[float]:
     """Return the distances of elements along *count* axes; ``ShapeError`` if *d* is something else."""
-    is_one = isinstance(d, str) or not isinstance(d, Sequence | np.ndarray)
-    distances: list[Value] = [d] * count if is_one else list(d)  # type: ignore[call-overload]  # a sequence
+    distances = [cast("float", d)] * count  # the loop below checks them
+    if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str):
+        distances = list(d)
     if len(distances) != count:
         raise ShapeError(f"{name}: {counted(len(distances), 'distance')} in d for {counted(count, 'axis')}")
     for x in distances:

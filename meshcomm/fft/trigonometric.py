@@ -40,8 +40,8 @@ def _along_one(
 
     Errors are those of `fft`.
     """
-    options, others = FFTOptions(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called(name, x, one_axis(n, axis), options, layout, norm=norm, **others)
+    options, grid = FFTOptions(backend, workers, overwrite_x), one_axis(n, axis)
+    return called(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
 
 
 dct = _along_one("dct")
@@ -74,8 +74,8 @@ def _along_some(
     s: number of elements to transform along each of the axes; by default their lengths
     axes: the axes to transform; by default all, or the last ones if *s* is given
     """
-    options, others = FFTOptions(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called(name, x, (s, axes), options, layout, norm=norm, **others)
+    options, grid = FFTOptions(backend, workers, overwrite_x), (s, axes)
+    return called(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
 
 
 dctn = _along_some("dctn")

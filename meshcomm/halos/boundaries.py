@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.rules import Number
 from meshcomm.core._arguments import counted, quote
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType, Indices
 from meshcomm.errors import AxisError, ShapeError
 
@@ -26,7 +26,7 @@ class Boundary(NamedTuple):
     """The kind of boundary of one axis, *name*, and the *value* of a constant one."""
 
     name: str
-    value: Value = None
+    value: Number | None = None
 
     def __str__(self) -> str:
         return f"constant {self.value!r}" if self.name == "constant" else self.name
@@ -50,12 +50,7 @@ SOURCES: dict[str, Callable[[Indices, int], Indices]] = {
 }
 """Boundaries that repeat elements: functions from indices beyond the edges to indices of *n* elements."""
 
-_SAME = {
-    "wrap": "periodic",
-    "grid-wrap": "periodic",
-    "grid-mirror": "reflect",
-    "grid-constant": "constant",
-}
+_SAME = {"wrap": "periodic", "grid-wrap": "periodic", "grid-mirror": "reflect", "grid-constant": "constant"}
 """Other names of scipy.ndimage for its modes."""
 
 _ELSEWHERE = {
@@ -67,7 +62,7 @@ _ELSEWHERE = {
 ONE = "'none', 'periodic', 'nearest', 'reflect', 'mirror' or a number"
 
 
-def as_boundary(boundary: object, value: object = 0) -> Boundary:
+def as_boundary(boundary: object, value: Number = 0) -> Boundary:
     """Return a boundary from its name, or from a number; *value* is that of ``"constant"``.
 
     >>> print(as_boundary("grid-wrap"), as_boundary(1.5), as_boundary(None))
@@ -85,12 +80,12 @@ def as_boundary(boundary: object, value: object = 0) -> Boundary:
             return Boundary(name, value)
         hint = _ELSEWHERE.get(boundary.lower())
         raise ShapeError(f"boundary {quote(boundary)} is not known: it is {ONE}{f'; {hint}' if hint else ''}")
-    if np.ndim(boundary) or not isinstance(boundary, int | float | complex | np.generic | np.ndarray):  # type: ignore[arg-type]
+    if not isinstance(boundary, int | float | complex | np.generic | np.ndarray) or np.ndim(boundary):
         raise ShapeError(f"boundary {quote(boundary)}: it is {ONE}, or one of these for each axis")
     return Boundary("constant", boundary.item() if isinstance(boundary, np.ndarray) else boundary)
 
 
-def as_boundaries(boundary: object, ndim: int, value: object = 0) -> tuple[Boundary, ...]:
+def as_boundaries(boundary: object, ndim: int, value: Number = 0) -> tuple[Boundary, ...]:
     """Return the boundary of each of *ndim* axes, from one for all, one for each, or a dict by axis.
 
     ``ShapeError`` if a boundary is not known, ``AxisError`` if there is no such axis.
@@ -127,15 +122,16 @@ def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
     return SOURCES[boundary.name](at, n)
 
 
-def as_element(value: Value, dtype: DType) -> Value:
+def as_element(value: object, dtype: DType) -> np.generic:
     """Return *value* as an element of *dtype*, or raise NumPy's error."""
     element = np.empty(1, dtype)
     with np.errstate(all="ignore"):
         element[:] = value
-    return element[0]
+    first: np.generic = element[0]
+    return first
 
 
-def holds(dtype: DType, value: Value) -> bool:
+def holds(dtype: DType, value: object) -> bool:
     """Return whether an element of *dtype* can be *value*, as NumPy compares them.
 
     >>> [holds(np.dtype("u1"), value) for value in (255, 256, -1, 0.5, 1j)]

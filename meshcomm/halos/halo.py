@@ -10,8 +10,7 @@ from meshcomm.blocks.exchanges import BegunExchange, Repeated
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import within
 from meshcomm.core._arguments import integer
-from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, Bytes, DType, Shape
+from meshcomm.core._types import Array, Bytes, DType, Shape, Slices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.nonblocking import Request
 from meshcomm.core.layouts.boxes import box_shape
@@ -101,7 +100,7 @@ class Halo:
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, where)], rule.boundary) for where in beyond]
         self.inner_slices = pattern.inner_slices(device)
-        where: tuple[Value, ...] = (..., *self.inner_slices)  # a view, also without axes
+        where: Slices = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[where]
         for ghosts in self._ghosts:  # corners may stay as they are
             as_raw = opaque(ghosts)

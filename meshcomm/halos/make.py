@@ -1,14 +1,15 @@
 """halo: a tensor's blocks with ghosts, also of a tensor that autograd follows."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from meshcomm.blocks.make import map_into
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import quote
-from meshcomm.core._tracing import Value, is_traced, traceable, untraced
-from meshcomm.core._types import Array, DType
+from meshcomm.core._tracing import is_traced, traceable, untraced
+from meshcomm.core._types import Array, DType, Slices
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -62,7 +63,7 @@ def halo(tensor: TensorLike, width: object, boundary: object = "none", *, corner
     widths, boundaries = as_widths(width, source.ndim), as_boundaries(boundary, source.ndim)
     pattern = _pattern_of(source, widths, boundaries, bool(corners))
     if is_traced(tensor):
-        return FollowedHalo(tensor, pattern)
+        return FollowedHalo(cast("DTensor", tensor), pattern)
     return _filled(source, pattern)
 
 
@@ -87,16 +88,18 @@ class FollowedHalo(Halo):
 
     __slots__ = ()
 
-    def __init__(self, tensor: Value, pattern: HaloPattern) -> None:
+    def __init__(self, tensor: DTensor, pattern: HaloPattern) -> None:
         super().__init__(pattern, None)
         device = pattern.layout.mesh.rank
         if device is not None:
-            local: Value = ghosted(tensor, pattern)
+            local = ghosted(tensor, pattern)
+            assert local is not None
             self._give("inner_slices", pattern.inner_slices(device))
             self._give("local", local)
-            self._give("inner", local[(..., *self.inner_slices)])
+            where: Slices = (..., *self.inner_slices)
+            self._give("inner", local[where])
 
-    def _give(self, name: str, value: Value) -> None:
+    def _give(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def tensor(self) -> DTensor:
@@ -126,17 +129,16 @@ def gathered(block: Array, pattern: HaloPattern) -> DTensor:
 
 def _linear(pattern: HaloPattern, dtype: DType) -> HaloPattern:
     """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
-    rules = [
-        rule._replace(boundary=as_boundary(0)) if rule.boundary.name == "constant" else rule for rule in pattern.rules
-    ]
+    zero = as_boundary(0)
+    rules = [rule._replace(boundary=zero) if rule.boundary.name == "constant" else rule for rule in pattern.rules]
     return replace(pattern, dtype=dtype, rules=tuple(rules))
 
 
-def _ghosted_vjp(grad: Value, tensor: Value, pattern: HaloPattern) -> Value:
+def _ghosted_vjp(grad: Array, tensor: DTensor, pattern: HaloPattern) -> DTensor:
     return gathered(grad, pattern)
 
 
-def _gathered_vjp(grad: Value, block: Value, pattern: HaloPattern) -> Value:
+def _gathered_vjp(grad: DTensor, block: Array, pattern: HaloPattern) -> Array | None:
     relaid = grad if grad.layout == pattern.layout else relayout(grad, pattern.layout)
     return ghosted(relaid, _linear(pattern, untraced(relaid).dtype))
 
@@ -172,7 +174,7 @@ def _check_constant(boundary: Boundary, dtype: DType) -> None:
         element = as_element(boundary.value, dtype)
         if dtype.kind in "biu" and element != boundary.value:
             why = f": it would be {element}"
-        elif dtype.kind in "fc" and np.isinf(element) and not np.isinf(boundary.value):
+        elif dtype.kind in "fc" and np.isinf(element) and not np.isinf(np.asarray(boundary.value)):
             why = ": it is too large"
     except (TypeError, ValueError, OverflowError) as error:
         why = f": {error}"

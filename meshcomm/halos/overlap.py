@@ -1,6 +1,7 @@
 """map_overlap: a function of blocks with ghosts, on every block of a tensor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -10,7 +11,7 @@ from meshcomm.blocks.session import session
 from meshcomm.blocks.small import agree_on_result, of_lengths
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
-from meshcomm.core._types import Array, DType
+from meshcomm.core._types import Array, DType, Slices
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.dtype_text import dtype_text
@@ -21,18 +22,24 @@ from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width, as_widths
+from meshcomm.numpy.elementwise.signatures import Function
 from meshcomm.numpy.gradients import differentiable
+
+Options: TypeAlias = Mapping[str, Value]
+"""Arguments of a function, by name."""
+OverlapCall: TypeAlias = tuple[Function, object, object, Options]
+"""A function, depth, boundary and other arguments of `map_overlap`."""
 
 
 @refusable
 def map_overlap(
-    fn: Callable[..., object],
-    *args: Value,
-    depth: Value = None,
-    boundary: Value = "none",
+    fn: Function,
+    *args: object,
+    depth: object = None,
+    boundary: object = "none",
     trim: bool = True,
     dtype: DTypeLike | None = None,
-    **kwargs: Value,
+    **kwargs: object,
 ) -> DTensor:
     """Return the results of *fn* for the blocks of tensors with their ghosts. Collective over the mesh.
 
@@ -87,23 +94,19 @@ def map_overlap(
     with session("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
         result = on_blocks(run, first)
-    return (
-        _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
-        if trim
-        else _joined(halos[0], result)
-    )
+    if trim:
+        return _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
+    return _joined(halos[0], result)
 
 
-def _setting(tensor: DTensor, depth: Value, boundary: Value) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
+def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
     """Return width and boundary of each axis. An axis without elements to repeat gets no ghosts."""
     boundaries = zip(tensor.shape, as_boundaries(boundary, tensor.ndim), strict=True)
     ghost_boundaries = tuple(Boundary("none") if side.repeats and not n else side for n, side in boundaries)
     return as_widths(depth, tensor.ndim, "depth"), ghost_boundaries
 
 
-def _called(
-    fn: Callable[..., object], halos: Sequence[Halo], dtype: DType | None, kwargs: dict[str, Value], trim: bool
-) -> Array:
+def _called(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool) -> Array:
     """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
     result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
     as_dtype(result.dtype)
@@ -117,7 +120,7 @@ def _called(
 
 
 def _followed(
-    fn: Callable[..., object], args: Sequence[Value], edges: tuple[Value, Value], options: dict[str, Value], trim: bool
+    fn: Function, args: Sequence[object], edges: tuple[object, object], options: Options, trim: bool
 ) -> DTensor:
     """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
     tensor, *rest = args
@@ -128,14 +131,12 @@ def _followed(
 
 
 @traceable()
-def overlapped(
-    tensor: Value, fn: Callable[..., object], depth: Value, boundary: Value, options: dict[str, Value]
-) -> DTensor:
+def overlapped(tensor: object, fn: Function, depth: object, boundary: object, options: Options) -> DTensor:
     """Return ``map_overlap(fn, tensor, depth, boundary, **options)``. Collective over the mesh."""
     return map_overlap(fn, tensor, depth=depth, boundary=boundary, **options)
 
 
-def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTensor:
+def overlapped_vjp(grad: DTensor, tensor: DTensor, call: OverlapCall) -> DTensor:
     """Return the gradient in the tensor of `overlapped`. Collective over the mesh.
 
     autograd computes the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn*
@@ -164,7 +165,7 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTe
     return ghosts.tensor().copy()
 
 
-def _vjp(grad: Value, tensor: Value, *call: Value) -> Value:
+def _vjp(grad: DTensor, tensor: DTensor, *call: *OverlapCall) -> DTensor:
     relaid = grad if grad.layout == tensor.layout else relayout(grad, tensor.layout)
     return overlapped_vjp(relaid, tensor, call)
 
@@ -207,13 +208,7 @@ def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
     return [tensor if tensor.layout == layout else relayout(tensor, layout) for tensor in tensors]
 
 
-def _dtype(
-    fn: Callable[..., object],
-    halos: Sequence[Halo],
-    result: Array | None,
-    dtype: DType | None,
-    kwargs: dict[str, Value],
-) -> DType:
+def _dtype(fn: Function, halos: Sequence[Halo], result: Array | None, dtype: DType | None, kwargs: Options) -> DType:
     if result is not None:
         return result.dtype
     if dtype is not None:
@@ -224,7 +219,7 @@ def _dtype(
 
 def _trimmed(first: Halo, result: Array | None, dtype: DType) -> DTensor:
     """Return the tensor of the blocks of *result* without ghosts."""
-    where: tuple[Value, ...] = (..., *first.inner_slices)
+    where: Slices = (..., *first.inner_slices)
     block = None if result is None else contiguous(result[where])
     return make(block, first.layout, first.shape, dtype)
 

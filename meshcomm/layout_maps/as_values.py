@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -11,12 +11,15 @@ from meshcomm.core import _hooks
 from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 
+S = TypeVar("S", bound="ActsAsValue")
 
-def _assigning(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
+
+def _assigning(ufunc: np.ufunc) -> Callable[[S, object], S]:
     """Return the operator in place of *ufunc*, which makes a new value."""
 
-    def operator(self: Any, other: object) -> Any:
-        return self.assign(ufunc(self.value, unwrapped(other)))
+    def operator(self: S, other: object) -> S:
+        result: S = self.assign(ufunc(self.value, unwrapped(other)))
+        return result
 
     return operator
 
@@ -44,7 +47,7 @@ class ActsAsValue(NDArrayOperatorsMixin):
     __ixor__ = _assigning(np.bitwise_xor)
     __ior__ = _assigning(np.bitwise_or)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> object:
         targets: tuple[object, ...] = kwargs.get("out", ())
         arguments = {name: unwrapped(value) for name, value in kwargs.items()}
         if targets:
@@ -54,7 +57,7 @@ class ActsAsValue(NDArrayOperatorsMixin):
 
     def __array_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Any:
+    ) -> object:
         arguments = {name: unwrapped(value) for name, value in kwargs.items()}
         result = completed(_hooks.call("numpy", func, None, tuple(map(unwrapped, args)), arguments))
         out = kwargs.get("out")

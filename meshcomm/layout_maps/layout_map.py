@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._mistakes import suggestion
-from meshcomm.core._types import Json
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.many import say_unused
-from meshcomm.core.arrays.trees import KeyTypeError, TreePath, branch_of_arrays, name_of, node_of, rebuilt
+from meshcomm.core.arrays.trees import KeyTypeError, Node, TreePath, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_repr
@@ -65,7 +64,7 @@ _MOST_REMEMBERED = 2**16
 class _TreeDescription(NamedTuple):
     """The node of a tree, the name and number of axes of each array, and the arrays on ranks that have them."""
 
-    node: Json
+    node: object
     ndims: list[tuple[str, int]]
     arrays: list[Any]
 
@@ -403,7 +402,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             )
         description = _TreeDescription(None, [], [])
 
-        def leaf(path: TreePath, array: object) -> Json:
+        def leaf(path: TreePath, array: object) -> Node:
             if array is None:
                 return ["value", None]
             description.ndims.append((name_of(path), as_array(array).ndim))
@@ -419,7 +418,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
         descriptions: list[_TreeDescription] = []
 
-        def look() -> Json:
+        def look() -> tuple[object, list[tuple[str, int]]]:
             described = self._described(tree)
             for name, ndim in described.ndims:  # what only root can see
                 layout = self._layout_of_variable(name, ndim)

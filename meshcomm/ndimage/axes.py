@@ -10,8 +10,10 @@ from meshcomm.core._arguments import counted, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary, axis_of
+from meshcomm.ndimage.arguments import Axes, Modes, Number
 
 T = TypeVar("T")
+
 
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
 
@@ -26,14 +28,14 @@ class SequenceError(ShapeError, RuntimeError):
 class FilterEdges:
     """SciPy's *mode*, one or one for each axis, and *cval*."""
 
-    mode: Value = "reflect"
-    cval: Value = 0.0
+    mode: Modes = "reflect"
+    cval: Number = 0.0
 
     def of(self, axis: int, ndim: int) -> "FilterEdges":
         """Return the edges of one of *ndim* axes."""
         return FilterEdges(self.modes(ndim)[axis], self.cval)
 
-    def modes(self, ndim: int) -> list[Value]:
+    def modes(self, ndim: int) -> list[str]:
         """Return the mode of each of *ndim* axes."""
         return per_axis(self.mode, ndim, "mode")
 
@@ -45,11 +47,11 @@ class FilterEdges:
         return tuple(as_boundary(mode, self.cval) for mode in self.modes(ndim))
 
 
-def per_axis(value: Value, count: int, what: str) -> list[Value]:
+def per_axis(value: T | Iterable[T], count: int, what: str) -> list[T]:
     """Return the values of *count* axes: *value* is one for all, or a sequence."""
     if isinstance(value, str) or not np.iterable(value):
         return [value] * count
-    values = list(value)
+    values: list[T] = list(value)
     if len(values) != count:
         raise SequenceError(
             f"sequence argument must have length equal to input rank: {what} {quote(value)} has "
@@ -70,7 +72,7 @@ def spread_over_axes(values: Iterable[T], axes: Iterable[int], ndim: int, rest: 
     return by_axis
 
 
-def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
+def ordered_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     """Return *axes* counted from 0, in the same order."""
     if axes is None:
         return tuple(range(ndim))
@@ -78,7 +80,7 @@ def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
     return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
 
 
-def settings_along(axes: Value, ndim: int, **settings: Value) -> Iterator[tuple[Value, ...]]:
+def settings_along(axes: Axes, ndim: int, **settings: object) -> Iterator[tuple[Value, ...]]:
     """Return pairs of an axis and its *settings*, in the order of *axes*.
 
     >>> list(settings_along((1, 0), 2, size=3, mode=["wrap", "mirror"]))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
@@ -29,8 +30,9 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
+from meshcomm.ndimage.arguments import Axes, Ints, Number, Operand, Output
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import Output, call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 
@@ -53,7 +55,7 @@ def generate_binary_structure(rank: int, connectivity: int) -> Array:
     return structure
 
 
-def iterate_structure(structure: Value, iterations: int, origin: Value = None) -> Value:
+def iterate_structure(structure: ArrayLike, iterations: int, origin: Ints | None = None) -> Value:
     """Return a structure dilated by itself, as scipy.ndimage.iterate_structure.
 
     Parameters
@@ -81,7 +83,7 @@ class _BinaryStep(NamedTuple):
     """
 
     name: str
-    arguments: Mapping[str, Value]
+    arguments: Mapping[str, object]
     widths: Sequence[Width]
     centred: bool
 
@@ -90,18 +92,16 @@ class _BinaryStep(NamedTuple):
         return result
 
 
-def _structure(name: str, structure: Value, ndim: int) -> Array:
+def _structure(name: str, structure: Operand, ndim: int) -> Array:
     """Return the *structure* of a call; by default an element and its neighbours along one axis."""
     return generate_binary_structure(ndim, 1) if structure is None else allgather_array(name, structure).astype(bool)
 
 
-def _step(
-    name: str, tensor: DTensor, structure: Value, border_value: Value, origin: Value, axes: Value
-) -> _BinaryStep:
+def _step(name: str, tensor: DTensor, structure: Operand, border: Number, origin: Ints, axes: Axes) -> _BinaryStep:
     """Return an erosion or a dilation of *tensor*; raise SciPy's errors."""
     along = normalised_axes(axes, tensor.ndim)
     whole = _structure(name, structure, len(along))
-    arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin}
+    arguments = {"structure": whole, "border_value": bool(border), "origin": origin}
     arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
     origins = per_axis(origin, len(along), "origin")
@@ -113,7 +113,7 @@ def _step(
 
 
 def _repeated(
-    step: _BinaryStep, input: DTensor, iterations: Value, mask: Value, output: Output, mask_name: str = "mask"
+    step: _BinaryStep, input: DTensor, iterations: int, mask: Operand, output: Output, mask_name: str = "mask"
 ) -> DTensor:
     """Return the result of *iterations* of a step on *input*, or *output* with it. Collective."""
     try:
@@ -137,7 +137,7 @@ def _repeated(
     return stored(around.tensor().copy(), output)
 
 
-def _mask_block(mask: Value, tensor: DTensor) -> Array | None:
+def _mask_block(mask: Operand, tensor: DTensor) -> Array | None:
     """Return the block of a mask for the block of *tensor*. Collective if the mask has to move."""
     if mask is None:
         return None
@@ -186,15 +186,15 @@ def _run(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> Non
 def _binary(
     name: str,
     input: TensorLike,
-    structure: Value = None,
+    structure: Operand = None,
     iterations: int = 1,
-    mask: Value = None,
+    mask: Operand = None,
     output: Output = None,
-    border_value: Value = 0,
-    origin: Value = 0,
+    border_value: Number = 0,
+    origin: Ints = 0,
     brute_force: bool = False,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the binary erosion. Collective over the mesh.
 
@@ -230,15 +230,15 @@ binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collec
 def _twice(
     name: str,
     input: TensorLike,
-    structure: Value = None,
+    structure: Operand = None,
     iterations: int = 1,
     output: Output = None,
-    origin: Value = 0,
-    mask: Value = None,
-    border_value: Value = 0,
+    origin: Ints = 0,
+    mask: Operand = None,
+    border_value: Number = 0,
     brute_force: bool = False,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     opens = name == "binary_opening"
     first, second = (binary_erosion, binary_dilation) if opens else (binary_dilation, binary_erosion)
@@ -257,13 +257,13 @@ binary_closing = _twice("binary_closing", "Return the erosion of the dilation. C
 @refusable
 def binary_hit_or_miss(
     input: TensorLike,
-    structure1: Value = None,
-    structure2: Value = None,
+    structure1: Operand = None,
+    structure2: Operand = None,
     output: Output = None,
-    origin1: Value = 0,
-    origin2: Value = None,
+    origin1: Ints = 0,
+    origin2: Ints | None = None,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return where one structure fits the elements and another one the rest. Collective over the mesh.
 
@@ -283,7 +283,7 @@ def binary_hit_or_miss(
     miss = ~hit if structure2 is None else _structure("binary_hit_or_miss", structure2, ndim)
     origins = per_axis(origin1 if origin2 is None else origin2, ndim, "origin")
     # A dilation turns its structure round: turned before, it is as given.
-    turned = [-origin - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
+    turned = [-operator.index(origin) - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
     fits = binary_erosion(tensor, hit, origin=origin1, axes=axes)
     other = binary_dilation(tensor, miss[(slice(None, None, -1),) * miss.ndim], origin=turned, axes=axes)
     return stored(mapped(lambda a, b: a & ~b, fits, other), output)
@@ -292,13 +292,13 @@ def binary_hit_or_miss(
 @refusable
 def binary_propagation(
     input: TensorLike,
-    structure: Value = None,
-    mask: Value = None,
+    structure: Operand = None,
+    mask: Operand = None,
     output: Output = None,
-    border_value: Value = 0,
-    origin: Value = 0,
+    border_value: Number = 0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the dilation within *mask* that goes on until nothing changes. Collective over the mesh.
 
@@ -320,7 +320,7 @@ def binary_propagation(
 
 @refusable
 def binary_fill_holes(
-    input: TensorLike, structure: Value = None, output: Output = None, origin: Value = 0, *, axes: Value = None
+    input: TensorLike, structure: Operand = None, output: Output = None, origin: Ints = 0, *, axes: Axes = None
 ) -> DTensor:
     """Return the tensor without holes: zeros from which no way leads to an edge. Collective over the mesh.
 

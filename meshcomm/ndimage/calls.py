@@ -2,23 +2,21 @@
 
 import importlib
 from collections.abc import Mapping
-from typing import TypeAlias
+from types import ModuleType
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import map_into, map_to_new
 from meshcomm.blocks.views import check_writable
-from meshcomm.core._tracing import Value
-from meshcomm.core._types import DType
+from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
-
-Output: TypeAlias = Value
-"""SciPy's *output*: a dtype, a tensor to write into, or None."""
+from meshcomm.ndimage.arguments import Output
 
 
-def scipy_ndimage() -> Value:
+def scipy_ndimage() -> ModuleType:
     """Return scipy.ndimage; ``MeshcommError`` if SciPy is not installed."""
     try:
         return importlib.import_module("scipy.ndimage")
@@ -48,19 +46,20 @@ class ScipyCall:
     The text has all arguments, also those that do not change the exchange.
     """
 
-    def __init__(self, name: str, **arguments: Value) -> None:
+    def __init__(self, name: str, **arguments: object) -> None:
         self._name, self._arguments, self._function = name, arguments, getattr(scipy_ndimage(), name)
 
-    def __call__(self, block: Value, dtype: object) -> Value:
+    def __call__(self, block: Array, dtype: object) -> Array:
         """Return the filtered block."""
         options = {key: value for key, value in self._arguments.items() if not (key == "axes" and value is None)}
-        return self._function(block, output=dtype, **options)
+        result: Array = self._function(block, output=dtype, **options)
+        return result
 
     def __str__(self) -> str:
         return call_text(self._name, self._arguments)
 
 
-def call_text(name: str, arguments: Mapping[str, Value]) -> str:
+def call_text(name: str, arguments: Mapping[str, object]) -> str:
     """Return the text of a call for ranks to compare: arrays as their bytes, other objects as their classes.
 
     >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
@@ -69,7 +68,7 @@ def call_text(name: str, arguments: Mapping[str, Value]) -> str:
     return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
 
 
-def _text(value: Value) -> str:
+def _text(value: object) -> str:
     if callable(value):
         return "a function"
     if isinstance(value, np.generic):
@@ -83,7 +82,7 @@ def _text(value: Value) -> str:
     return type(value).__name__
 
 
-def dtype_asked(output: Output) -> Value:
+def dtype_asked(output: Output) -> DTypeLike | None:
     """Return the dtype of SciPy's argument *output*; None if it is not given."""
     return output.dtype if isinstance(output, DTensor) else output
 

@@ -10,8 +10,10 @@ All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` fo
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import indices_along, map_into, map_to_new, mapped
@@ -22,6 +24,7 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.ndimage.arguments import Reals
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
 from meshcomm.ndimage.calls import input_tensor, refuse_cyclic, scipy_ndimage, stored
@@ -31,41 +34,52 @@ _INDEX = np.dtype(np.int32)
 _FLOAT = np.dtype(np.float64)
 
 
-def _results(
-    distances: DTensor | None, indices: DTensor | None, into: tuple[Value, Value], wanted: tuple[bool, bool]
-) -> Value:
-    """Return the *wanted* results, except for those that are written into tensors. Collective."""
-    results = []
-    for result, output, is_wanted in zip((distances, indices), into, wanted, strict=True):
-        if not is_wanted or result is None:
-            continue
-        if isinstance(output, DTensor):
-            stored(result, output)
-        else:
-            results.append(result)
-    return tuple(results) if len(results) > 1 else results[0] if results else None
+class _Outputs(NamedTuple):
+    """The tensors to write into, and what to return."""
+
+    distances: DTensor | None
+    indices: DTensor | None
+    return_distances: bool
+    return_indices: bool
+
+    def check(self, error: type[Exception], tensor: DTensor, kind: DType) -> None:
+        """Raise SciPy's errors for outputs that do not fit, and NumPy's for a dtype without a zero, such as records.
+
+        Parameters
+        ----------
+        error: class of SciPy's error for an output that does not fit
+        tensor: the input
+        kind: dtype of distances
+        """
+        refuse_cyclic(tensor)
+        _ = np.ones(1, tensor.dtype) != 0
+        wrong = [] if any(self[2:]) else ["at least one of return_distances/return_indices must be True"]
+        for what, output, is_wanted in zip(self._fields, self[:2], self[2:], strict=False):
+            if output is not None and not is_wanted:
+                wrong.append(f"return_{what} must be True if {what} is supplied")
+        if wrong:
+            raise RuntimeError(", ".join(wrong))
+        specs = (tensor.shape, kind), ((tensor.ndim, *tensor.shape), _INDEX)
+        for what, output, (shape, dtype) in zip(self._fields, self[:2], specs, strict=False):
+            if output is not None and output.shape != shape:
+                raise error(f"{what} array has wrong shape")
+            if output is not None and output.dtype != dtype:
+                raise error(f"{what} array must be {dtype}")
+
+    def results(self, distances: DTensor | None, indices: DTensor | None) -> Value:
+        """Return what is asked for, except for what is written into tensors. Collective."""
+        results = []
+        for result, output, is_wanted in zip((distances, indices), self[:2], self[2:], strict=True):
+            if not is_wanted or result is None:
+                continue
+            if isinstance(output, DTensor):
+                stored(result, output)
+            else:
+                results.append(result)
+        return tuple(results) if len(results) > 1 else results[0] if results else None
 
 
-def _checked(name: str, tensor: DTensor, into: tuple[Value, Value], wanted: tuple[bool, bool], kind: DType) -> None:
-    """Raise SciPy's errors for outputs that do not fit, and NumPy's for a dtype without a zero, such as records."""
-    refuse_cyclic(tensor)
-    _ = np.ones(1, tensor.dtype) != 0
-    wrong = [] if any(wanted) else ["at least one of return_distances/return_indices must be True"]
-    shapes, kinds = (tensor.shape, (tensor.ndim, *tensor.shape)), (kind, _INDEX)
-    for what, output, is_wanted in zip(("distances", "indices"), into, wanted, strict=True):
-        if output is not None and not is_wanted:
-            wrong.append(f"return_{what} must be True if {what} is supplied")
-    error = ValueError if name.endswith("cdt") else RuntimeError
-    if wrong:
-        raise RuntimeError(", ".join(wrong))
-    for what, output, shape, dtype in zip(("distances", "indices"), into, shapes, kinds, strict=True):
-        if output is not None and output.shape != shape:
-            raise error(f"{what} array has wrong shape")
-        if output is not None and output.dtype != dtype:
-            raise error(f"{what} array must be {dtype}")
-
-
-def _scales(sampling: Value, ndim: int) -> list[float] | None:
+def _scales(sampling: Reals | None, ndim: int) -> list[float] | None:
     return None if sampling is None else [float(scale) for scale in per_axis(sampling, ndim, "sampling")]
 
 
@@ -75,7 +89,7 @@ def _scales(sampling: Value, ndim: int) -> list[float] | None:
 @refusable
 def distance_transform_edt(
     input: TensorLike,
-    sampling: Value = None,
+    sampling: Reals | None = None,
     return_distances: bool = True,
     return_indices: bool = False,
     distances: DTensor | None = None,
@@ -103,14 +117,14 @@ def distance_transform_edt(
     [[2.0, 1.0, 0.0], [1.0, 2.0, 3.0]]
     """
     tensor = input_tensor("distance_transform_edt", input)
-    into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
+    outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
     if not tensor.ndim:
         tensor = reshape(tensor, (1,))
-    _checked("edt", tensor, into, wanted, _FLOAT)
+    outputs.check(RuntimeError, tensor, _FLOAT)
     scales = _scales(sampling, tensor.ndim)
     nearest = relaid(_nearest(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
-    lengths = _distances(nearest, tensor, scales) if wanted[0] else None
-    return _results(lengths, nearest, into, wanted)
+    lengths = _distances(nearest, tensor, scales) if outputs.return_distances else None
+    return outputs.results(lengths, nearest)
 
 
 def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
@@ -223,7 +237,7 @@ def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) ->
 @refusable
 def distance_transform_cdt(
     input: TensorLike,
-    metric: Value = "chessboard",
+    metric: ArrayLike = "chessboard",
     return_distances: bool = True,
     return_indices: bool = False,
     distances: DTensor | None = None,
@@ -243,15 +257,15 @@ def distance_transform_cdt(
     distances: a tensor of int32 to write the distances into; they are not returned then
     """
     tensor = input_tensor("distance_transform_cdt", input)
-    into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
-    _checked("cdt", tensor, into, wanted, _INDEX)
+    outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
+    outputs.check(ValueError, tensor, _INDEX)
     if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:  # SciPy crashes on one without axes
         raise ValueError(f"the metric has the shape {np.shape(metric)}; it must be {(3,) * tensor.ndim}, or a name")
     scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # its errors
     for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):
         if np.array_equal(metric, generate_binary_structure(tensor.ndim, connectivity)):
             metric = name
-    if not isinstance(metric, str) or wanted[1]:
+    if not isinstance(metric, str) or outputs.return_indices:
         raise NotImplementedError(
             "distance_transform_cdt: SciPy's way along the whole array decides about indices, and about the distances "
             "of other metrics. distance_transform_edt and distance_transform_bf give indices"
@@ -263,7 +277,7 @@ def distance_transform_cdt(
         steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
     steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
     map_into(lambda block: np.putmask(block, block >= beyond, -1), steps)
-    return _results(steps, None, into, wanted)
+    return outputs.results(steps, None)
 
 
 def _steps(block: Array, *, axis: int, chessboard: bool) -> Array:
@@ -313,7 +327,7 @@ _SAME = {"cityblock": "taxicab", "manhattan": "taxicab"}
 def distance_transform_bf(
     input: TensorLike,
     metric: str = "euclidean",
-    sampling: Value = None,
+    sampling: Reals | None = None,
     return_distances: bool = True,
     return_indices: bool = False,
     distances: DTensor | None = None,
@@ -333,17 +347,17 @@ def distance_transform_bf(
     sampling: distance of neighbours, or one for each axis; for the metric "euclidean" only
     distances: a tensor of float64, or for other metrics of uint32, to write the distances into
     """
-    tensor: Value = input_tensor("distance_transform_bf", input)
-    into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
+    tensor = input_tensor("distance_transform_bf", input)
+    outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
     name = _SAME.get(str(metric).lower(), str(metric).lower())
     if name not in _METRICS:
         raise RuntimeError("distance metric not supported")
     kind = _FLOAT if name == "euclidean" else np.dtype(np.uint32)
-    _checked("bf", tensor, into, wanted, kind)
+    outputs.check(RuntimeError, tensor, kind)
     rates = np.array(_scales(sampling, tensor.ndim) or [1.0] * tensor.ndim)
     if name != "euclidean":
         rates = np.ones(tensor.ndim)
-    around: Value = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
+    around = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
 
     def nearest(block: Array, distances_block: Array) -> Array:
         """Write the distances, and return the indices of the nearest zeros."""
@@ -362,7 +376,7 @@ def distance_transform_bf(
     lengths = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
     layout = tensor.layout.insert(0)
     stacked = mapped(nearest, tensor, lengths, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
-    return _results(lengths, stacked, into, wanted)
+    return outputs.results(lengths, stacked)
 
 
 def _compared(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:

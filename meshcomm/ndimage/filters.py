@@ -5,9 +5,11 @@ Each function takes SciPy's arguments and has SciPy's values, also at the border
 sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.core._arguments import counted, normalised_axes
 from meshcomm.core._tracing import Value
@@ -15,8 +17,9 @@ from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, output_dtype, stored
+from meshcomm.ndimage.calls import ScipyCall, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -30,7 +33,7 @@ WITHOUT_TRIAL = ("generic_filter",)
 """Filters without a trial run on one element for SciPy's errors and the dtype of the result."""
 
 
-def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **arguments: Value) -> DTensor:
+def _filtered(name: str, input: TensorLike, output: Output, axes: Axes, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     has_trial = name not in WITHOUT_TRIAL
@@ -43,13 +46,8 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **argum
     if not isinstance(mode, str):
         mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
-    is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
-    if (
-        is_constant
-        and name in RANK_ORDER_FILTERS
-        and tensor.dtype.kind in "biu"
-        and not holds(tensor.dtype, edges.cval)
-    ):
+    constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
+    if constant and name in RANK_ORDER_FILTERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
@@ -57,7 +55,7 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Value, **argum
     return stored(windowed(tensor, widths, edges, scipy_call, dtype), output)
 
 
-def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
+def _lengths(arguments: dict[str, Value], count: int) -> Sequence[SupportsIndex]:
     """Return the lengths of a window: the shape of its array, else its size along *count* axes."""
     for array in ("weights", "footprint", "structure"):
         if arguments.get(array) is not None:
@@ -70,13 +68,13 @@ def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
 def _convolve_like(
     name: str,
     input: TensorLike,
-    weights: Value,
+    weights: ArrayLike,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the convolution with *weights*. Collective over the mesh.
 
@@ -110,14 +108,14 @@ correlate = _convolve_like("correlate", "Return the correlation with *weights*. 
 def _median_like(
     name: str,
     input: TensorLike,
-    size: Value = None,
-    footprint: Value = None,
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the median of each window. Collective over the mesh.
 
@@ -139,15 +137,15 @@ maximum_filter = _median_like("maximum_filter", "Return the maximum of each wind
 @refusable
 def rank_filter(
     input: TensorLike,
-    rank: Value,
-    size: Value = None,
-    footprint: Value = None,
+    rank: int,
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the element of this *rank* in each sorted window. Collective over the mesh.
 
@@ -165,15 +163,15 @@ def rank_filter(
 @refusable
 def percentile_filter(
     input: TensorLike,
-    percentile: Value,
-    size: Value = None,
-    footprint: Value = None,
+    percentile: float,
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return this percentile of each window. Collective over the mesh.
 
@@ -193,15 +191,15 @@ def percentile_filter(
 def _erosion_like(
     name: str,
     input: TensorLike,
-    size: Value = None,
-    footprint: Value = None,
-    structure: Value = None,
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
+    structure: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the greyscale erosion. Collective over the mesh.
 
@@ -222,17 +220,17 @@ grey_dilation = _erosion_like("grey_dilation", "Return the greyscale dilation. C
 @refusable
 def generic_filter(
     input: TensorLike,
-    function: Value,
-    size: Value = None,
-    footprint: Value = None,
+    function: Callable[..., object],
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return *function* of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
 

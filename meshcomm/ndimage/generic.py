@@ -3,24 +3,25 @@
 For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.blocks.whole import of_whole_blocks
-from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array
+from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
 from meshcomm.ndimage.windows import filtered, widths_along
@@ -35,10 +36,10 @@ def generic_filter1d(
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     origin: int = 0,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
 ) -> DTensor:
     """Return *function* of each line along *axis*. Collective over the mesh if that is sharded.
 
@@ -85,12 +86,12 @@ def _of_derivatives(
     input: TensorLike,
     derivative2: Callable[..., DTensor],
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the sum of second derivatives by a function. Collective over the mesh.
 
@@ -113,12 +114,12 @@ def _of_derivatives(
     ...     print(world.run(program))
     [[1, 2, 2], [2, 2, -9]]
     """
-    tensor = input_tensor(name, input)
+    tensor, squares = input_tensor(name, input), name == "generic_gradient_magnitude"
 
-    def along(axis: int, edges: FilterEdges, output: Output) -> DTensor:
-        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
+    def along(*arguments: object) -> DTensor:
+        return derivative2(tensor, *arguments, *extra_arguments, **(extra_keywords or {}))
 
-    return summed(tensor, along, FilterEdges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
+    return summed(tensor, along, FilterEdges(mode, cval), output, axes, squares=squares)
 
 
 generic_laplace = _of_derivatives("generic_laplace")
@@ -129,12 +130,12 @@ def generic_gradient_magnitude(
     input: TensorLike,
     derivative: Callable[..., DTensor],
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the length of the gradient by a function for derivatives. Collective over the mesh.
 
@@ -160,13 +161,13 @@ def vectorized_filter(
     input: TensorLike,
     function: Callable[..., Array],
     *,
-    size: Value = None,
-    footprint: Value = None,
+    size: ShapeLike | None = None,
+    footprint: ArrayLike | None = None,
     output: Output = None,
     mode: str = "reflect",
-    cval: Value = None,
-    origin: Value = None,
-    axes: Value = None,
+    cval: Number | None = None,
+    origin: Ints | None = None,
+    axes: Axes = None,
     batch_memory: int = 2**30,
 ) -> DTensor:
     """Return *function* of many windows at once. Collective over the mesh.
@@ -192,11 +193,12 @@ def vectorized_filter(
     [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
     """
     tensor, run = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
-    shape = {"size": size, "footprint": None if footprint is None else allgather_array("vectorized_filter", footprint)}
+    whole = None if footprint is None else allgather_array("vectorized_filter", footprint)
+    shape = {"size": size, "footprint": whole}
     along = ordered_axes(axes, tensor.ndim)
     more = {"axes": along if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}
-    sizes = size if footprint is None else np.shape(shape["footprint"])
+    sizes = size if whole is None else whole.shape
     sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(along), "size")
     lengths = spread_over_axes([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors

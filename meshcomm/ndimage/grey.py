@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import map_into
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
-from meshcomm.ndimage.calls import Output, dtype_asked, input_tensor, stored
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
+from meshcomm.ndimage.calls import dtype_asked, input_tensor, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 
@@ -40,15 +41,15 @@ def _laplace(eroded: Array, dilated: Array, block: Array) -> None:
 def _composed(
     name: str,
     input: TensorLike,
-    size: Value = None,
-    footprint: Value = None,
-    structure: Value = None,
+    size: Ints | None = None,
+    footprint: ArrayLike | None = None,
+    structure: ArrayLike | None = None,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the greyscale dilation of the erosion. Collective over the mesh.
 

@@ -7,10 +7,12 @@ values are SciPy's. The output is sharded as the input; in consecutive blocks, i
 All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
+from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, map_to_new, mapped, on_blocks
@@ -18,19 +20,18 @@ from meshcomm.blocks.regions import read_box
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
-from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
+from meshcomm.ndimage.arguments import Number, Output, Reals
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.calls import (
-    Output,
     as_dtype_of,
     call_text,
     dtype_asked,
@@ -117,10 +118,8 @@ def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64
     """
     tensor = input_tensor("spline_filter", input)
     dtype = _filter_dtype("spline_filter", tensor, order, output, mode)
-    coefficients = (
-        _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
-    )
-    return stored(relaid(coefficients, tensor.layout.axes, "spline_filter"), output)
+    result = _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
+    return stored(relaid(result, tensor.layout.axes, "spline_filter"), output)
 
 
 # -- values at coordinates --------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class _SplineCall:
     """
 
     def __init__(
-        self, name: str, input: TensorLike, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: Value
+        self, name: str, input: TensorLike, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: object
     ) -> None:
         self.tensor, self._name, self._output, self._rule = input_tensor(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
@@ -166,19 +165,17 @@ class _SplineCall:
         planes: the axes with coordinates; along other axes the indices stay the same. By default all
         """
         tensor, axes = self.tensor, range(self.tensor.ndim) if planes is None else planes
-        target = output_layout(tensor, shape) if layout is None else layout
+        where = output_layout(tensor, shape) if layout is None else layout, shape, coordinates, axes
         if isinstance(self._output, DTensor) and self._output.shape != shape:
             raise RuntimeError(f"output shape {self._output.shape} is not that of the result: {shape}")
         if tensor.dtype.kind != "c":
-            return stored(
-                self._evaluated(tensor, self._rule, self.dtype, (target, shape, coordinates, axes)), self._output
-            )
+            return stored(self._evaluated(tensor, self._rule, self.dtype, where), self._output)
         halves = []
         for of in (np.real, np.imag):
             half = mapped(lambda block, of=of: of(block).copy(), tensor, dtype=np.empty(0, tensor.dtype).real.dtype)
             rule = self._rule._replace(cval=of(self._rule.cval))
             real = np.empty(0, self.dtype).real.dtype
-            halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)))
+            halves.append(self._evaluated(half, rule, real, where))
         return stored(complex_of(halves, self.dtype), self._output)
 
     def _evaluated(
@@ -281,11 +278,11 @@ def _grid(box: Box) -> list[Array]:
 @refusable
 def shift(
     input: TensorLike,
-    shift: Value,
+    shift: Reals,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the tensor shifted by *shift* elements, which need not be whole. Collective over the mesh.
@@ -311,20 +308,19 @@ def shift(
     [[0.0, 0.5], [1.5, 2.5]]
     """
     spline = _SplineCall("shift", input, output, SplineRule(order, mode, cval), prefilter=prefilter, shift=shift)
-    shifts = [-np.float64(amount) for amount in per_axis(shift, spline.tensor.ndim, "shift")]
-    return spline.at(
-        spline.tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)]
-    )
+    tensor = spline.tensor
+    shifts = [-np.float64(amount) for amount in per_axis(shift, tensor.ndim, "shift")]
+    return spline.at(tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)])
 
 
 @refusable
 def zoom(
     input: TensorLike,
-    zoom: Value,
+    zoom: Reals,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
     *,
     grid_mode: bool = False,
@@ -386,13 +382,13 @@ def _affine(matrix: Array, offset: Array) -> Coordinates:
 @refusable
 def affine_transform(
     input: TensorLike,
-    matrix: Value,
-    offset: Value = 0.0,
-    output_shape: Value = None,
+    matrix: ArrayLike,
+    offset: Reals = 0.0,
+    output_shape: Iterable[SupportsIndex] | None = None,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return for each index o of the output the value at ``matrix @ o + offset``. Collective over the mesh.
@@ -436,7 +432,7 @@ def affine_transform(
     )
 
 
-def _output_shape(tensor: DTensor, output: Output, shape: Value) -> Shape:
+def _output_shape(tensor: DTensor, output: Output, shape: Iterable[SupportsIndex] | None) -> Shape:
     if shape is None:
         return output.shape if isinstance(output, DTensor) else tensor.shape
     return tuple(map(int, shape))
@@ -451,7 +447,7 @@ def rotate(
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the tensor rotated in the plane of two *axes*. Collective over the mesh.
@@ -503,11 +499,11 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
 @refusable
 def map_coordinates(
     input: TensorLike,
-    coordinates: Value,
+    coordinates: Tensor,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
 ) -> DTensor:
     """Return the values at *coordinates*. Collective over the meshes of *input* and *coordinates*.
@@ -532,11 +528,9 @@ def map_coordinates(
     [[2.5], [0.5]]
     """
     points = unwrapped(coordinates)
-    listed: Value = points if isinstance(points, DTensor) else np.asarray(points)
-    described = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
-    spline = _SplineCall(
-        "map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **described
-    )
+    listed = points if isinstance(points, DTensor) else np.asarray(points)
+    more = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
+    spline = _SplineCall("map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **more)
     if listed.dtype.kind == "c":
         raise TypeError("Complex type not supported")
     if listed.ndim < 2 or not spline.tensor.ndim:
@@ -558,15 +552,15 @@ def map_coordinates(
 @refusable
 def geometric_transform(
     input: TensorLike,
-    mapping: Value,
-    output_shape: Value = None,
+    mapping: Callable[..., Sequence[float]],
+    output_shape: Iterable[SupportsIndex] | None = None,
     output: Output = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     prefilter: bool = True,
-    extra_arguments: Value = (),
-    extra_keywords: Value = None,
+    extra_arguments: Sequence[object] = (),
+    extra_keywords: Mapping[str, object] | None = None,
 ) -> DTensor:
     """Return for each index of the output the value at the coordinates by *mapping*. Collective over the mesh.
 
@@ -593,23 +587,22 @@ def geometric_transform(
     if not callable(mapping):
         raise TypeError(f"geometric_transform: mapping must be a function of Python, not {type(mapping).__name__}")
     spline = _SplineCall("geometric_transform", input, output, SplineRule(order, mode, cval), prefilter=prefilter)
-    shape = _output_shape(spline.tensor, None, output_shape)
-    if not spline.tensor.ndim or not shape:
+    tensor = spline.tensor
+    shape = _output_shape(tensor, None, output_shape)
+    if not tensor.ndim or not shape:
         raise RuntimeError("input and output rank must be > 0")
-    layout = output_layout(spline.tensor, shape)
+    layout = output_layout(tensor, shape)
 
     def all_of_block() -> list[Array]:
         box = layout.block_box(shape)
-        table = np.empty((prod(box_shape(box)), spline.tensor.ndim))
+        table = np.empty((prod(box_shape(box)), tensor.ndim))
         for number, inside in enumerate(np.ndindex(box_shape(box))):
             index = tuple(start + i for (start, *_), i in zip(box, inside, strict=True))
             table[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
         return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    columns = on_blocks(
-        lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), spline.tensor
-    )
+    columns = on_blocks(lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), tensor)
     return spline.at(shape, _within(columns or [], layout, shape), layout)
 
 

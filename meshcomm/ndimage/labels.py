@@ -15,26 +15,29 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core._types import Array, DType, Indices, Shape, Slices
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
+from meshcomm.ndimage.arguments import Output
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.numpy.indexing.nonzero import nonzero
 
 _NUMBER = np.dtype(np.int64)
 
 
 @refusable
-def label(input: TensorLike, structure: Value = None, output: Output = None) -> Value:
+def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, output: Output = None) -> Value:
     """Return a tensor with a number for each object of elements that are not zero, and their count. Collective.
 
     If *output* is a tensor, it is filled, and only the number of objects is returned. A rank outside of the mesh gets
@@ -176,9 +179,7 @@ def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
     return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _faces(
-    shape: Shape, structure: Array, sharded: list[bool]
-) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+def _faces(shape: Shape, structure: Array, sharded: list[bool]) -> Iterator[tuple[Slices, Slices]]:
     """Go through faces of a block, and the slices of their neighbours in the block with ghosts."""
     for step in product((-1, 0, 1), repeat=len(shape)):
         if not structure[tuple(1 + offset for offset in step)]:
@@ -217,7 +218,7 @@ def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Ind
 
 
 @refusable
-def find_objects(input: TensorLike, max_label: int = 0) -> Value:
+def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...] | None] | None:
     """Return the slices of the box around each label, in a list; None for missing labels. Collective.
 
     All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
@@ -261,7 +262,7 @@ def find_objects(input: TensorLike, max_label: int = 0) -> Value:
 
 
 @refusable
-def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
+def value_indices(arr: TensorLike, *, ignore_value: object = None) -> dict[int, tuple[DTensor, ...]] | None:
     """Return a dict from each number in a tensor to its indices along each axis, as tensors. Collective.
 
     Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.
@@ -280,11 +281,11 @@ def value_indices(arr: TensorLike, *, ignore_value: Value = None) -> Value:
     ...     print(world.run(program)[0])
     {5: [0, 2, 3]}
     """
-    tensor: Value = input_tensor("value_indices", arr)
+    tensor = input_tensor("value_indices", arr)
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
 
-    def where(block: Array) -> dict[object, Value]:
+    def where(block: Array) -> dict[int, tuple[DTensor, ...]]:
         numbers = allgather_array("value_indices", np.unique(tensor)).tolist()
-        return {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
+        return {number: nonzero(tensor == number) for number in numbers if number != ignore_value}
 
     return on_blocks(where, tensor)

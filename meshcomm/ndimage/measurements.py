@@ -9,8 +9,11 @@ All are Collective over the mesh of *input*. Tensors may be in any layout.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
@@ -22,9 +25,13 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.ndimage.arguments import Operand
 from meshcomm.ndimage.calls import input_tensor
 from meshcomm.numpy.elementwise.families import family
+from meshcomm.numpy.statistics.quantiles import median as median_of
 from meshcomm.numpy.statistics.statistics import record
+
+R = TypeVar("R")
 
 _COUNT = np.dtype(np.int64)
 
@@ -36,22 +43,22 @@ class _LabelGroups:
     Parameters
     ----------
     name: name of the function
+    shape: shape of the input
     tensor: the elements; the labels have the same layout
     block, labels: the block of this rank and its labels; None without labels
     index: the labels, ascending; None if there is one group
     only: label of the only group; None for all labels above 0
     which: positions in *index* of the requested labels
-    has_labels: whether there are labels
     """
 
     name: str
+    shape: Shape
     tensor: DTensor
     block: Array
     labels: Array | None
     index: Array | None
-    only: Value
+    only: Array | np.generic | None
     which: Indices
-    has_labels: bool = True
 
     @property
     def count(self) -> int:
@@ -95,38 +102,38 @@ class _LabelGroups:
         """Return the shares of all ranks reduced. Collective."""
         return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op)._block
 
-    def given(self, values: Array) -> Value:
+    def given(self, values: Array) -> Array | np.generic:
         """Return the results of the requested labels, or of the only group."""
-        return values.reshape(-1)[0] if self.index is None else values[self.which]
+        result: Array | np.generic = values.reshape(-1)[0] if self.index is None else values[self.which]
+        return result
 
 
 def _of_groups(
-    name: str, input: TensorLike, labels: Value, index: Value, measure: Callable[[_LabelGroups], Value]
-) -> Value:
+    name: str, input: TensorLike, labels: Operand, index: Operand, measure: Callable[[_LabelGroups], R]
+) -> R | None:
     """Return *measure* of the groups of elements with the labels *index*. Collective.
 
     None outside of the mesh.
     """
     tensor = input_tensor(name, input)
-    none = np.zeros((), np.intp)
+    none, groups = np.zeros((), np.intp), partial(_LabelGroups, name, tensor.shape)
     if labels is None:
-        return on_blocks(
-            lambda block: measure(_LabelGroups(name, tensor, block, None, None, None, none, has_labels=False)), tensor
-        )
+        return on_blocks(lambda block: measure(groups(tensor, block, None, None, None, none)), tensor)
     elements, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
     layout = common_layout(shape, [operand for operand in (elements, marks) if isinstance(operand, DTensor)])
     blocks = aligned_blocks(name, [elements, marks], shape, layout)
     wanted = None if index is None else allgather_array(name, index)
 
-    def grouped(block: Array) -> Value:
+    def grouped(block: Array) -> R:
         block, marks_block = (np.broadcast_to(values, layout.block_shape(shape)) for values in blocks)
         whole = make(block, layout, shape, tensor.dtype)
         if wanted is None or wanted.ndim == 0:
-            only = None if wanted is None else wanted[()]
-            return measure(_LabelGroups(name, whole, block, marks_block, None, only, none))
-        unique, which = np.unique(wanted, return_inverse=True)
-        return measure(_LabelGroups(name, whole, block, marks_block, unique, None, which.reshape(wanted.shape)))
+            only, unique, which = None if wanted is None else wanted[()], None, none
+        else:
+            only, (unique, which) = None, np.unique(wanted, return_inverse=True)
+            which = which.reshape(wanted.shape)
+        return measure(groups(whole, block, marks_block, unique, only, which))
 
     return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
 
@@ -168,60 +175,7 @@ def _variances(groups: _LabelGroups) -> Array:
     return _ratio(groups.reduced(share.astype(dtype)), counts)
 
 
-_MEASURES: dict[str, Callable[[_LabelGroups], Array]] = {
-    "sum": _sums,
-    "sum_labels": _sums,
-    "mean": _means,
-    "variance": _variances,
-    "standard_deviation": lambda groups: np.sqrt(_variances(groups)),
-}
-
-
-@family("scipy.ndimage")
-def _measured(name: str, input: TensorLike, labels: Value = None, index: Value = None) -> Value:
-    """Return the sum of the elements with each label. Collective over the mesh.
-
-    Parameters
-    ----------
-    input: a tensor
-    labels: a tensor of labels, or an array, the same on all ranks; by default all elements have one label
-    index: a label, or an array of labels; by default all labels above 0 are one group
-
-    The result is a number, or an array like *index*. It is the same on all ranks; None on a rank outside of the mesh.
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     t = mc.distribute(np.arange(6), rows)
-    ...     return mc.ndimage.sum_labels(t, [1, 1, 2, 2, 0, 1], [1, 2]).tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program))
-    [[6.0, 5.0], [6.0, 5.0]]
-    """
-    return _of_groups(name, input, labels, index, lambda groups: groups.given(_MEASURES[name](groups)))
-
-
-sum_labels = _measured("sum_labels")
-sum = _measured("sum", "Return the sum of the elements with each label. Collective over the mesh.")
-mean = _measured("mean", "Return the mean of the elements with each label. Collective over the mesh.")
-variance = _measured("variance", "Return the variance of the elements with each label. Collective over the mesh.")
-standard_deviation = _measured(
-    "standard_deviation", "Return the standard deviation of the elements with each label. Collective over the mesh."
-)
-
-
-@refusable
-def center_of_mass(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
-    """Return the centre of mass of each label: a number for each axis. Collective over the mesh.
-
-    Source: scipy.ndimage.center_of_mass.
-
-    Arguments are those of `sum_labels`.
-    """
-    return _of_groups("center_of_mass", input, labels, index, _centres)
-
-
-def _centres(groups: _LabelGroups) -> Value:
+def _centres(groups: _LabelGroups) -> object:
     total, moments, tensor = _sums(groups), [], groups.tensor
     for axis in range(tensor.ndim):
         at = indices_along(tensor.layout, tensor.shape, axis).astype(np.float64)
@@ -234,18 +188,11 @@ def _centres(groups: _LabelGroups) -> Value:
 # -- extremes ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(missing: Array, value: Array, index: Array, *, is_maximum: bool, first: bool) -> Indices:
-    """Return the row of the extreme of each column; missing ones come last."""
-    order = np.lexsort(
-        (index if first is not is_maximum else -index, value, ~missing if is_maximum else missing), axis=0
-    )
-    rows: Indices = order[-1 if is_maximum else 0]
-    return rows
-
-
 def _merged(rows: Array, *, is_maximum: bool, first: bool) -> Array:
-    rows_of_extremes = _chosen(rows["missing"], rows["value"], rows["index"], is_maximum=is_maximum, first=first)
-    extremes: Array = np.take_along_axis(rows, rows_of_extremes[None], axis=0)[0]
+    """Return the row of the extreme of each column; missing ones come last."""
+    index = rows["index"] if first is not is_maximum else -rows["index"]
+    order = np.lexsort((index, rows["value"], ~rows["missing"] if is_maximum else rows["missing"]), axis=0)
+    extremes: Array = np.take_along_axis(rows, order[-1 if is_maximum else 0][None], axis=0)[0]
     return extremes.copy()
 
 
@@ -287,62 +234,31 @@ def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
     return extremes["value"], extremes["index"]
 
 
-def _located(groups: _LabelGroups, shape: Shape, indices: Array) -> Value:
+def _located(groups: _LabelGroups, indices: Array) -> object:
     """Return indices along all axes from those in C order: a tuple, or a list of tuples."""
+    shape = groups.shape
     positions = np.asarray(groups.given(indices))
     strides = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
     rows = positions.reshape(-1, 1) // strides % shape
     return tuple(rows[0]) if groups.index is None else [tuple(row) for row in rows]
 
 
-@family("scipy.ndimage", like="sum_labels")
-def _extreme(name: str, input: TensorLike, labels: Value = None, index: Value = None) -> Value:
-    def extreme(groups: _LabelGroups) -> Value:
-        values, at = _extremes(groups, is_maximum=name.startswith("maximum"))
-        return (
-            _located(groups, input_tensor(name, input).shape, at)
-            if name.endswith("position")
-            else groups.given(values)
-        )
-
-    return _of_groups(name, input, labels, index, extreme)
-
-
-minimum = _extreme("minimum", "Return the minimum of the elements with each label. Collective over the mesh.")
-maximum = _extreme("maximum", "Return the maximum of the elements with each label. Collective over the mesh.")
-minimum_position = _extreme("minimum_position", "Return where the minimum of each label is. Collective over the mesh.")
-maximum_position = _extreme("maximum_position", "Return where the maximum of each label is. Collective over the mesh.")
-
-
-@refusable
-def extrema(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
-    """Return minimum, maximum and where they are, for each label. Collective over the mesh.
-
-    Source: scipy.ndimage.extrema.
-
-    Arguments are those of `sum_labels`.
-    """
-    shape = input_tensor("extrema", input).shape
-
-    def both(groups: _LabelGroups) -> Value:
-        least, largest = _extremes(groups, is_maximum=False), _extremes(groups, is_maximum=True)
-        values = groups.given(least[0]), groups.given(largest[0])
-        return (*values, _located(groups, shape, least[1]), _located(groups, shape, largest[1]))
-
-    return _of_groups("extrema", input, labels, index, both)
+def _extrema(groups: _LabelGroups) -> object:
+    least, largest = _extremes(groups, is_maximum=False), _extremes(groups, is_maximum=True)
+    values = groups.given(least[0]), groups.given(largest[0])
+    return (*values, _located(groups, least[1]), _located(groups, largest[1]))
 
 
 # -- functions of all elements of a label -----------------------------------------------------------------------------
 
 
-def _of_one_group(groups: _LabelGroups) -> Value:
-    """Return the elements of the only group, along one axis, in C order: a tensor. Collective."""
-    tensor: Value = groups.tensor
-    if groups.index is None and groups.only is None and not groups.has_labels:
+def _of_one_group(groups: _LabelGroups) -> DTensor:
+    """Return the elements of the only group, along one axis, in C order. Collective."""
+    tensor = groups.tensor
+    if groups.index is None and groups.only is None and groups.labels is None:
         return tensor.ravel()
     mask = make(groups.mask(), tensor.layout, tensor.shape, np.dtype(bool))
-    whole: Value = mapped(lambda block: block, tensor)  # in C order
-    return whole[mask]
+    return mapped(lambda block: block, tensor)[mask]  # in C order
 
 
 def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array:
@@ -378,21 +294,9 @@ def _made(rows: Array) -> Array:
     return chosen.copy()
 
 
-@refusable
-def median(input: TensorLike, labels: Value = None, index: Value = None) -> Value:
-    """Return the median of the elements with each label. Collective over the mesh.
-
-    If *index* has several labels, the elements of each move to one rank. Source: scipy.ndimage.median.
-
-    Arguments are those of `sum_labels`.
-    """
-    return _of_groups("median", input, labels, index, _medians)
-
-
-def _medians(groups: _LabelGroups) -> Value:
+def _medians(groups: _LabelGroups) -> object:
     if groups.index is None:
-        middle: Value = np.median(_of_one_group(groups))
-        return middle.to_numpy()[()]
+        return median_of(_of_one_group(groups)).to_numpy()[()]
     kind = np.dtype(np.float64) if groups.tensor.dtype.kind in "biu" else groups.tensor.dtype
     return groups.given(_by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False))
 
@@ -407,14 +311,82 @@ def _middle(values: Array) -> object:
     return (low + high) / 2.0
 
 
+# -- functions --------------------------------------------------------------------------------------------------------
+
+_MEASURES: dict[str, Callable[[_LabelGroups], object]] = {
+    "sum": lambda groups: groups.given(_sums(groups)),
+    "sum_labels": lambda groups: groups.given(_sums(groups)),
+    "mean": lambda groups: groups.given(_means(groups)),
+    "variance": lambda groups: groups.given(_variances(groups)),
+    "standard_deviation": lambda groups: groups.given(np.sqrt(_variances(groups))),
+    "center_of_mass": _centres,
+    "median": _medians,
+    "minimum": lambda groups: groups.given(_extremes(groups, is_maximum=False)[0]),
+    "maximum": lambda groups: groups.given(_extremes(groups, is_maximum=True)[0]),
+    "minimum_position": lambda groups: _located(groups, _extremes(groups, is_maximum=False)[1]),
+    "maximum_position": lambda groups: _located(groups, _extremes(groups, is_maximum=True)[1]),
+    "extrema": _extrema,
+}
+
+
+@family("scipy.ndimage")
+def _measure(name: str, input: TensorLike, labels: Operand = None, index: Operand = None) -> Value:
+    """Return the sum of the elements with each label. Collective over the mesh.
+
+    Parameters
+    ----------
+    input: a tensor
+    labels: a tensor of labels, or an array, the same on all ranks; by default all elements have one label
+    index: a label, or an array of labels; by default all labels above 0 are one group
+
+    The result is a number, or an array like *index*. It is the same on all ranks; None on a rank outside of the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.arange(6), rows)
+    ...     return mc.ndimage.sum_labels(t, [1, 1, 2, 2, 0, 1], [1, 2]).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[6.0, 5.0], [6.0, 5.0]]
+    """
+    return _of_groups(name, input, labels, index, _MEASURES[name])
+
+
+sum_labels = _measure("sum_labels")
+sum = _measure("sum", "Return the sum of the elements with each label. Collective over the mesh.")
+mean = _measure("mean", "Return the mean of the elements with each label. Collective over the mesh.")
+variance = _measure("variance", "Return the variance of the elements with each label. Collective over the mesh.")
+standard_deviation = _measure(
+    "standard_deviation", "Return the standard deviation of the elements with each label. Collective over the mesh."
+)
+center_of_mass = _measure(
+    "center_of_mass", "Return the centre of mass of each label: a number for each axis. Collective over the mesh."
+)
+median = _measure(
+    "median",
+    "Return the median of the elements with each label. Collective over the mesh.",
+    """
+    If *index* has several labels, the elements of each move to one rank.
+
+    Arguments are those of `sum_labels`.
+    """,
+)
+minimum = _measure("minimum", "Return the minimum of the elements with each label. Collective over the mesh.")
+maximum = _measure("maximum", "Return the maximum of the elements with each label. Collective over the mesh.")
+minimum_position = _measure("minimum_position", "Return where the minimum of each label is. Collective over the mesh.")
+maximum_position = _measure("maximum_position", "Return where the maximum of each label is. Collective over the mesh.")
+extrema = _measure("extrema", "Return minimum, maximum and where they are, for each label. Collective over the mesh.")
+
+
 @refusable
 def labeled_comprehension(
     input: TensorLike,
-    labels: Value,
-    index: Value,
+    labels: Operand,
+    index: Operand,
     func: Callable[..., object],
-    out_dtype: Value,
-    default: Value,
+    out_dtype: DTypeLike,
+    default: object,
     pass_positions: bool = False,
 ) -> Value:
     """Return *func* of the elements with each label. Collective over the mesh.
@@ -435,7 +407,7 @@ def labeled_comprehension(
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
 
-    def results(groups: _LabelGroups) -> Value:
+    def results(groups: _LabelGroups) -> object:
         if index is None:
             tensors = [_of_one_group(groups)]
             if pass_positions:
@@ -443,7 +415,7 @@ def labeled_comprehension(
             return func(*[tensor.to_numpy() for tensor in tensors])
         if np.dtype(out_dtype).hasobject:
             raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
-        wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)
+        wanted = np.array(groups.only if groups.index is None else groups.index, ndmin=1)
         marks = groups.labels.dtype if groups.labels is not None else wanted.dtype
         if (wanted.astype(marks).astype(wanted.dtype) != wanted).any():
             raise ValueError(
@@ -458,7 +430,7 @@ def labeled_comprehension(
 
 @refusable
 def histogram(
-    input: TensorLike, min: float, max: float, bins: int, labels: Value = None, index: Value = None
+    input: TensorLike, min: float, max: float, bins: int, labels: Operand = None, index: Operand = None
 ) -> Value:
     """Return the histogram of the elements with each label. Collective over the mesh.
 
@@ -475,7 +447,7 @@ def histogram(
         raise ValueError("index without defined labels")
     edges = np.linspace(min, max, bins + 1)
 
-    def counted(groups: _LabelGroups) -> Value:
+    def counted(groups: _LabelGroups) -> object:
         values, numbers = groups.members()
         at = np.searchsorted(edges, values, "right") - 1
         at[values == edges[-1]] = bins - 1

@@ -5,8 +5,10 @@ They are composed as in SciPy, so that elements are rounded at the same steps. F
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import map_into
 from meshcomm.core._tracing import Value
@@ -15,8 +17,9 @@ from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
+from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output, Reals
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
-from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
+from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -24,7 +27,7 @@ from meshcomm.numpy.elementwise.families import family
 class _AxisFilter:
     """A filter of SciPy along one axis, with *width* elements before and after each element."""
 
-    def __init__(self, name: str, axis: int, width: Width, edges: FilterEdges, **arguments: Value) -> None:
+    def __init__(self, name: str, axis: int, width: Width, edges: FilterEdges, **arguments: object) -> None:
         self._axis, self._width, self._edges = axis, width, edges
         self.run = ScipyCall(name, axis=axis, mode=edges.mode, cval=edges.cval, **arguments)
 
@@ -41,9 +44,9 @@ def _one(
     axis: int,
     output: Output,
     mode: str,
-    cval: Value,
+    cval: Number,
     origin: int,
-    **more: Value,
+    **more: object,
 ) -> DTensor:
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
@@ -55,11 +58,11 @@ def _one(
 def _convolve1d_like(
     name: str,
     input: TensorLike,
-    weights: Value,
+    weights: ArrayLike,
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the convolution with *weights* along *axis*. Collective over the mesh.
@@ -91,7 +94,7 @@ def _sized(
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the minimum of each window along *axis*. Collective over the mesh.
@@ -120,12 +123,9 @@ uniform_filter1d = _sized(
 )
 
 
-def _radius(sigma: Value, truncate: float, radius: Value) -> int:
-    return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
-
-
-def _gaussian(axis: int, sigma: Value, edges: FilterEdges, **arguments: Value) -> _AxisFilter:
-    lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
+def _gaussian(axis: int, sigma: float, edges: FilterEdges, **arguments: Value) -> _AxisFilter:
+    radius = arguments["radius"]
+    lw = max(0, int(arguments["truncate"] * float(sigma) + 0.5) if radius is None else int(radius))
     return _AxisFilter("gaussian_filter1d", axis, (lw, lw), edges, sigma=sigma, **arguments)
 
 
@@ -137,7 +137,7 @@ def gaussian_filter1d(
     order: int = 0,
     output: Output = None,
     mode: str = "reflect",
-    cval: Value = 0.0,
+    cval: Number = 0.0,
     truncate: float = 4.0,
     *,
     radius: int | None = None,
@@ -153,22 +153,22 @@ def gaussian_filter1d(
     axis: the axis of the filter
     """
     tensor = input_tensor("gaussian_filter1d", input)
-    more = {"order": order, "truncate": truncate, "radius": radius}
-    return _one_by_one(tensor, [_gaussian(axis_of(axis, tensor.ndim), sigma, FilterEdges(mode, cval), **more)], output)
+    along, edges = axis_of(axis, tensor.ndim), FilterEdges(mode, cval)
+    return _one_by_one(tensor, [_gaussian(along, sigma, edges, order=order, truncate=truncate, radius=radius)], output)
 
 
 @refusable
 def gaussian_filter(
     input: TensorLike,
-    sigma: Value,
-    order: Value = 0,
+    sigma: Reals,
+    order: Ints = 0,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
     truncate: float = 4.0,
     *,
-    radius: Value = None,
-    axes: Value = None,
+    radius: Ints | None = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the Gaussian filter, or derivatives of it, along all *axes*. Collective over the mesh.
 
@@ -204,13 +204,13 @@ def gaussian_filter(
 @refusable
 def uniform_filter(
     input: TensorLike,
-    size: Value = 3,
+    size: Ints = 3,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
+    origin: Ints = 0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
 ) -> DTensor:
     """Return the mean of each window. Collective over the mesh. Source: scipy.ndimage.uniform_filter.
 
@@ -246,7 +246,7 @@ ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
 
 @family("scipy.ndimage", like="convolve1d")
 def _derivative(
-    name: str, input: TensorLike, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
+    name: str, input: TensorLike, axis: int = -1, output: Output = None, mode: Modes = "reflect", cval: Number = 0.0
 ) -> DTensor:
     tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
@@ -261,19 +261,19 @@ sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective
 prewitt = _derivative("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
 
 
-Derivative = Callable[[int, FilterEdges, Output], DTensor]
-"""A function from an axis, its edges and an output to the derivative along the axis."""
+Derivative = Callable[[int, Output, str, Number], DTensor]
+"""A function from an axis, an output, mode and cval to the derivative along the axis."""
 
 
 def summed(
-    tensor: DTensor, derivative: Derivative, edges: FilterEdges, output: Output, axes: Value, *, squares: bool
+    tensor: DTensor, derivative: Derivative, edges: FilterEdges, output: Output, axes: Axes, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
     if not ordered_axes(axes, tensor.ndim):
         return _one_by_one(tensor, [], output)
     total: DTensor | None = None
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
-        part = derivative(axis, FilterEdges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
+        part = derivative(axis, dtype_asked(output) if total is None else total.dtype, mode, edges.cval)
         if squares:
             map_into(lambda block: np.multiply(block, block, out=block), part)
         total = part if total is None else map_into(lambda block, more: np.add(block, more, out=block), total, part)
@@ -285,7 +285,7 @@ def summed(
 
 @refusable
 def laplace(
-    input: TensorLike, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
+    input: TensorLike, output: Output = None, mode: Modes = "reflect", cval: Number = 0.0, *, axes: Axes = None
 ) -> DTensor:
     """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
 
@@ -300,10 +300,7 @@ def laplace(
     [[1, 2, 2], [2, 2, -9]]
     """
     tensor = input_tensor("laplace", input)
-
-    def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
-        return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
-
+    derivative = partial(correlate1d, tensor, [1, -2, 1])
     return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=False)
 
 
@@ -312,12 +309,12 @@ def _of_gaussian(
     name: str,
     /,
     input: TensorLike,
-    sigma: Value,
+    sigma: Reals,
     output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
+    mode: Modes = "reflect",
+    cval: Number = 0.0,
     *,
-    axes: Value = None,
+    axes: Axes = None,
     **kwargs: Value,
 ) -> DTensor:
     """Return the Laplacian of a Gaussian filter. Collective over the mesh.
@@ -333,9 +330,9 @@ def _of_gaussian(
     if not squares:
         sigmas = spread_over_axes(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
-    def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
+    def derivative(axis: int, output: Output, mode: str, cval: Number) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
-        return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
+        return gaussian_filter(tensor, sigmas, orders, output, mode, cval, **kwargs)
 
     return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=squares)
 

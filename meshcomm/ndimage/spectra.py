@@ -9,16 +9,16 @@ from functools import reduce
 import numpy as np
 
 from meshcomm.blocks.make import indices_along, map_to_new
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.halos.boundaries import axis_of
+from meshcomm.ndimage.arguments import Output, Reals
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import Output, input_tensor, scipy_ndimage, stored
+from meshcomm.ndimage.calls import input_tensor, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(name: str, input: TensorLike, argument: Value, n: int, axis: int, output: Output) -> DTensor:
+def _multiplied(name: str, input: TensorLike, argument: Reals, n: int, axis: int, output: Output) -> DTensor:
     """Return a spectrum times the product of factors along the axes, or times the factors of an ellipsoid."""
     tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
@@ -64,7 +64,7 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
 
 @family("scipy.ndimage")
 def _fourier(
-    name: str, input: TensorLike, sigma: Value, n: int = -1, axis: int = -1, output: Output = None
+    name: str, input: TensorLike, sigma: Reals, n: int = -1, axis: int = -1, output: Output = None
 ) -> DTensor:
     """Return a spectrum times that of a Gaussian.
 
@@ -89,7 +89,7 @@ def _fourier(
 
 @family("scipy.ndimage")
 def _fourier_sized(
-    name: str, input: TensorLike, size: Value, n: int = -1, axis: int = -1, output: Output = None
+    name: str, input: TensorLike, size: Reals, n: int = -1, axis: int = -1, output: Output = None
 ) -> DTensor:
     """Return a spectrum times that of a box.
 
@@ -105,7 +105,7 @@ def _fourier_sized(
 
 
 @family("scipy.ndimage")
-def _moved(name: str, input: TensorLike, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+def _moved(name: str, input: TensorLike, shift: Reals, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
     """Return the spectrum of shifted elements.
 
     Parameters

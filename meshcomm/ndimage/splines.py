@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.boxes import Box
+from meshcomm.ndimage.arguments import Number
 
 CONSTANT = -2.0
 """A coordinate along an axis that gives the constant."""
@@ -34,7 +34,7 @@ class SplineRule(NamedTuple):
 
     order: int
     mode: str
-    cval: Value
+    cval: Number
 
     @property
     def repeats(self) -> str:

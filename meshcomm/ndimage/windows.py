@@ -1,18 +1,18 @@
 """Filters over a window around each element: SciPy's, run on blocks with ghosts."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.small import compare_call
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.halos.boundaries import holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
+from meshcomm.ndimage.arguments import Number
 from meshcomm.ndimage.axes import FilterEdges, spread_over_axes
 from meshcomm.ndimage.calls import ScipyCall
 
@@ -23,7 +23,7 @@ FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
 """Filters with reversed windows."""
 
 
-def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
+def window(size: int, origin: SupportsIndex = 0, *, flipped: bool = False) -> Width:
     """Return the number of elements before and after an element in a window of *size*.
 
     Convolutions and dilations have *flipped* windows.
@@ -35,7 +35,9 @@ def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
     return (high - int(origin), low + int(origin)) if flipped else (low + int(origin), high - int(origin))
 
 
-def widths_along(name: str, axes: Sequence[int], ndim: int, lengths: Sequence[int], origins: Sequence[int]) -> Widths:
+def widths_along(
+    name: str, axes: Sequence[int], ndim: int, lengths: Sequence[SupportsIndex], origins: Sequence[SupportsIndex]
+) -> Widths:
     """Return the elements before and after in a window of *lengths* of the filter *name*, along *ndim* axes."""
     sizes = zip(map(int, lengths), origins, strict=True)
     return spread_over_axes([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
@@ -69,7 +71,7 @@ def filtered(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DT
     return mapped(lambda block: run(block) if block.size else np.empty(block.shape, dtype), tensor, dtype=dtype)
 
 
-def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:
+def _in_double_precision(tensor: DTensor, cval: Number) -> DTensor:
     """Return *tensor* in double precision, as in SciPy: its blocks can hold *cval*."""
     dtype = np.dtype(np.complex128 if tensor.dtype.kind == "c" or isinstance(cval, complex) else np.float64)
     return mapped(lambda block: block.astype(dtype), tensor, dtype=dtype)

@@ -1,7 +1,7 @@
 """Distributions: the methods of numpy.random.Generator that draw each element by itself."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator as NumpyGenerator
@@ -257,10 +257,10 @@ class Distributions(GeneratorBase):
         mean: ArrayLike,
         cov: ArrayLike,
         size: Size = None,
-        check_valid: str = "warn",
+        check_valid: Literal["raise", "warn", "ignore"] = "warn",
         tol: float = 1e-8,
         *,
-        method: str = "svd",
+        method: Literal["svd", "eigh", "cholesky"] = "svd",
         layout: Where = None,
     ) -> DTensor:
         """Draw vectors from the normal distribution of *mean* and covariance *cov*; NumPy's errors and warnings.
@@ -279,9 +279,9 @@ class Distributions(GeneratorBase):
         >>> mc.random.default_rng(7).multivariate_normal([0, 1], [[2, 1], [1, 2]], 5, layout=layout).shape
         (5, 2)
         """
-        options: dict[str, Any] = {"check_valid": check_valid, "tol": tol, "method": method}
         centre, spread = _known_by_all(mean), _known_by_all(cov)
-        self._streams.at(self._call).multivariate_normal(centre, spread, **options)  # NumPy's checks
+        numpys = self._streams.at(self._call).multivariate_normal
+        numpys(centre, spread, check_valid=check_valid, tol=tol, method=method)  # NumPy's checks
         factor = _factor(np.asarray(spread, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
@@ -324,7 +324,7 @@ class Distributions(GeneratorBase):
         )
 
     def _vectors_of(
-        self, name: str, parameters: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
+        self, name: str, parameters: tuple[object, ...], length: int, size: Size, layout: Where, **options: object
     ) -> DTensor:
         sample = getattr(self._streams.at(self._call), name)(*parameters, **options)  # NumPy's checks
         if sample.ndim != 1:

@@ -14,7 +14,7 @@ from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, 
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
+from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike, Slices
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -32,6 +32,8 @@ Drawn: TypeAlias = Any
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
+GeneratorState: TypeAlias = dict[str, Any]
+"""The state of a generator: a dict that JSON can hold, as NumPy's bit generators have it."""
 Seed: TypeAlias = int | Sequence[int] | SeedSequence
 
 _OUT = ("random", "standard_normal", "standard_exponential", "standard_gamma")
@@ -52,7 +54,7 @@ class GeneratorBase:
         self._streams = Streams(seeds)
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> GeneratorState:
         """The state that determines the next numbers: a dict that JSON can hold. Set it to draw them again.
 
         >>> import meshcomm as mc
@@ -63,10 +65,10 @@ class GeneratorBase:
         >>> rng.random() == first
         True
         """
-        entropy: Any = self._seeds.entropy
+        entropy = np.asarray(self._seeds.entropy)
         return {
             "bit_generator": "Philox",
-            "entropy": int(entropy) if np.ndim(entropy) == 0 else [int(word) for word in entropy],
+            "entropy": entropy.tolist(),
             "spawn_key": list(self._seeds.spawn_key),
             "pool_size": self._seeds.pool_size,
             "n_children_spawned": self._seeds.n_children_spawned,
@@ -74,7 +76,7 @@ class GeneratorBase:
         }
 
     @state.setter
-    def state(self, state: Mapping[str, Any]) -> None:
+    def state(self, state: GeneratorState) -> None:
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a generator must be a dict, not {quote(state)}")
         fields = dict(state)
@@ -82,10 +84,10 @@ class GeneratorBase:
             raise ValueError(f"this is not the state of a generator of meshcomm: {quote(state)}")
         self._set(*_of_state(**fields))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> GeneratorState:
         return self.state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: GeneratorState) -> None:
         self.state = state
 
     def __repr__(self) -> str:
@@ -101,7 +103,7 @@ class GeneratorBase:
         self._call += 1
         return lambda tile: streams.at(call, tile)
 
-    def _drawn(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
+    def _drawn(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Drawn:
         """Return a draw by NumPy's method *name*. Collective if one of its parameters is a tensor.
 
         Parameters
@@ -191,20 +193,24 @@ class _ParameterBlock(NamedTuple):
     def tile(self, drawn: tuple[slice, ...]) -> Array:
         """Return the values for a tile, which broadcast to it."""
         skipped = len(drawn) - len(self.shape)
-        index: Any = [
+        slices = [
             slice(None) if n == 1 else slice(interval.start - start, interval.stop - start)
             for n, start, interval in zip(self.shape, self.starts, drawn[skipped:], strict=True)
         ]
-        tile: Array = self.local[(..., *index)]
-        return tile
+        where: Slices = (..., *slices)
+        return self.local[where]
+
+
+_Parameter: TypeAlias = Values | _ParameterBlock | None
+"""A parameter: a whole one, its block on a rank, or None outside of the mesh."""
 
 
 class _Method(NamedTuple):
     """A method of NumPy's generator, with its parameters and options."""
 
     name: str
-    parameters: Sequence[Any]
-    options: dict[str, Any]
+    parameters: Sequence[_Parameter]
+    options: Mapping[str, object]
 
     def draw(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array | None:
         """Draw a tile: see `Draw`."""
@@ -213,24 +219,23 @@ class _Method(NamedTuple):
         if out is not None and self.name in _OUT:
             method(*values, out=out, **self.options)
             return None
-        drawn_tile: Array = method(
-            *values, size=tuple([interval.stop - interval.start for interval in drawn]), **self.options
-        )
-        return drawn_tile
+        size = tuple([interval.stop - interval.start for interval in drawn])
+        tile: Array = method(*values, size=size, **self.options)
+        return tile
 
 
-def _known(x: object) -> Any:
+def _known(x: Values) -> Values:
     """Return a parameter as a tensor, an array, or as it is: a number."""
     value = unwrapped(x)
-    return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)  # type: ignore[arg-type]
+    return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)
 
 
-def _block(x: object) -> Any:
+def _block(x: Values) -> Values | _ParameterBlock:
     """Return a whole array as a `_ParameterBlock`, and anything else as it is."""
     return _ParameterBlock(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-def _aligned(name: str, x: object, shape: Shape, layout: Layout) -> Any:
+def _aligned(name: str, x: _Parameter, shape: Shape, layout: Layout) -> _Parameter:
     """Return the block of a parameter for a result of *shape* in *layout*. Collective if it moves."""
     if not isinstance(x, DTensor):
         return x
@@ -267,6 +272,8 @@ def _check_out(name: str, out: object, shape: Shape | None, layout: Where) -> No
         raise LayoutError(f"{name}: out= is a {quote(tensor)}, but layout= is {quote(layout)}")
 
 
-def _of_state(call: int, entropy: Any, n_children_spawned: int = 0, **fields: Any) -> tuple[SeedSequence, int]:
+def _of_state(
+    call: int, entropy: int | list[int], n_children_spawned: int = 0, **fields: Any
+) -> tuple[SeedSequence, int]:
     """Return the seed and the number of the next call in a state of a generator."""
     return SeedSequence(entropy, n_children_spawned=n_children_spawned, **fields), call

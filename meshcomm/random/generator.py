@@ -1,6 +1,7 @@
 """The generator of random tensors: distributions, and orders of elements."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.random import BitGenerator, RandomState
@@ -21,7 +22,10 @@ from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 from meshcomm.random.distributions import Distributions
-from meshcomm.random.drawing import Seed, Size, Where
+from meshcomm.random.drawing import Drawn, Seed, Size, Where
+
+Weights: TypeAlias = Sequence[float] | Array | None
+"""The probability of each element; None for equal ones."""
 
 _INDEX = np.dtype(np.int64)
 _FEW = 50
@@ -124,12 +128,7 @@ class Generator(Distributions):
         tensor[...] = self._taken(tensor, axis)
 
     def permuted(
-        self,
-        x: DTensor | ArrayLike,
-        axis: int | None = None,
-        out: DTensor | None = None,
-        *,
-        layout: Where = None,
+        self, x: DTensor | ArrayLike, axis: int | None = None, out: DTensor | None = None, *, layout: Where = None
     ) -> DTensor:
         """Return a tensor with each line along *axis* in an order of its own. Collective over the mesh.
 
@@ -148,14 +147,12 @@ class Generator(Distributions):
             tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            result = relaid(
-                regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
-            )
+            shuffled = regrouped(self._taken(flat, 0), tensor.shape, name="permuted")
+            result = relaid(shuffled, tensor.layout.axes, "permuted")
         else:
             number = normalised_axis(axis, tensor.ndim)
-            result = take_along_axis(
-                tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number
-            )
+            order = argsort(self._keys(tensor.shape, tensor.layout), number, "stable")
+            result = take_along_axis(tensor, order, number)
         if out is None and layout is not None and layout != result.layout:
             return relayout(result, layout)
         return with_out("permuted", out, result)
@@ -165,12 +162,12 @@ class Generator(Distributions):
         a: DTensor | ArrayLike,
         size: Size = None,
         replace: bool = True,
-        p: ArrayLike | DTensor | None = None,
+        p: Weights | DTensor = None,
         axis: int = 0,
         shuffle: bool = True,
         *,
         layout: Where = None,
-    ) -> Any:
+    ) -> Drawn:
         """Choose elements along *axis*, or integers below *a*. Collective unless *a* and *p* are no tensors.
 
         Parameters
@@ -189,13 +186,13 @@ class Generator(Distributions):
         >>> mc.random.default_rng(7).choice(5, p=[0, 0, 1, 0, 0])
         2
         """
-        population, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
+        population, weights = unwrapped(a), unwrapped(p)
         if isinstance(weights, DTensor):
             weights = weights.to_numpy()
         number = not isinstance(population, DTensor) and np.ndim(population) == 0
         source = None if number else population if isinstance(population, DTensor) else as_array(population)
         along = 0 if source is None else normalised_axis(axis, source.ndim)
-        n: Any = population if source is None else source.shape[along]
+        n = cast("int", population) if source is None else source.shape[along]  # NumPy's choice checks it
         self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
         if size is None and (source is None or layout is None):
             one = int(self._next()(0).choice(n, p=weights))
@@ -248,19 +245,18 @@ class Generator(Distributions):
         result = take(tensor, order, number)
         return result if result.layout == tensor.layout else relayout(result, tensor.layout)
 
-    def _indices(self, n: int, shape: Shape, replace: bool, weights: Any, layout: Layout) -> DTensor:
+    def _indices(self, n: int, shape: Shape, replace: bool, weights: Weights, layout: Layout) -> DTensor:
         """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
             below = max(1, n)  # with 0, NumPy has seen that none is drawn
-            return self.integers(below, size=shape, layout=layout)  # type: ignore[no-any-return]
+            index: DTensor = self.integers(below, size=shape, layout=layout)
+            return index
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)
             cumulated /= cumulated[-1]
-            return mapped(
-                lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=np.dtype(np.int64)
-            )
+            return mapped(lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=_INDEX)
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
             short = "a" if count > n else "the entries of p that are not 0"
             raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {short}")
@@ -272,7 +268,7 @@ class Generator(Distributions):
         result = np.reshape(order[:count], shape)
         return relayout(result, layout)
 
-    def _races(self, n: int, weights: object, layout: Layout) -> DTensor:
+    def _races(self, n: int, weights: Weights, layout: Layout) -> DTensor:
         """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):

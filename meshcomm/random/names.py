@@ -5,28 +5,36 @@ seed the numbers are NumPy's. Larger ones are made block by block, by `meshcomm.
 Both are the same on any number of ranks. Without a seed, rank 0 draws one for all.
 """
 
-from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
+from numpy.random.mtrand import get_bit_generator
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.small import broadcast_from_device
-from meshcomm.core._types import DType, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.elementwise.signatures import Function
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
+from meshcomm.random.drawing import Drawn, GeneratorState, Seed, Size, Values
+
+State: TypeAlias = GeneratorState | tuple[Any, ...]
+"""A state of `RandomState`, or of NumPy's."""
+NumpySeed: TypeAlias = Seed | Array | BitGenerator | np.random.Generator | np.random.RandomState | None
+"""What numpy.random.default_rng takes."""
 
 NAMES = frozenset(np.random.__all__)
 
@@ -41,7 +49,7 @@ _TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draw
 # -- which draws are small --------------------------------------------------------------------------------------------
 
 
-def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_small(name: str, at: int | None, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether method *name* draws and takes less than `WHOLE_BELOW`. It depends on the arguments only.
 
     *at* is the position of the argument ``size``.
@@ -59,6 +67,8 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
         return _length(args[0] if args else kwargs.get("x", 0)) < _MANY
     size = args[at] if at is not None and len(args) > at else kwargs.get("size")
     count = prod(size) if isinstance(size, tuple | list) else 1 if size is None else size
+    if not isinstance(count, int | np.integer):
+        return True  # NumPy says so
     if name == "choice":
         is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
         is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY
@@ -71,26 +81,26 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
             count = prod(np.broadcast_shapes(*shapes))
         except ValueError:
             return True  # NumPy says so
-    return not isinstance(count, int | np.integer) or bool(count < _MANY)
+    return bool(count < _MANY)
 
 
-def _is_large(x: Any) -> bool:
+def _is_large(x: object) -> bool:
     """Return whether *x* is an array that is a tensor on several ranks, and no short slice of one."""
     if isinstance(x, DTensor):
         return x.nbytes >= WHOLE_BELOW or x.mesh.size < x.mesh.world.size
     return isinstance(x, np.ndarray) and x.nbytes >= WHOLE_BELOW and not x.dtype.hasobject
 
 
-def _length(x: Any) -> int:
+def _length(x: object) -> int:
     """Return the number of indices below a number *x*; 0 for an array, which is small."""
     return int(x) if isinstance(x, int | np.integer) else 0
 
 
-def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at: int | None) -> Callable[..., Any]:
+def _by_size(name: str, numpys: Function, ours: Function, at: int | None) -> Function:
     """Return the method *name*: NumPy's for small draws, *ours* for the others."""
 
     @wraps(ours)
-    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def drawn(self: object, *args: object, **kwargs: object) -> object:
         if _is_small(name, at, args, kwargs) and is_on_all_ranks():
             plain = [_plain(x) for x in args]
             named = {key: _plain(x) for key, x in kwargs.items() if key != "layout"}
@@ -116,12 +126,12 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
     return drawn
 
 
-def _instead(x: Any, tensors: list[tuple[Any, DTensor]]) -> Any:
+def _instead(x: object, tensors: list[tuple[Array, DTensor]]) -> object:
     """Return the tensor of a large array: so the numbers are those on several ranks."""
     return next((tensor for array, tensor in tensors if array is x), x)
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: object) -> object:
     return np.asarray(x) if type(x) is WholeArray else np.array(x) if isinstance(x, DTensor) else x
 
 
@@ -131,10 +141,11 @@ def _plain(x: Any) -> Any:
 class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
     """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a generator of NumPy."""
 
-    def __init__(self, bit_generator: Any, *, is_same: bool = False) -> None:
+    def __init__(self, bit_generator: BitGenerator, *, is_same: bool = False) -> None:
         """Take a generator of bits. Collective, unless *is_same*: all ranks have made it alike."""
         bits = bit_generator if is_same else _as_on_root(bit_generator)
-        super().__init__(SeedSequence(bits.seed_seq.entropy, spawn_key=(*bits.seed_seq.spawn_key, _TILES)))
+        seeds = _seeds(bits)
+        super().__init__(SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, _TILES)))
         np.random.Generator.__init__(self, bits)
 
     def __reduce__(self) -> Any:
@@ -148,13 +159,13 @@ class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]
         return layout_on(None, shape, dtype)
 
 
-def _restored(bit_generator: Any, state: Any) -> Generator:
+def _restored(bit_generator: BitGenerator, state: GeneratorState) -> Generator:
     rng = Generator(bit_generator, is_same=True)
     rng.state = state
     return rng
 
 
-def _size_at(method: Callable[..., Any]) -> int | None:
+def _size_at(method: Function) -> int | None:
     names = [*signature(method).parameters][1:]
     return names.index("size") if "size" in names else None
 
@@ -165,7 +176,7 @@ for _name, _numpys in vars(np.random.Generator).items():
         setattr(Generator, _name, _by_size(_name, _numpys, _ours, _size_at(_ours)))
 
 
-def default_rng(seed: Any = None) -> Generator:
+def default_rng(seed: NumpySeed = None) -> Generator:
     """Return a generator of random arrays and tensors, with the methods of numpy.random.Generator.
 
     Without a *seed* it is Collective: rank 0 draws one for all.
@@ -177,9 +188,9 @@ def default_rng(seed: Any = None) -> Generator:
     return Generator(np.random.default_rng(seed).bit_generator, is_same=True)
 
 
-def _as_on_root(bit_generator: Any) -> Any:
+def _as_on_root(bit_generator: BitGenerator) -> BitGenerator:
     """Return a bit generator with the seed of rank 0. Collective: ranks may have drawn others."""
-    seeds = bit_generator.seed_seq
+    seeds = _seeds(bit_generator)
     seeds_of_root = _seed_of_root(seeds)
     is_same = (
         np.array_equal(np.asarray(seeds.entropy), np.asarray(seeds_of_root.entropy))
@@ -188,9 +199,13 @@ def _as_on_root(bit_generator: Any) -> Any:
     return bit_generator if is_same else type(bit_generator)(seeds_of_root)
 
 
-def _seed_of_root(seeds: Any) -> SeedSequence:
-    def drawn() -> Any:
-        return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
+def _seeds(bit_generator: BitGenerator) -> SeedSequence:
+    return cast("SeedSequence", bit_generator.seed_seq)  # all have one but those of other packages
+
+
+def _seed_of_root(seeds: SeedSequence) -> SeedSequence:
+    def drawn() -> tuple[int | list[int], list[int]]:
+        return np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))
 
     seed = broadcast_from_device("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
     entropy, key = drawn() if seed is None else seed
@@ -200,16 +215,16 @@ def _seed_of_root(seeds: Any) -> SeedSequence:
 # -- the old interface ------------------------------------------------------------------------------------------------
 
 
-class _LegacyState(tuple):  # type: ignore[type-arg]
+class _LegacyState(tuple[object, ...]):
     """A state of NumPy, and the state of the generator of large draws."""
 
-    large: Any = None
+    large: GeneratorState | None = None
 
 
 class RandomState(np.random.RandomState):
     """The old interface of numpy.random: its functions are the methods of one of these."""
 
-    def __init__(self, seed: Any = None) -> None:
+    def __init__(self, seed: NumpySeed = None) -> None:
         if isinstance(seed, BitGenerator):
             self.large = Generator(seed)
             super().__init__(self.large.bit_generator)
@@ -228,49 +243,50 @@ class RandomState(np.random.RandomState):
 
     def get_state(self, legacy: bool = True) -> Any:
         """Return the state for `set_state`: NumPy's, with the state of large draws."""
-        state: Any = super().get_state(legacy)  # type: ignore[call-overload]
-        if legacy:
-            state = _LegacyState(state)
-            state.large = self.large.state
-            return state
-        return {**state, "large": self.large.state}
+        if not legacy:
+            return {**super().get_state(legacy=False), "large": self.large.state}
+        state = _LegacyState(super().get_state(legacy=True))
+        state.large = self.large.state
+        return state
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: State) -> None:
         """Go on from a state of `get_state`, or from one of NumPy."""
         large = state.get("large") if isinstance(state, dict) else getattr(state, "large", None)
         if large is not None:
             self.large.state = large
         super().set_state(state if isinstance(state, dict) else tuple(state))
 
-    def _large_random_sample(self, size: Any = None) -> Any:
+    def _large_random_sample(self, size: Size = None) -> Drawn:
         return self.large.random(size)
 
     _large_random = _large_random_sample
 
-    def _large_rand(self, *shape: int) -> Any:
+    def _large_rand(self, *shape: int) -> Drawn:
         return self.large.random(shape or None)
 
-    def _large_randn(self, *shape: int) -> Any:
+    def _large_randn(self, *shape: int) -> Drawn:
         return self.large.standard_normal(shape or None)
 
-    def _large_randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+    def _large_randint(
+        self, low: Values, high: Values | None = None, size: Size = None, dtype: DTypeLike = int
+    ) -> Drawn:
         return self.large.integers(low, high, size, dtype)
 
-    def _large_random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
+    def _large_random_integers(self, low: Values, high: Values | None = None, size: Size = None) -> Drawn:
         first, last = (1, low) if high is None else (low, high)
         return self.large.integers(first, last, size, endpoint=True)
 
 
-def _with_state(state: Any) -> RandomState:
+def _with_state(state: State) -> RandomState:
     rng = RandomState(0)
     rng.set_state(state)
     return rng
 
 
-def _large(name: str) -> Callable[..., Any]:
+def _large(name: str) -> Function:
     method = getattr(RandomState, f"_large_{name}", None)
 
-    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def drawn(self: RandomState, *args: object, **kwargs: object) -> Drawn:
         return getattr(self.large, name)(*args, **kwargs)
 
     return method or drawn
@@ -283,7 +299,7 @@ _BY_LENGTHS = {"rand": np.random.RandomState.random_sample, "randn": np.random.R
 """Functions with lengths as arguments, and the functions that NumPy calls for them."""
 
 
-def _old(name: str, numpys: Callable[..., Any]) -> Callable[..., Any]:
+def _old(name: str, numpys: Function) -> Function:
     ours = _large(name)
     if name in _BY_LENGTHS:
         numpys = _BY_LENGTHS[name]
@@ -322,13 +338,12 @@ def _state() -> RandomState:
 def _shared_state() -> RandomState:
     """Return the state of a script: it draws from NumPy's global stream, as libraries do. Collective."""
     state = _with_state(np.random.get_state())
-    numpys: Any = np.random
-    numpys.RandomState.__init__(state, numpys.get_bit_generator())
+    np.random.RandomState.__init__(state, get_bit_generator())
     state.large = default_rng()
     return state
 
 
-def _seed(seed: Any = None) -> None:
+def _seed(seed: Seed | None = None) -> None:
     """Begin the streams of the module, and that of libraries. Collective without a *seed*."""
     state = _state()
     state.seed(seed)
@@ -338,7 +353,7 @@ def _seed(seed: Any = None) -> None:
 _KINDS = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
 
 
-def named(name: str) -> Any:
+def named(name: str) -> object:
     """Return the counterpart of numpy.random's *name* in `meshcomm.numpy`."""
     if name in _KINDS:
         return _KINDS[name]
@@ -346,9 +361,9 @@ def named(name: str) -> Any:
         return globals()[name]
     if name == "seed":
         return _seed
-    method: Any = getattr(RandomState, {"ranf": "random_sample", "sample": "random_sample"}.get(name, name))
+    method: Function = getattr(RandomState, {"ranf": "random_sample", "sample": "random_sample"}.get(name, name))
 
-    def function(*args: object, **kwargs: object) -> Any:
+    def function(*args: object, **kwargs: object) -> object:
         return method(_state(), *args, **kwargs)
 
     function.__name__, function.__doc__ = name, getattr(np.random, name).__doc__

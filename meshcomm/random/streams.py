@@ -14,13 +14,13 @@ No two streams share a counter, unless a tile takes 2**64 steps of it.
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator as NumpyGenerator
 from numpy.random import Philox, SeedSequence
 
-from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core._types import Array, Indices, Shape, Slices
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.partition import Span, extent_of, held_within
 
@@ -105,7 +105,7 @@ class Tiles(NamedTuple):
             number = 0
             for piece, count in zip(pieces, counts, strict=True):
                 number = number * count + piece.number
-            local: Any = (..., *[piece.local for piece in pieces])
+            local: Slices = (..., *[piece.local for piece in pieces])
             target, drawn = block[local], tuple([piece.drawn for piece in pieces])
             whole = target.shape == tuple([interval.stop - interval.start for interval in drawn])
             values = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)

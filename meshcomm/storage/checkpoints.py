@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import broadcast_from_device
@@ -21,7 +20,7 @@ from meshcomm.storage import files, signals
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import load
 from meshcomm.storage.meshes import common_mesh
-from meshcomm.storage.request import Layouts, PathLike, meshes_of
+from meshcomm.storage.request import Layouts, Loaded, PathLike, meshes_of
 from meshcomm.storage.save import SaveRequest, save, start_save
 from meshcomm.storage.trees import flattened
 
@@ -239,7 +238,7 @@ class Checkpoints:
     @refusable
     def restore(
         self, layout_map: Layouts = None, step: int | None = None, out: object = None, *, check: bool = True
-    ) -> tuple[int, Any]:
+    ) -> tuple[int, Loaded]:
         """Return a step and its tree: the newest one that is not damaged. Collective over the meshes of the layouts.
 
         All ranks get the same step. A step that is damaged is passed over, and the first rank warns of it.
@@ -310,7 +309,7 @@ class Checkpoints:
         files.make_folders(self.folder)
         for _, path in unfinished:
             if not (path.is_symlink() or (path / MANIFEST).exists()):
-                FolderWriter(path, [], None, {}).remove_leftovers()
+                FolderWriter(path, [], [], {}).remove_leftovers()
                 files.remove_if_empty(path)
 
     def _remove_old(self, saved: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Json
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
@@ -127,10 +126,10 @@ def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> 
     return described._replace(dims=named or None, attributes=attributes, unlimited=unlimited)
 
 
-def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:
+def _as_held(metadata: Mapping[str, object], writer: type[Writer]) -> dict[str, object]:
     """Return *metadata* as *writer* can hold them: what it has no values for as JSON, in a text if it has to be."""
 
-    def as_stored(value: Json) -> Json:
+    def as_stored(value: object) -> object:
         if writer.holds(value):
             return value
         return json.dumps(as_json(value)) if writer.metadata_types else as_json(value)

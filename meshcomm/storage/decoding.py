@@ -4,12 +4,12 @@ The dtypes are those that `xarray.decode_cf` chooses.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Array, DType, Json
+from meshcomm.core._types import Array, DType
 from meshcomm.storage.transfer import convert
 from meshcomm.storage.values import attribute
 
@@ -26,9 +26,9 @@ class Coding(NamedTuple):
     """
 
     integers: DType
-    fills: tuple[Json, ...]
-    scale: Json
-    offset: Json
+    fills: tuple[np.generic, ...]
+    scale: float | None
+    offset: float | None
     dtype: DType
 
     def decoded(self, block: Array) -> Array:
@@ -48,13 +48,13 @@ class Coding(NamedTuple):
         return result
 
 
-def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
+def coding_of(attributes: Mapping[str, object], dtype: DType) -> Coding | None:
     """Return how numbers of *dtype* are decoded; None if *attributes* say nothing of it.
 
     >>> coding_of({"scale_factor": np.float32(0.1), "_FillValue": np.int16(-1)}, np.dtype("i2")).dtype
     dtype('float32')
     """
-    packs = {key: _alone(attributes[key]) for key in _PACKS if key in attributes}
+    packs = {key: cast("float", _alone(attributes[key])) for key in _PACKS if key in attributes}
     native = dtype.newbyteorder("=")
     integers = _integers(native, _alone(attributes.get("_Unsigned")))
     has_fills = any(key in attributes for key in _FILLS)
@@ -72,7 +72,7 @@ def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
     return Coding(integers, tuple(fills), packs.get("scale_factor"), packs.get("add_offset"), decoded_dtype)
 
 
-def as_netcdf(attributes: Mapping[str, Json]) -> dict[str, Json]:
+def as_netcdf(attributes: Mapping[str, object]) -> dict[str, object]:
     """Return attributes as netCDF has them, in HDF5 files of any name: an array of one is a number or a text.
 
     >>> as_netcdf({"scale_factor": np.array([0.5]), "range": np.array([0, 9])})
@@ -84,8 +84,9 @@ def as_netcdf(attributes: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _alone(value: Json) -> Json:
-    return np.ravel(value)[0] if np.ndim(value) else value
+def _alone(value: object) -> object:
+    array = np.asarray(value)
+    return array.ravel()[0] if array.ndim else value
 
 
 def _integers(dtype: DType, unsigned: object) -> DType:
@@ -94,15 +95,17 @@ def _integers(dtype: DType, unsigned: object) -> DType:
     return dtype if swapped is None else np.dtype(f"{swapped}{dtype.itemsize}")
 
 
-def _fills(key: str, value: Json, dtype: DType, integers: DType) -> list[Json]:
+def _fills(key: str, value: object, dtype: DType, integers: DType) -> list[np.generic]:
     """Return the values of an attribute that stand for none."""
-    fills = [fill for fill in np.ravel(value) if isinstance(fill, np.number) and not np.isnan(fill)]
+    fills: list[np.generic] = [
+        fill for fill in np.asarray(value).ravel() if isinstance(fill, np.number) and not np.isnan(fill)
+    ]
     if key == "_FillValue" and integers != dtype:  # it is written with the signs of the file
-        return [np.array(fill).astype(dtype).view(integers)[()] for fill in fills]
+        return list(np.array(fills).astype(dtype).view(integers))
     return fills
 
 
-def _float_dtype(dtype: DType, packs: Mapping[str, Json]) -> DType:
+def _float_dtype(dtype: DType, packs: Mapping[str, object]) -> DType:
     """Return the dtype of unpacked numbers, by those of scale and offset. Source: xarray.coding.variables."""
     kinds = {key: np.dtype(type(value)) for key, value in packs.items()}
     if len(kinds) == 2:

@@ -19,10 +19,11 @@ import os
 import time
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.blocks.session import Session
-from meshcomm.core._types import Json
+from meshcomm.core._json import read
+from meshcomm.core.arrays.trees import Node
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -30,7 +31,7 @@ from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.reading import ArraysReader
-from meshcomm.storage.stored import Stored
+from meshcomm.storage.stored import Stored, StoredFields
 from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import node_of_value, value_of_node
 
@@ -46,6 +47,9 @@ MOST_ARRAYS = 256
 
 _AS_JSON = ("node", "checks", "sizes")
 """The fields of `FileContents` that JSON holds as they are."""
+
+ContentsFields: TypeAlias = tuple[str, list[StoredFields], Node, object, object, object]
+"""Where files are and what they hold, as JSON holds it: arrays, other fields, and those of `_AS_JSON`."""
 
 
 class CachedContents(NamedTuple):
@@ -71,7 +75,7 @@ class CachedContents(NamedTuple):
             return False
         return True
 
-    def as_json(self) -> list[Json]:
+    def as_json(self) -> ContentsFields:
         """Return *base* and *contents* as JSON holds them."""
         arrays = [stored.as_json() for stored in self.contents.arrays.values()]
         others = {
@@ -80,7 +84,7 @@ class CachedContents(NamedTuple):
             if value and name not in ("arrays", *_AS_JSON)
         }
         values = [str(self.base), arrays, node_of_value(others), *(getattr(self.contents, name) for name in _AS_JSON)]
-        value: list[Json] = json.loads(json.dumps(values))
+        value: ContentsFields = json.loads(json.dumps(values))
         return value
 
 
@@ -124,20 +128,20 @@ class SharedContents(NamedTuple):
 
     base: Path
     contents: FileContents
-    text: list[Json]
+    text: ContentsFields | None = None
 
 
 def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     """Return what the first device finds at *path*. Collective over the mesh; its ranks compare the text *call*."""
 
-    def look() -> list[Json] | None:
+    def look() -> ContentsFields | None:
         return None if session.device else cached_contents(path).as_json()
 
     local_text = session.agree_on_result(lambda _: call, look)
     (text,) = filter(None, session.allgather(local_text))
     base, arrays, others, *values = text
     stored = {array[0]: Stored.from_json(array) for array in arrays}
-    fields = {"metadata": {}, **value_of_node(others), **dict(zip(_AS_JSON, values, strict=True))}
+    fields = {"metadata": {}, **read(dict, value_of_node(others)), **dict(zip(_AS_JSON, values, strict=True))}
     return SharedContents(Path(base), FileContents(stored, **fields), text)
 
 

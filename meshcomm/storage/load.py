@@ -9,7 +9,6 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.session import Session, in_session
-from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
@@ -26,7 +25,16 @@ from meshcomm.storage.kept import (
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.reading import ArraysReader
-from meshcomm.storage.request import ArrayRequest, Layouts, LoadRequest, Names, PathLike, load_request, meshes_of
+from meshcomm.storage.request import (
+    ArrayRequest,
+    Layouts,
+    Loaded,
+    LoadRequest,
+    Names,
+    PathLike,
+    load_request,
+    meshes_of,
+)
 from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.verify import compare_checksums
 
@@ -46,7 +54,7 @@ def load(
     strict: bool | None = None,
     check: bool | None = None,
     max_scratch_bytes: int | None = None,
-) -> Json:
+) -> Loaded:
     """Return the tensors of a file or a checkpoint, in any layout. Collective over the meshes of the layouts.
 
     How many ranks saved it, and in which layouts, does not matter. Each byte is read once, by one rank, and then sent
@@ -92,7 +100,7 @@ def load(
     return run_load(lambda: load_request(path, layout, names, *options), meshes_of(layout, out))
 
 
-def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Json:
+def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded:
     """Return what a call of `load` returns. Collective over *meshes*, those of its layouts and tensors.
 
     *requested* checks the arguments. What it raises on one rank, all ranks raise.

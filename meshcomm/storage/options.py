@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.core._arguments import quote, refuse_masked
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import Shape
 from meshcomm.errors import DTypeError, ShapeError
 
 Dims: TypeAlias = Mapping[str, Sequence[str]] | Sequence[str] | None
@@ -24,7 +24,7 @@ MODES = ("w", "a")
 class SaveOptions(NamedTuple):
     """The options of `save`, which are explained there."""
 
-    metadata: Mapping[str, Json] | None = None
+    metadata: Mapping[str, object] | None = None
     overwrite: bool | None = None
     mode: str = "w"
     dims: Dims = None
@@ -103,7 +103,7 @@ def _codec(codec: object) -> tuple[str, int | None]:
     return str(name), level
 
 
-def checked_metadata(metadata: Mapping[str, Json], *, numpy: bool = False) -> dict[str, Json]:
+def checked_metadata(metadata: Mapping[str, object], *, numpy: bool = False) -> dict[str, object]:
     """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change; *numpy* also allows arrays.
 
     ``DTypeError`` for a masked array.
@@ -119,7 +119,7 @@ def checked_metadata(metadata: Mapping[str, Json], *, numpy: bool = False) -> di
     return dict(metadata)
 
 
-def _listed(value: object, numpy: bool) -> Json:
+def _listed(value: object, numpy: bool) -> object:
     refuse_masked(value)
     if numpy and isinstance(value, np.ndarray | np.generic):
         compound = value.dtype.names is not None and not value.dtype.hasobject
@@ -128,7 +128,7 @@ def _listed(value: object, numpy: bool) -> Json:
     raise TypeError(f"{type(value).__name__} {quote(value)} is none of these")
 
 
-def _check_keys(value: Json) -> None:
+def _check_keys(value: object) -> None:
     if isinstance(value, Mapping):
         for key, inside in value.items():
             if not isinstance(key, str):

@@ -14,7 +14,7 @@ from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.session import Session
 from meshcomm.core._files import resolved
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.mesh import Mesh
@@ -27,7 +27,7 @@ from meshcomm.storage.formats.known import contents
 from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.save import Content, Saving, run_save
 from meshcomm.storage.selection import Selection, box_of, boxes
-from meshcomm.storage.stored import Stored
+from meshcomm.storage.stored import Stored, StoredFields
 from meshcomm.storage.transfer import OpenFiles, write_tensor
 
 
@@ -78,7 +78,7 @@ class _BoxSaving(Saving):
         return "; ".join(boxes)
 
     @final_names()
-    def _begin(self) -> tuple[str, list[Json]]:
+    def _begin(self) -> tuple[str, list[StoredFields]]:
         path = resolved(self.path)
         file_contents = contents(path)
         if not path.is_dir():

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from types import EllipsisType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,7 +19,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import DType, Shape
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
@@ -42,6 +42,7 @@ from meshcomm.storage.values import all_values, value_of_node
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
 Names = Iterable[str] | re.Pattern[str] | None
+Loaded: TypeAlias = Any  # a tensor, a dict of them, or the tree that was saved: who loads a file knows what it holds
 SHOWN = 10  # names of arrays in a text
 
 
@@ -167,16 +168,16 @@ class LoadRequest(NamedTuple):
         """
         if warns and self.leaves_out(contents):
             warn(f"{self.path}: {_left_out_text(contents)}")
-        finds = isinstance(self.layout, FindsLayouts)  # once: it takes long
-        if finds:
-            say_unused(self.layout, list(contents.arrays), strict=self.strict is True, warns=warns)  # type: ignore[arg-type]
-        for what, named in (("slices", self.slices), ("layout", self.layout)):
-            if isinstance(named, Mapping) and not isinstance(named, FindsLayouts):
+        rules = self.layout if isinstance(self.layout, FindsLayouts) else None  # once: it takes long
+        if rules is not None:
+            say_unused(rules, list(contents.arrays), strict=self.strict is True, warns=warns)
+        for what, named in (("slices", self.slices), ("layout", None if rules else self.layout)):
+            if isinstance(named, Mapping):
                 self._refuse_unknown(what, [name for name in named if name not in contents.arrays], contents)
         names = self._names_in(contents)
         outs = None if self.out is None else _outs(self.out, list(contents.arrays) if names is None else names, mesh)
         return [
-            self._array(contents, name, mesh, None if outs is None else outs[name], finds=finds)
+            self._array(contents, name, mesh, None if outs is None else outs[name], rules)
             for name in self._chosen_names(contents, names, outs)
         ]
 
@@ -185,7 +186,7 @@ class LoadRequest(NamedTuple):
         return bool(contents.left_out and contents.arrays) and self.names is None and self.out is None
 
     def _array(
-        self, contents: FileContents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool
+        self, contents: FileContents, name: str, mesh: Mesh, out: DTensor | None, rules: FindsLayouts | None
     ) -> ArrayRequest:
         stored = contents.arrays[name]
         shape = stored.array_shape
@@ -195,7 +196,7 @@ class LoadRequest(NamedTuple):
         dtype = stored.dtype if coding is None else coding.dtype
         if self.dtype is not None:  # a str gets the length that the values need
             dtype = np.empty(0, dtype).astype(as_dtype(self.dtype)).dtype
-        layout = self._layout_of(name, chosen.result, finds)
+        layout = self._layout_of(name, chosen.result, rules)
         if out is not None:
             _check_out(name, out, chosen, dtype, layout)
             layout = out.layout
@@ -240,12 +241,12 @@ class LoadRequest(NamedTuple):
         error.unknown_name = True
         raise error
 
-    def _layout_of(self, name: str, shape: Shape, finds: bool) -> Layout | None:
+    def _layout_of(self, name: str, shape: Shape, rules: FindsLayouts | None) -> Layout | None:
         """Return the layout that the call gives for an array of *shape*, if any."""
         layout: object = self.layout
         ndim = len(shape)
-        if finds:
-            layout = self.layout.layout_for(name, ndim)  # type: ignore[union-attr]
+        if rules is not None:
+            layout = rules.layout_for(name, ndim)
         elif isinstance(layout, Mapping):
             layout = layout.get(name)
         if layout is None:
@@ -260,7 +261,7 @@ class LoadRequest(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> Json:
+    def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> object:
         """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
@@ -279,7 +280,7 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
     return [item.mesh for item in layouts if isinstance(item, Layout)]
 
 
-def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) -> LoadRequest:
+def load_request(path: PathLike, layout: Layouts, names: Names, *options: Loaded) -> LoadRequest:
     """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
     *_, limit = options
     if limit is not None:
@@ -324,10 +325,11 @@ def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
         raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:
         outs = {names[0]: outs["array"]}
-    for name, leaf in outs.items():
-        if not isinstance(leaf, DTensor):
-            raise LayoutError(f"out has an array at {quote(name)}; it must have tensors only")
-    return outs  # type: ignore[return-value]
+    tensors = {name: leaf for name, leaf in outs.items() if isinstance(leaf, DTensor)}
+    if len(tensors) < len(outs):
+        name = next(name for name in outs if name not in tensors)
+        raise LayoutError(f"out has an array at {quote(name)}; it must have tensors only")
+    return tensors
 
 
 def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
@@ -342,10 +344,11 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
-def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
+def _of_rank(nodes: list[object], mesh: Mesh) -> object:
     """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
-    alone = mesh.rank is not None and len(nodes) == mesh.size
-    return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
+    if mesh.rank is None or len(nodes) != mesh.size:
+        return all_values(nodes)
+    return value_of_node(nodes[mesh.rank])
 
 
 def _left_out_text(contents: FileContents) -> str:

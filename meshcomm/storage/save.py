@@ -17,11 +17,12 @@ from meshcomm.blocks.session import Session, in_session
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._files import resolved
-from meshcomm.core._types import Bytes, Json
+from meshcomm.core._json import read
+from meshcomm.core._types import Bytes
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.trees import below, tensors_in
+from meshcomm.core.arrays.trees import Node, leaf_nodes, tensors_in
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
@@ -35,9 +36,9 @@ from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.progress import showing
-from meshcomm.storage.stored import Stored
+from meshcomm.storage.stored import Stored, StoredFields
 from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, write_tensor
-from meshcomm.storage.trees import flattened, nodes_per_rank
+from meshcomm.storage.trees import flattened
 
 PathLike = str | os.PathLike[str]
 _SHOWN = 5  # things that would be lost, in an error
@@ -47,7 +48,7 @@ def save(
     path: PathLike,
     tree: object,
     *,
-    metadata: Mapping[str, Json] | None = None,
+    metadata: Mapping[str, object] | None = None,
     overwrite: bool | None = None,
     mode: str = "w",
     dims: Dims = None,
@@ -131,7 +132,7 @@ def start_save(
     path: PathLike,
     tree: object,
     *,
-    metadata: Mapping[str, Json] | None = None,
+    metadata: Mapping[str, object] | None = None,
     overwrite: bool | None = None,
     mode: str = "w",
     dims: Dims = None,
@@ -298,8 +299,8 @@ class Content(NamedTuple):
     """What is saved: arrays, the tree that they are in, and metadata."""
 
     arrays: list[ArrayToSave]
-    node: Json
-    metadata: dict[str, Json]
+    node: Node
+    metadata: dict[str, object]
 
 
 _numbers = count()
@@ -333,7 +334,7 @@ class Saving(ABC):
         return Path(base), [Stored.from_json(location) for location in locations]
 
     @final_names()
-    def _begin(self) -> tuple[str, list[Json]]:
+    def _begin(self) -> tuple[str, list[StoredFields]]:
         path = Path(os.path.abspath(self.path))
         # A link stays a link, unless there are files beside it.
         path = resolved(path.parent) / path.name if self.writer.beside else resolved(path)
@@ -381,7 +382,7 @@ class Saving(ABC):
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
         """Return where the *chunks* of this rank go. Collective, in rounds of chunks of one array."""
-        every: list[list[EncodedChunk]] = session.allgather(chunks)
+        every = session.allgather(chunks)
         begin = sum(map(len, every[: session.position]))
 
         def placed() -> list[ChunkLocation]:
@@ -392,7 +393,7 @@ class Saving(ABC):
                 )
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations: list[ChunkLocation] = session.broadcast_from_first(what, placed)
+        locations = session.broadcast_from_first(what, placed)
         return locations[begin : begin + len(chunks)]
 
     def abandon(self) -> None:
@@ -423,7 +424,7 @@ class TreeSaving(Saving):
             name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
             for name, leaf in leaves.items()
         }
-        self._per_rank = list(nodes_per_rank(node))
+        self._per_rank = [leaf for leaf in leaf_nodes(node) if leaf[0] == "per_rank"]
         file_metadata, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
         super().__init__(path, Content(arrays, node, file_metadata), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
@@ -453,14 +454,14 @@ class TreeSaving(Saving):
                 placed = partial(self.placed, session, array.name)
                 write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = session.gather_to_first([node[1][0] for node in self._per_rank])
+            every = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
                 node[1] = [values[number] for values in every]
 
 
 def described(
     tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
-) -> tuple[dict[str, Json], list[ArrayToSave]]:
+) -> tuple[dict[str, object], list[ArrayToSave]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
     With *has_attributes*, a dict in the metadata under the name of an array has the attributes of that array. Tensors
@@ -469,7 +470,11 @@ def described(
     metadata = dict(options.metadata or {})
     arrays = []
     for name, tensor in tensors.items():
-        has_metadata = has_attributes and isinstance(metadata.get(name), Mapping)
+        attributes = metadata.get(name) if has_attributes else None
+        if isinstance(attributes, Mapping):
+            del metadata[name]
+        else:
+            attributes = {}
         shape = tensor.shape[1:] if name in grows else tensor.shape
         axes = options.dims_of(name, shape)
         arrays.append(
@@ -481,7 +486,7 @@ def described(
                 axes,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
-                metadata.pop(name) if has_metadata else {},
+                attributes,
                 grows.get(name),
                 tuple(axis for axis in axes or () if axis in options.unlimited),
                 tensor.shape[0] if name in grows else 1,
@@ -497,8 +502,6 @@ def _text_of(array: ArrayToSave) -> str:
     return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))
 
 
-def has_arrays_only(node: Json) -> bool:
+def has_arrays_only(node: Node) -> bool:
     """Return whether a tree holds arrays, and no other values."""
-    if node[0] in ("array", "value", "float", "per_rank"):
-        return bool(node[0] == "array")
-    return all(map(has_arrays_only, below(node)))
+    return all(leaf[0] == "array" for leaf in leaf_nodes(node))

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote, refuse_masked
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
@@ -21,6 +21,8 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, SaveOptions
 from meshcomm.storage.request import meshes_of
 from meshcomm.storage.save import PathLike, TreeSaving, run_save
+
+T = TypeVar("T")
 
 
 class Series:
@@ -71,7 +73,7 @@ class Series:
         dims: Dims = None,
         chunks: Chunks = None,
         compression: Compression = None,
-        metadata: Mapping[str, Json] | None = None,
+        metadata: Mapping[str, object] | None = None,
         max_scratch_bytes: int | None = None,
     ) -> None:
         self._mesh = common_mesh(meshes_of(layouts, None))
@@ -89,22 +91,22 @@ class Series:
             "Series", self._mesh, "the arguments of Series", checked
         )
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
-        dims, chunks, compression = (_by_name(option, layouts) for option in (dims, chunks, compression))
-        self._options = SaveOptions(metadata, None, "a", dims, chunks, compression)
+        codecs: Mapping[str, object] | None = _by_name(compression, layouts)
+        self._options = SaveOptions(metadata, None, "a", _by_name(dims, layouts), _by_name(chunks, layouts), codecs)
         self._open = True
         self._look(axis)
 
     def _look(self, axis: str) -> None:
         """Learn what is in the file. Collective over the mesh."""
 
-        def look() -> Json:
+        def look() -> tuple[int, list[str] | None]:
             if not self.path.exists():
-                return [0, None]
+                return 0, None
             file_contents = contents(self.path)
             arrays = file_contents.arrays
             missing = [name for name in self._layouts if name not in arrays]
             if missing and all(arrays[name].shape[:1] <= (1,) for name in self._layouts if name in arrays):
-                return [0, None]  # none is there, or a job was killed as it added the first snapshot
+                return 0, None  # none is there, or a job was killed as it added the first snapshot
             if missing:
                 raise CheckpointError(f"{self.path} has no {quote(missing[0])}, but other arrays of this series")
             for name, shape in self._shapes.items():
@@ -124,7 +126,7 @@ class Series:
             if wide is not None:
                 raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
             count = min(arrays[name].shape[0] for name in [*self._layouts, *others])
-            return [count, others if count else None]
+            return count, others if count else None
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
         count, numbers = broadcast_from_device("Series", self._mesh, text, look) or (0, None)
@@ -210,7 +212,7 @@ class Series:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> dict[str, Json]:
+    def __getitem__(self, index: int) -> dict[str, object]:
         """Return a snapshot: the tensors in the layouts of the series, and the numbers. Collective over the mesh."""
         self._check_open()
         number = operator.index(index)
@@ -281,21 +283,24 @@ def _check_names(layouts: Mapping[str, Layout], axis: str) -> None:
         raise ValueError(f"{quote(axis)} is the name of the axis that grows, and cannot be that of a tensor")
 
 
-def _kinds(layouts: Mapping[str, Layout], shape: Any, dtype: Any) -> tuple[dict[str, Shape], dict[str, DType]]:
+def _kinds(
+    layouts: Mapping[str, Layout], shape: Shape | Mapping[str, Shape], dtype: DTypeLike | Mapping[str, DTypeLike]
+) -> tuple[dict[str, Shape], dict[str, DType]]:
     """Return the shape and the dtype of each tensor."""
     shapes, dtypes = {}, {}
     for name, layout in layouts.items():
-        pair = [value.get(name) if isinstance(value, Mapping) else value for value in (shape, dtype)]
-        if pair[0] is None or pair[1] is None:
-            raise ValueError(f"{'dtype' if pair[1] is None else 'shape'} has nothing for {quote(name)}")
-        shapes[name], dtypes[name] = as_shape(pair[0]), as_dtype(pair[1])
+        lengths = shape.get(name) if isinstance(shape, Mapping) else shape
+        kind = cast("Mapping[str, DTypeLike]", dtype).get(name) if isinstance(dtype, Mapping) else dtype
+        if lengths is None or kind is None:
+            raise ValueError(f"{'dtype' if kind is None else 'shape'} has nothing for {quote(name)}")
+        shapes[name], dtypes[name] = as_shape(lengths), as_dtype(kind)
         if layout.ndim != len(shapes[name]):
             raise LayoutError(f"snapshots of {quote(name)} have the shape {shapes[name]}, but its layout is {layout}")
         layout.check_fits(shapes[name])
     return shapes, dtypes
 
 
-def _by_name(option: Any, names: Iterable[str]) -> Any:
+def _by_name(option: Mapping[str, T] | T | None, names: Iterable[str]) -> Mapping[str, T] | None:
     """Return an option as a dict by name: it is for tensors, and not for the numbers beside them."""
     return option if option is None or isinstance(option, Mapping) else dict.fromkeys(names, option)
 

@@ -1,15 +1,15 @@
 """Where the arrays of a file are: values that ranks tell each other as JSON."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import DType, Indices, Json, Shape
+from meshcomm.core._types import DType, Indices, Shape
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 
 known_dtype = lru_cache(maxsize=256)(dtype_of_text)  # many arrays have few dtypes
@@ -32,6 +32,10 @@ class Chunking(NamedTuple):
 
     shape: Shape
     codecs: tuple[tuple[str, int | None], ...]
+
+
+StoredFields: TypeAlias = tuple[str, Shape, str, tuple[Segment, ...], bool, int, Chunking | None]
+"""The fields of a `Stored`, with the text of its dtype, as JSON can hold them."""
 
 
 class Stored(NamedTuple):
@@ -69,18 +73,17 @@ class Stored(NamedTuple):
         """Where its bytes begin in the file that has the first of them; 0 if it has none."""
         return self.segments[0].offset if self.segments else 0
 
-    def as_json(self) -> list[Json]:
-        """Return this as JSON holds it."""
-        segments = [list(segment) for segment in self.segments]
-        return [self.name, list(self.shape), dtype_text(self.dtype), segments, self.fortran, self.unit, self.chunks]
+    def as_json(self) -> StoredFields:
+        """Return this as JSON can hold it."""
+        return (self.name, self.shape, dtype_text(self.dtype), *self[3:])
 
     @classmethod
-    def from_json(cls, values: Sequence[Json]) -> "Stored":
-        """Return the array that `as_json` has made *values* of."""
+    def from_json(cls, values: StoredFields) -> "Stored":
+        """Return the array that `as_json` has made *values* of, with lists in place of tuples."""
         name, shape, dtype, segments, fortran, unit, chunks = values
         if chunks is not None:
             chunks = Chunking(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
-        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit, chunks)
+        return cls(name, tuple(shape), known_dtype(dtype), tuple(map(Segment._make, segments)), fortran, unit, chunks)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
         """Yield (segment, offset in its file, offset in the block, bytes) for runs of bytes of the array.

@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.session import Session
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PAGE
-from meshcomm.core._types import Array, Bytes, Indices, Json, Shape
+from meshcomm.core._types import Array, Bytes, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
@@ -316,10 +316,10 @@ class TensorReader:
 
     def _step(self, turn: Round) -> _ReadStep:
         shape, source = turn.shape(), turn.source()
-        box: Json = (..., *(slice(*interval) for interval in turn.local_box(self.device)))  # of no axes, too, a view
         target = None if is_direct(turn) else turn.target()
         lengths = (target or source).block_shape(shape, self.device)
-        return _ReadStep(turn, box, shape, source, target, lengths, round_runs(turn, self.device, self.chosen))
+        box, byte_runs = _index(turn, self.device), round_runs(turn, self.device, self.chosen)
+        return _ReadStep(turn, box, shape, source, target, lengths, byte_runs)
 
     def _read(self, block: Array, step: _ReadStep, opened: OpenFiles) -> None:
         if opened.error is not None:
@@ -421,8 +421,12 @@ def is_direct(turn: Round) -> bool:
 
 def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
     """Return what the round takes of *tensor*: the block of this *device* is a view."""
-    index: Json = (..., *(slice(*interval) for interval in turn.local_box(device)))  # of no axes, too, a view
-    return make(tensor._block[index], turn.source(), turn.shape(), tensor.dtype)
+    return make(tensor._block[_index(turn, device)], turn.source(), turn.shape(), tensor.dtype)
+
+
+def _index(turn: Round, device: int) -> tuple[EllipsisType | slice, ...]:
+    """Return the index of what a round takes of the block of *device*: of no axes, too, it gives a view."""
+    return (..., *(slice(*interval) for interval in turn.local_box(device)))
 
 
 def round_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
@@ -446,4 +450,5 @@ def gathered_pieces(local_pieces: list[checksums.Piece], session: Session) -> li
 
     No other rank needs them, and there are some for each range of a file.
     """
-    return checksums.joined(tuple(piece) for pieces in session.gather_to_first(local_pieces) for piece in pieces)
+    pieces = chain.from_iterable(session.gather_to_first(local_pieces))
+    return checksums.joined((file, offset, length, crc) for file, offset, length, crc in pieces)

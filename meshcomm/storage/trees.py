@@ -1,6 +1,6 @@
 """What a checkpoint can hold of a tree: tensors, arrays and plain values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import isfinite
 from typing import TypeAlias
 
@@ -9,9 +9,9 @@ import numpy as np
 from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._foreign import is_foreign, values_of
 from meshcomm.core._tracing import untraced
-from meshcomm.core._types import Array, Json
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.trees import DEEPEST, Branch, TreePath, below, branch, node_of
+from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, branch, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 
@@ -59,21 +59,13 @@ def per_rank(value: object) -> PerRank:
     return PerRank(value)
 
 
-def nodes_per_rank(node: Json) -> Iterator[Json]:
-    """Yield the nodes of values of each rank below *node*, always in one order."""
-    if node[0] == "per_rank":
-        yield node
-    for child in below(node):
-        yield from nodes_per_rank(child)
-
-
 Leaf: TypeAlias = DTensor | Array
 Leaves: TypeAlias = dict[str, Leaf]
 
 
 def flattened(
     tree: object, separator: str = ".", of_foreign: Callable[[object], Leaf] = values_of
-) -> tuple[Json, Leaves]:
+) -> tuple[Node, Leaves]:
     """Return the node of *tree*, and its tensors by name: keys and indices joined by *separator*.
 
     Arrays of another library become what *of_foreign* makes of them. ``TypeError`` for what no checkpoint can hold,
@@ -100,7 +92,7 @@ def flattened(
             _check_text(str(key), "a key", name)
         return "dict" if all(isinstance(key, str) for key, _ in entries) else "items", entries
 
-    def leaf(path: TreePath, value: object) -> Json:
+    def leaf(path: TreePath, value: object) -> Node:
         item, name = unwrapped(untraced(value)), name_at(path)
         if is_foreign(item) and not isinstance(item, DTensor):
             item = of_foreign(item)
@@ -115,7 +107,7 @@ def flattened(
     return node_of(tree, leaf, checked_branch), leaves
 
 
-def _plain(value: object, name: str) -> Json:
+def _plain(value: object, name: str) -> Node:
     if isinstance(value, float) and not isfinite(value):
         return ["float", repr(float(value))]  # JSON has no word for it
     if isinstance(value, str):

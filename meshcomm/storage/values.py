@@ -11,15 +11,14 @@ from math import isfinite, prod
 import numpy as np
 
 from meshcomm.core._arguments import quote, refuse_masked
-from meshcomm.core._types import Json
+from meshcomm.core._json import are_counts, read
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, container, node_of, rebuilt_by
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
-from meshcomm.errors import CheckpointError, DTypeError
-
-DEEPEST = 100
-"""Levels of a value: a deeper one has a circle, or is an attack."""
+from meshcomm.errors import DTypeError
 
 
-def node_of_value(value: object, depth: int = 0) -> Json:
+def node_of_value(value: object) -> Node:
     """Return the node of a value: a number, a text, None, an array, or dicts, lists and tuples of them.
 
     ``TypeError`` for anything else, which is a ``DTypeError`` for a masked array.
@@ -27,15 +26,19 @@ def node_of_value(value: object, depth: int = 0) -> Json:
     >>> node_of_value({"a": [1, np.inf]})
     ['dict', {'a': ['list', [['value', 1], ['float', 'inf']]]}]
     """
-    if depth > DEEPEST:
+    return node_of(value, _leaf_node, _branch)
+
+
+def _branch(value: object, path: TreePath) -> Branch | None:
+    if len(path) > DEEPEST:
         raise TypeError(f"a value has more than {DEEPEST} levels")
-    if isinstance(value, Mapping):
-        unknown = [key for key in value if not isinstance(key, str)]
-        if unknown:
-            raise TypeError(f"a key of a dict is a str, not {quote(unknown[0])}")
-        return ["dict", {key: node_of_value(item, depth + 1) for key, item in value.items()}]
-    if isinstance(value, list | tuple):
-        return ["list" if isinstance(value, list) else "tuple", [node_of_value(v, depth + 1) for v in value]]
+    for key in value if isinstance(value, Mapping) else ():
+        if not isinstance(key, str):
+            raise TypeError(f"a key of a dict is a str, not {quote(key)}")
+    return container(value)
+
+
+def _leaf_node(_: TreePath, value: object) -> Node:
     refuse_masked(value)
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
@@ -49,50 +52,43 @@ def node_of_value(value: object, depth: int = 0) -> Json:
     raise TypeError(f"{type(value).__name__} {quote(value)} is no number, text, None, array, or dict or list of these")
 
 
-def value_of_node(node: Json, depth: int = 0) -> Json:
+def value_of_node(node: object) -> object:
     """Return the value of a node. ``CheckpointError`` for what is none.
 
     >>> value_of_node(node_of_value((None, np.arange(2))))
     (None, array([0, 1]))
     """
-    if depth > DEEPEST or not isinstance(node, list) or len(node) != 2:
-        raise CheckpointError(f"{quote(node)} is no node of a value")
-    kind, content = node
-    if kind == "dict" and isinstance(content, dict):
-        return {key: value_of_node(child, depth + 1) for key, child in content.items()}
-    if kind in ("list", "tuple") and isinstance(content, list):
-        items = [value_of_node(child, depth + 1) for child in content]
-        return items if kind == "list" else tuple(items)
-    if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
-        return content
+    return rebuilt_by(node, _leaf_value, "value")
+
+
+def _leaf_value(kind: str, content: object) -> object:
     try:
         if kind == "float":
-            return float(content)
+            return float(read(str, content))
         if kind == "complex":
-            return complex(*map(float, content))
+            return complex(*map(float, read(list, content)))
         if kind in ("array", "scalar"):
-            return _array(content, kind == "scalar")
+            array = _array(*read(list, content))
+            return array[()] if kind == "scalar" else array
     except (TypeError, ValueError, DTypeError):
         pass
-    raise CheckpointError(f"{quote(node)} is no node of a value")
+    return NotImplemented
 
 
-def all_values(nodes: Sequence[Json]) -> list[Json]:
+def all_values(nodes: Sequence[object]) -> list[object]:
     """Return the values of nodes, one for each rank."""
     return [value_of_node(node) for node in nodes]
 
 
-def _array(content: Json, is_scalar: bool) -> Json:
+def _array(text: str, shape: list[int], data: str) -> Array:
     """Return an array of its own memory. ``ValueError`` if the bytes are not those of its shape."""
-    text, shape, data = content
     dtype, raw = dtype_of_text(text), b64decode(data, validate=True)
-    if dtype.hasobject or any(type(n) is not int or n < 0 for n in shape) or prod(shape) * dtype.itemsize != len(raw):
+    if dtype.hasobject or not are_counts(shape) or prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(f"an array of {quote(shape)}")
-    array = np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
-    return array[()] if is_scalar else array
+    return np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
 
 
-def attribute(value: Json) -> Json:
+def attribute(value: object) -> object:
     """Return the value of an attribute: a text, a number or a scalar of NumPy, an array, or a list of arrays.
 
     Compound values stay so, unless they have texts or arrays of any length in them: those are tuples.
@@ -113,7 +109,7 @@ def attribute(value: Json) -> Json:
     return value if value is None or isinstance(value, bool | int | float | complex | str) else str(value)
 
 
-def _of_numpy(value: Json) -> Json:
+def _of_numpy(value: Array | np.generic) -> object:
     """Return the value of an attribute that is an array or a scalar."""
     kind = value.dtype.kind
     if kind in "OST":
@@ -127,7 +123,7 @@ def _of_numpy(value: Json) -> Json:
     return value.astype(value.dtype.newbyteorder("="), copy=False) if is_plain else str(value)
 
 
-def with_numbers(attributes: Mapping[str, Json]) -> dict[str, Json]:
+def with_numbers(attributes: Mapping[str, object]) -> dict[str, object]:
     """Return a copy of attributes as people use them: their numbers are those of Python.
 
     >>> with_numbers({"level": np.float32(0.5)})
@@ -151,7 +147,7 @@ _OF_PYTHON = {"f": "f8", "c": "c16", "M": "U", "m": "U"}
 """What elements become before they are values of Python: a long double has none, and JSON has no dates."""
 
 
-def as_json(value: Json) -> Json:
+def as_json(value: object) -> object:
     """Return the value of an attribute as JSON can hold it: arrays as lists, and as texts what JSON has no word for.
 
     >>> as_json({"range": np.array([1.0, np.inf])})

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import counted, quote
+from meshcomm.core._json import read
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts import wire
 from meshcomm.core.layouts.mesh import Mesh
@@ -342,8 +343,8 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[n
         values = wire.decode(TOPOLOGY_MESSAGE, wire.as_bytes(serialized))
     except wire.WireError as error:
         raise MeshError(f"not a TopologyProto: {error}") from error
-    tasks, devices = values["num_tasks"], values["num_tpu_devices_per_task"]
-    listed, ranks = values["device_coordinates"], values["ranks"]
+    tasks, devices = (read(int, values, name) for name in ("num_tasks", "num_tpu_devices_per_task"))
+    listed, ranks = (read(list, values, name) for name in ("device_coordinates", "ranks"))
     if not (0 <= tasks <= _INT32_MAX and 0 <= devices <= _INT32_MAX):
         raise MeshError(f"a topology of {tasks} tasks with {counted(devices, 'device')} each; both are 0 .. 2**31 - 1")
     if len(listed) != tasks * devices * MESH_RANK:
@@ -357,7 +358,7 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[n
         )
     coordinates = np.array(listed, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
     return (
-        values["mesh_shape"],
+        read(list, values, "mesh_shape"),
         coordinates,
         np.array(ranks, dtype=np.int64).reshape(tasks, devices) if ranks else None,
     )

@@ -7,7 +7,7 @@ What xarray has encoded is decoded again, as the file will give it back, and com
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import xarray
@@ -16,7 +16,8 @@ from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from meshcomm.blocks.small import agree_on_result, broadcast_from_device
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -30,7 +31,7 @@ from meshcomm.storage.opened import Store
 from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import StepSeries
 from meshcomm.storage.values import node_of_value, value_of_node
-from meshcomm.xarray.encoding import Encoded, StorageOptions, encode_dataset
+from meshcomm.xarray.encoding import Encoded, Encoding, Encodings, StorageOptions, encode_dataset
 from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
@@ -43,9 +44,7 @@ _WIDER = "biufc"
 """Kinds of numbers: none goes into one that stands before it, but integers of both kinds."""
 
 
-def append(
-    path: Path, dataset: xarray.Dataset, dim: str, encodings: dict[str, dict[str, Any]], options: StorageOptions
-) -> None:
+def append(path: Path, dataset: xarray.Dataset, dim: str, encodings: Encodings, options: StorageOptions) -> None:
     """Write what lies along *dim* as snapshots of a series. Collective.
 
     Parameters
@@ -78,7 +77,7 @@ def encoded_as(
     path: Path,
     dataset: xarray.Dataset,
     there: "Mapping[str, FileVariable]",
-    encodings: dict[str, dict[str, Any]],
+    encodings: Encodings,
     *,
     compared: Iterable[str],
     mesh: Mesh,
@@ -111,7 +110,7 @@ def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
 
 
 def check_packed(
-    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Mapping[str, Any]], mesh: Mesh
+    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Encoding], mesh: Mesh
 ) -> None:
     """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
     packed = {}
@@ -138,7 +137,7 @@ def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
 class FileVariable(NamedTuple):
     """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
 
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
     kind: str
     shape: Shape
     grows: bool
@@ -154,13 +153,13 @@ class FileVariable(NamedTuple):
         """How its numbers are decoded."""
         return coding_of(self.attributes, self.dtype)
 
-    def encoding(self, variable: xarray.Variable) -> dict[str, Any]:
+    def encoding(self, variable: xarray.Variable) -> dict[str, object]:
         """Return how more of its elements, which are those of *variable*, are encoded."""
         keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
         result = {key: value for key, value in self.attributes.items() if key in keys}
         return result if _is_text(variable) else {"dtype": self.dtype} | result
 
-    def step(self, encoding: Mapping[str, Any]) -> float | None:
+    def step(self, encoding: Encoding) -> float | None:
         """Return how far apart two numbers are in the file, if the encoding says that others become these.
 
         None if a number has to stay what it is.
@@ -186,7 +185,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
     *along* are the dimensions that are written to.
     """
 
-    def look() -> Json:
+    def look() -> object:
         if not path.exists():
             return node_of_value({})
         file_contents = contents(path)
@@ -200,7 +199,7 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
         return node_of_value(variables)
 
     node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
-    return {name: FileVariable(*fields) for name, fields in value_of_node(node).items()}
+    return {name: FileVariable(*fields) for name, fields in read(dict, value_of_node(node)).items()}
 
 
 def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, FileVariable]) -> None:
@@ -210,7 +209,7 @@ def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mappin
             raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
 
 
-def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Mapping[str, Any]) -> None:
+def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Encoding) -> None:
     """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units of *encoding*."""
     name, variable = str(array.name), array.variable
     calendar = calendar_of(variable)
@@ -310,7 +309,8 @@ def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | No
         if kind == "m":
             decoded = decode_cf_timedelta(new, units)
         else:
-            decoded = decode_cf_datetime(new, units, variable.attributes.get("calendar"), use_cftime=kind == "O")
+            calendar = cast("str | None", variable.attributes.get("calendar"))
+            decoded = decode_cf_datetime(new, units, calendar, use_cftime=kind == "O")
         return bool(((values == decoded) | (False if kind == "O" else np.isnat(values) & np.isnat(decoded))).all())
     coding = variable.coding
     back = new if coding is None else coding.decoded(np.asarray(new))
@@ -358,7 +358,7 @@ def _equal(one: Array, other: Array) -> bool:
 
 def _as_texts(array: Array, ndim: int) -> Array:
     if array.dtype.kind == "S":
-        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array  # type: ignore[no-untyped-call]
+        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array
         return np.char.decode(joined, "utf-8", "surrogateescape")
     return array.astype("U")
 

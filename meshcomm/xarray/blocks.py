@@ -1,7 +1,6 @@
 """map_blocks: a function of xarray on the block of each rank."""
 
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import xarray
@@ -23,7 +22,7 @@ def map_blocks(
     array: xarray.DataArray,
     whole: str | Iterable[str] = (),
     args: Iterable[object] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
 ) -> xarray.DataArray:
     """Return what a function makes of the block of each rank, as one array. Collective over the mesh.
 

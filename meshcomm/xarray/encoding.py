@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray
@@ -10,10 +10,15 @@ from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Json
+from meshcomm.core._types import Array
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
+
+Encoding: TypeAlias = Mapping[str, Any]
+"""How a variable is in a file, as xarray has it: "dtype", "units" and others."""
+Encodings: TypeAlias = dict[str, dict[str, Any]]
+"""Encodings by the name of a variable, which a function may change."""
 
 _CHUNKS = ("chunksizes", "chunks")
 _CODEC_OF_OPTION = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
@@ -32,7 +37,7 @@ class Encoded(NamedTuple):
 
     arrays: dict[str, Any]
     dims: dict[str, tuple[str, ...]]
-    attributes: dict[str, Json]
+    attributes: dict[str, Any]
 
     def only(self, names: list[str]) -> "Encoded":
         """Return the arrays *names*, without the attributes of the file."""
@@ -52,23 +57,21 @@ class StorageOptions(NamedTuple):
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}
 
 
-def _only(option: Json, names: Container[str]) -> Json:
+def _only(option: object, names: Container[str]) -> object:
     """Return what options by name say of *names*; others are for all arrays."""
     return {name: value for name, value in option.items() if name in names} if isinstance(option, Mapping) else option
 
 
-def storage_options(encodings: dict[str, dict[str, Any]], chunks: Chunks, compression: Compression) -> StorageOptions:
+def storage_options(encodings: Encodings, chunks: Chunks, compression: Compression) -> StorageOptions:
     """Take chunks and compression out of the *encodings* of variables."""
     chunks_by_variable, codecs_by_variable = {}, {}
     for name, encoding in encodings.items():
         lengths = [encoding.pop(key) for key in _CHUNKS if key in encoding]
         codec_names = [_CODEC_OF_OPTION[key] for key in _CODEC_OF_OPTION if encoding.pop(key, False)]
-        compressor = encoding.pop("compression", None)
+        compressor: str | None = encoding.pop("compression", None)
         codec_names += [_CODEC_OF_OPTION.get(compressor, compressor)] if compressor else []
-        level, shuffle = (
-            encoding.pop("complevel", encoding.pop("compression_opts", None)),
-            encoding.pop("shuffle", False),
-        )
+        level = encoding.pop("complevel", encoding.pop("compression_opts", None))
+        shuffle = encoding.pop("shuffle", False)
         if lengths:
             chunks_by_variable[name] = lengths[0]
         if codec_names:
@@ -79,7 +82,7 @@ def storage_options(encodings: dict[str, dict[str, Any]], chunks: Chunks, compre
     return StorageOptions(chunks_by_variable or chunks, codecs_by_variable or compression)
 
 
-def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Mapping[str, Any]], path: Path) -> Encoded:
+def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Encoding], path: Path) -> Encoded:
     """Return the dataset as xarray encodes it. Collective: it may compute with the tensors."""
     variables, attributes = encode_dataset_coordinates(dataset)
     missing = {}
@@ -130,7 +133,7 @@ def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Vari
         return variable
     if path.suffix.lower() == ".zarr":  # xarray joins bytes of length 1 along the last axis, as characters of netCDF
         return variable.astype("S2") if variable.dtype == "S1" else variable
-    texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()  # type: ignore[no-untyped-call]
+    texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()
     fixed_length = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
-    result: xarray.Variable = characters.encode(fixed_length, name)  # type: ignore[no-untyped-call]
+    result: xarray.Variable = characters.encode(fixed_length, name)
     return result

@@ -1,20 +1,22 @@
 """Python objects in datasets: before anything is decided by dtypes, they get those that xarray gives them in files."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import xarray
 from xarray.coding import strings
 from xarray.coding.times import infer_calendar_name
 
-from meshcomm.core._types import Array, Json
+from meshcomm.core._types import Array
 from meshcomm.storage.values import attribute
 
 try:
     from xarray.backends.common import ensure_dtype_not_object
 except ImportError:  # before 2024.10
     from xarray.conventions import ensure_dtype_not_object  # type: ignore[no-redef,attr-defined]
+
+K = TypeVar("K", bound=Hashable)
 
 
 def calendar_of(variable: xarray.Variable) -> str | None:
@@ -50,27 +52,27 @@ def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
         values = np.asarray(variable.data, object)
         return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
     result: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
-    kind = strings.check_vlen_dtype(result.dtype)  # type: ignore[no-untyped-call]
+    kind = strings.check_vlen_dtype(result.dtype)
     return result if kind is None else result.copy(data=_texts(result.data, kind))
 
 
 def _texts(values: Array, kind: type) -> Array:
     """Return texts as an array of one length: those of class *kind*, which is str or bytes, as UTF-8."""
 
-    def text(value: Json) -> Json:
-        if isinstance(value, bytes) == (kind is bytes):
+    def text(value: str | bytes) -> str | bytes:
+        if isinstance(value, kind):
             return value
-        return value.encode() if kind is bytes else value.decode()
+        return value.encode() if isinstance(value, str) else value.decode()
 
     return np.array([text(value) for value in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
 
 
-def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
+def plain_attributes(attributes: Mapping[K, object]) -> dict[K, object]:
     """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
 
-    def plain(value: Json) -> Json:
+    def plain(value: object) -> object:
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
-        elements = value.ravel().tolist() if is_array else [value]
+        elements = np.asarray(value).ravel().tolist() if is_array else [value]
         is_text = all(isinstance(element, str | bytes) for element in elements) and (
             is_array or isinstance(value, bytes)
         )

@@ -19,10 +19,10 @@ from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_path, quote
-from meshcomm.core._types import Array, Json, Shape
+from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import UNSHARDED
+from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
@@ -35,7 +35,7 @@ from meshcomm.storage.request import LoadRequest, PathLike
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
-Cuts: TypeAlias = Mapping[str, Any]
+Cuts: TypeAlias = Mapping[str, Spec]
 """How dimensions are cut, by their names: what a `Layout` takes for an axis."""
 
 
@@ -214,7 +214,7 @@ class DatasetFile(AbstractDataStore):
         self._prefix = "" if not group or not group.strip("/") else f"{group.strip('/')}/"
         call = f"open {self.path}, group {group}"
         shared = in_session("open", mesh, lambda session: shared_contents(self.path, call, session))
-        self.shared = shared or SharedContents(self.path, contents(self.path), [])
+        self.shared = shared or SharedContents(self.path, contents(self.path))
         self.base, self.contents, _ = self.shared
         shapes = {name: stored.array_shape for name, stored in self.contents.arrays.items()} | dict(
             self.contents.texts
@@ -230,11 +230,11 @@ class DatasetFile(AbstractDataStore):
         if wrong is not None:
             raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(all_dims))}")
 
-    def get_attrs(self) -> dict[str, Json]:
+    def get_attrs(self) -> dict[str, object]:
         """Return the attributes of the file."""
         return {} if self._prefix else as_netcdf(self.contents.metadata)
 
-    def get_encoding(self) -> dict[str, Json]:
+    def get_encoding(self) -> dict[str, object]:
         """Return which dimensions may grow."""
         return {
             "unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.contents.unlimited}
@@ -250,7 +250,7 @@ class DatasetFile(AbstractDataStore):
 
     def _variable(self, name: str) -> xarray.Variable:
         dims, attributes = self._dims[name], as_netcdf(self.contents.attributes.get(name, {}))
-        encoding = {"source": str(self.path)}
+        encoding: dict[str, object] = {"source": str(self.path)}
         if name in self.contents.texts:
             return xarray.Variable(dims, self._texts(name), attributes, {**encoding, "dtype": str})
         dtype = self.contents.arrays[name].dtype
@@ -341,7 +341,7 @@ class _OnDisk(BackendArray):
             return np.asarray(store[name][index], self.dtype)
 
 
-def _is_time(attributes: Mapping[str, Json]) -> bool:
+def _is_time(attributes: Mapping[str, object]) -> bool:
     """Return whether attributes are those of dates or durations, which xarray decodes as a whole."""
     units = str(attributes.get("units", ""))
     return " since " in units or units in _DURATIONS

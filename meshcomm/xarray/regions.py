@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import xarray
 
@@ -12,14 +12,13 @@ from meshcomm.errors import DTypeError
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.regions import Box, save_boxes
 from meshcomm.xarray.appending import FileVariable, as_replicated_tensor, encoded_as, meshes_in, variables_there
+from meshcomm.xarray.encoding import Encodings
 
 Region: TypeAlias = Mapping[str, slice]
 """Where a dataset goes, along each dimension of the region; along others it has all elements."""
 
 
-def save_region(
-    path: Path, dataset: xarray.Dataset, region: Region, encodings: dict[str, dict[str, Any]], limit: int | None
-) -> None:
+def save_region(path: Path, dataset: xarray.Dataset, region: Region, encodings: Encodings, limit: int | None) -> None:
     """Write a dataset to a region of a file. Collective over the meshes of the tensors.
 
     Parameters

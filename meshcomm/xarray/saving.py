@@ -1,7 +1,6 @@
 """xarray's datasets are saved here: xarray encodes them by netCDF's conventions (CF), and all ranks write them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import xarray
 
@@ -12,7 +11,7 @@ from meshcomm.storage.options import Chunks, Compression, SaveOptions
 from meshcomm.storage.request import PathLike
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
-from meshcomm.xarray.encoding import KNOWN, encode_dataset, storage_options
+from meshcomm.xarray.encoding import KNOWN, Encoding, encode_dataset, storage_options
 from meshcomm.xarray.objects import without_objects
 from meshcomm.xarray.regions import Region, save_region
 
@@ -24,7 +23,7 @@ def save(
     mode: str = "w",
     append_dim: str | None = None,
     region: Region | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    encoding: Mapping[str, Encoding] | None = None,
     unlimited_dims: str | Iterable[str] | None = None,
     overwrite: bool | None = None,
     chunks: Chunks = None,
@@ -106,7 +105,7 @@ def _unlimited(dataset: xarray.Dataset, option: str | Iterable[str] | None) -> t
     return names
 
 
-def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Encoding]) -> None:
     """Raise ``ValueError`` for names that no file can have, and encodings that xarray does not know."""
     names = list(map(str, dataset.variables))
     within = next((name for name in names if "/" in name), None)

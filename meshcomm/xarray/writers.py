@@ -10,7 +10,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.known import FORMATS
 from meshcomm.xarray.saving import save
 
-_ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
+_ALLOWED: dict[str, dict[str, tuple[object, ...]]] = {
     "to_netcdf": {
         "mode": ("w", "a"),
         "format": (None, "NETCDF4"),

@@ -21,17 +21,15 @@ OUTER = MessageType(
         Field(1, "number", "int64"),
         Field(2, "flag", "bool"),
         Field(3, "text", "string"),
-        Field(4, "blob", "bytes"),
         Field(5, "numbers", "int64", repeated=True),
         Field(6, "inner", INNER),
         Field(7, "inners", INNER, repeated=True),
         Field(16, "kind", EnumType("Kind", ("A", "B", "C"))),
         Field(17, "flags", "bool", repeated=True),
-        Field(18, "blobs", "bytes", repeated=True),
     ),
 )
-EMPTY = {"number": 0, "flag": False, "text": "", "blob": b"", "numbers": [], "inner": {"x": 0, "tags": []}}
-EMPTY |= {"inners": [], "kind": 0, "flags": [], "blobs": []}
+EMPTY = {"number": 0, "flag": False, "text": "", "numbers": [], "inner": {"x": 0, "tags": []}}
+EMPTY |= {"inners": [], "kind": 0, "flags": []}
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(200))
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -42,13 +40,11 @@ OUTERS = st.fixed_dictionaries(
         "number": INT64,
         "flag": st.booleans(),
         "text": TEXT,
-        "blob": st.binary(max_size=20),
         "numbers": st.lists(INT64, max_size=5),
         "inner": INNERS,
         "inners": st.lists(INNERS, max_size=3),
         "kind": st.integers(0, 2),
         "flags": st.lists(st.booleans(), max_size=3),
-        "blobs": st.lists(st.binary(max_size=5), max_size=3),
     }
 )
 

@@ -128,7 +128,7 @@ def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[t
                 if not agree(location.rank_set, operation, value=len(noted)):
                     return []
                 gathered = location.rank_set.everyone.communicator().allgather_json(noted)
-            noted = [(str(text), str(category)) for of_rank in gathered for text, category in of_rank]
+            noted = [(text, category) for of_rank in gathered for text, category in of_rank]
     order = [*CONDITIONS]
     return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))
 

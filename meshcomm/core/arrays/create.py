@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote, refuse_masked
 from meshcomm.core._tracing import is_traced, traceable
-from meshcomm.core._types import Array, DType, Json, Shape, ShapeLike
+from meshcomm.core._types import Array, DType, Shape, ShapeLike
 from meshcomm.core.arrays.compile import no_memory
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
@@ -31,6 +31,8 @@ from meshcomm.core.ranks.communicator import as_json_text
 from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+
+T = TypeVar("T")
 
 
 def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
@@ -540,8 +542,8 @@ def plain_text(array: Array) -> str:
     return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
 
 
-def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, location: Location) -> Json:
-    """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
+def broadcast_from_root(root: int, look: Callable[[], T], call: str, mesh: Mesh, location: Location) -> T:
+    """Return what *look* returns on device *root*, as JSON holds it: tuples become lists. Collective over the mesh.
 
     What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.
 
@@ -555,6 +557,6 @@ def broadcast_from_root(root: int, look: Callable[[], object], call: str, mesh: 
     """
     with exchanging(location.rank_set):
         text = agree_on(location.rank_set, call, lambda: as_json_text(look() if location.device == root else None))
-        return json.loads(
-            location.rank_set.everyone.communicator().allgather_texts(text)[member(location, mesh, root)]
-        )
+        texts = location.rank_set.everyone.communicator().allgather_texts(text)
+        result: T = json.loads(texts[member(location, mesh, root)])
+        return result

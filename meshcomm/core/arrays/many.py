@@ -11,7 +11,7 @@ from meshcomm.core._callers import warn
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
-from meshcomm.core._types import Array, Json, Ranks
+from meshcomm.core._types import Array, Ranks
 from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -21,6 +21,7 @@ from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
     Branch,
     ListIndex,
+    Node,
     TreePath,
     branch,
     branch_of_arrays,
@@ -134,7 +135,7 @@ class _TreeLeaves:
                 )
         return node[0], entries
 
-    def leaf(self, path: TreePath, item: Value) -> Json:
+    def leaf(self, path: TreePath, item: Value) -> Node:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""
         if type(item) is not DTensor:
             if is_traced(item):

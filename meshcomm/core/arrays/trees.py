@@ -1,6 +1,7 @@
 """Trees: nested dicts, lists, tuples and modules, taken apart into their leaves and put together again.
 
-A node is what JSON holds of a tree: a pair of a kind and its content, which for a leaf says where its value is.
+A node says what a tree is: a pair of a kind and its content, which for a leaf says where its value is. JSON can hold
+it if the leaves can be held, and all keys are texts and integers.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._foreign import is_foreign
 from meshcomm.core._tracing import is_traced, open_traced, untraced
-from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
 
@@ -21,6 +21,9 @@ TreePath: TypeAlias = tuple[Hashable, ...]
 
 Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
 """A kind, "dict", "list", "tuple", or "items", a dict with integers as keys; and what is held, by key or index."""
+
+Node: TypeAlias = list[object]
+"""A kind, and its content."""
 
 DEEPEST = 100
 """Levels of a tree: a deeper one has a circle, or is an attack."""
@@ -107,10 +110,10 @@ def name_of(path: TreePath, separator: str = ".") -> str:
 
 def node_of(
     tree: object,
-    leaf: Callable[[TreePath, object], Json],
+    leaf: Callable[[TreePath, object], Node],
     branch_of: Callable[[object, TreePath], Branch | None] = branch,
     path: TreePath = (),
-) -> Json:
+) -> Node:
     """Return the node of *tree*.
 
     Parameters
@@ -126,27 +129,32 @@ def node_of(
     if node is None:
         return leaf(path, tree)
     kind, entries = node
+    children = ((key, node_of(child, leaf, branch_of, (*path, key))) for key, child in entries)
     if kind == "dict":
-        return [kind, {key: node_of(child, leaf, branch_of, (*path, key)) for key, child in entries}]
-    if kind == "items":
-        return [kind, [[key, node_of(child, leaf, branch_of, (*path, key))] for key, child in entries]]
-    return [kind, [node_of(child, leaf, branch_of, (*path, key)) for key, child in entries]]
+        return [kind, dict(children)]
+    return [kind, [[key, child] if kind == "items" else child for key, child in children]]
 
 
-def below(node: Json) -> Iterable[Json]:
-    """Return the nodes of what a node holds; none if it is a leaf.
+def leaf_nodes(node: Node) -> Iterator[Node]:
+    """Yield the nodes of the leaves below a *node*, always in one order.
 
-    >>> list(below(["items", [[0, ["array", "w"]], ["n", ["value", 2]]]]))
+    >>> list(leaf_nodes(["items", [[0, ["array", "w"]], ["n", ["list", [["value", 2]]]]]]))
     [['array', 'w'], ['value', 2]]
     """
     kind, content = node
-    if kind in ("list", "tuple"):
-        return list(content)
-    return list(content.values()) if kind == "dict" else [child for _, child in content] if kind == "items" else []
+    children: Iterable[Node] = ()
+    if kind == "dict" and isinstance(content, dict):
+        children = content.values()
+    elif kind in ("list", "tuple", "items") and isinstance(content, list):
+        children = [child for _, child in content] if kind == "items" else content
+    else:
+        yield node
+    for child in children:
+        yield from leaf_nodes(child)
 
 
 def rebuilt(
-    node: Json, array: Callable[[Json], object], per_rank: Callable[[Json], object] | None = None, depth: int = 0
+    node: object, array: Callable[[Any], object], per_rank: Callable[[list[object]], object] | None = None
 ) -> Any:
     """Return the tree of *node*, with what *array* returns for the content of each array.
 
@@ -156,34 +164,45 @@ def rebuilt(
     >>> rebuilt(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
     {'w': 'W', 'n': 2}
     """
-    if depth > DEEPEST:
+
+    def leaf(kind: str, content: object) -> object:
+        if kind == "array" and isinstance(content, str | int):
+            return array(content)
+        if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
+            return per_rank(content)
+        return float(content) if kind == "float" and content in ("nan", "inf", "-inf") else NotImplemented
+
+    return rebuilt_by(node, leaf)
+
+
+def rebuilt_by(node: object, leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0) -> object:
+    """Return the tree of *node*, with what *leaf* returns for kinds and contents of leaves, or NotImplemented.
+
+    ``CheckpointError`` for another node, or a tree that is too deep; in texts the tree is a *what*.
+    """
+    if depth > DEEPEST and what == "tree":
         raise CheckpointError(f"the tree has more than {DEEPEST} levels")
-    if not isinstance(node, list) or len(node) != 2:
-        raise CheckpointError(f"{quote(node)} is no node of a tree")
-    kind, content = node
-    if kind == "array" and isinstance(content, str | int):
-        return array(content)
+    kind, content = node if isinstance(node, list) and len(node) == 2 and depth <= DEEPEST else (None, None)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt(child, array, per_rank, depth + 1) for key, child in content.items()}
+        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        children = [rebuilt(child, array, per_rank, depth + 1) for child in content]
+        children = [rebuilt_by(child, leaf, what, depth + 1) for child in content]
         return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuilt(child, array, per_rank, depth + 1) for key, child in content}
-    if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
-        return per_rank(content)
-    if kind == "float" and content in ("nan", "inf", "-inf"):
-        return float(content)
+        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content}
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
-    raise CheckpointError(f"{quote(node)} is no node of a tree")
+    result = leaf(kind, content) if isinstance(kind, str) else NotImplemented
+    if result is NotImplemented:
+        raise CheckpointError(f"{quote(node)} is no node of a {what}")
+    return result
 
 
-def _is_item(pair: Json) -> bool:
+def _is_item(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)
 
 
-def names_in(node: Json, per_rank: Callable[[Json], object] | None = None) -> list[str]:
+def names_in(node: object, per_rank: Callable[[list[object]], object] | None = None) -> list[str]:
     """Return the names of the arrays below *node*. ``CheckpointError`` and *per_rank* as for `rebuilt`."""
     names: list[str] = []
     rebuilt(node, names.append, per_rank)

@@ -100,7 +100,7 @@ class LivenessCheck:
         """Answer the messages that have arrived."""
         with self._lock:
             for source, (name, *arguments) in self._channel.receive() if not self.over else ():
-                self._handle(source, name, *arguments)
+                self._handle(source, str(name), *arguments)
             for ranks, census in list(self._censuses.items()):
                 self._close_when_complete(ranks, census)
                 self._begin_when_due(ranks, census)
@@ -219,10 +219,10 @@ class LivenessCheck:
             rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(rank_set, number, noted, self._last))
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, fields: Json) -> None:
+    def _on_state(self, source: int, ranks: str, number_of_round: int, fields: list[Json]) -> None:
         census = self._censuses.get(ranks)
         if census is not None and census.round == number_of_round:
-            census.answers[source] = Answer(*fields)
+            census.answers[source] = Answer._make(fields)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
         if not census.open:
@@ -244,7 +244,7 @@ class LivenessCheck:
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:
-        self.report = WaitReport(*arguments)
+        self.report = WaitReport._make(arguments)
 
     def _on_expired(self, source: int, reason: str) -> None:
         if self._done:
@@ -267,8 +267,8 @@ class LivenessCheck:
     def _on_all_written(self, source: int) -> None:
         self.all_written = True
 
-    def _on_left(self, source: int, answer: Json, calls: dict[str, int]) -> None:
-        self._left[source] = Answer(*answer), calls
+    def _on_left(self, source: int, answer: list[Json], calls: dict[str, int]) -> None:
+        self._left[source] = Answer._make(answer), calls
         for ranks, census in self._censuses.items():
             if source in census.members and census.open:
                 census.answers.setdefault(source, self._last_words(source, ranks))

@@ -1,6 +1,7 @@
 """A side channel: messages between the watchdogs of ranks, while their main threads compute or wait inside MPI."""
 
 import json
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 class SideChannel:
     """A communicator for such messages alone. Messages from one rank to another arrive in the order they were sent.
 
-    A message is what JSON can hold. One thread at a time may use the channel.
+    A message is a list that JSON can hold. One thread at a time may use the channel.
     """
 
     def __init__(self, mpi: ModuleType, comm: "MPI_.Comm") -> None:
@@ -23,13 +24,13 @@ class SideChannel:
         self.size = comm.size
         self.rank = comm.rank
 
-    def send(self, message: object, rank: int) -> None:
+    def send(self, message: Sequence[object], rank: int) -> None:
         """Send *message* to *rank*; returns at once."""
         data = json.dumps(message).encode()
         self._sent = [pair for pair in self._sent if not pair[0].Test()]
         self._sent.append((self._comm.Isend([data, self._MPI.BYTE], rank), data))
 
-    def receive(self) -> list[tuple[int, Json]]:
+    def receive(self) -> list[tuple[int, list[Json]]]:
         """Return the messages that have arrived, each with the rank that sent it."""
         MPI = self._MPI
         status, messages = MPI.Status(), []

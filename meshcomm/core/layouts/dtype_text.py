@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core._arguments import as_dtype, quote
+from meshcomm.core._json import read
 from meshcomm.core._types import DType, Json
 from meshcomm.errors import DTypeError
 
@@ -102,14 +103,16 @@ def _parsed(text: Json) -> DType:
         if dtype is None or dtype.str != text:
             raise ValueError("NumPy names no dtype so")
         return dtype
+    if not isinstance(text, dict):
+        raise TypeError(f"{quote(text)} is neither a text nor an object of JSON")
     if _MODULE in text:
-        kind = getattr(import_module(_MODULE), text[_MODULE])
+        kind = getattr(import_module(_MODULE), read(str, text, _MODULE))
         if not (isinstance(kind, type) and issubclass(kind, np.generic)):
             raise TypeError("it is no type of elements")
         return np.dtype(kind)
     if "base" in text:
-        return np.dtype((_parsed(text["base"]), tuple(text["shape"])))
+        return np.dtype((_parsed(text["base"]), tuple(read(list, text, "shape"))))
     fields: Any = {key: text[key] for key in ("names", "offsets", "titles", "itemsize")}
-    fields["formats"] = [_parsed(field) for field in text["formats"]]
-    plain: DType = np.dtype(fields, align=text["aligned"])
+    fields["formats"] = [_parsed(field) for field in read(list, text, "formats")]
+    plain: DType = np.dtype(fields, align=read(bool, text, "aligned"))
     return np.dtype((np.record, plain)) if text["record"] else plain

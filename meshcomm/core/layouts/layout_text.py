@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from meshcomm.core._arguments import quote, shortened
+from meshcomm.core._json import read
 from meshcomm.core.layouts import wire
 from meshcomm.core.layouts.mesh_text import MESH_MESSAGE
 from meshcomm.core.layouts.specs import Cuts, CutSpec, parsed_rule
@@ -145,10 +146,11 @@ def to_wire(layout_type: LayoutType, specs: Sequence[Spec], mesh: wire.Values) -
 
 def from_wire(values: wire.Values) -> tuple[LayoutType, list[str], wire.Values]:
     """Return the type, the texts of the specs and the values of the mesh; ``LayoutError`` for an unknown type."""
-    if not 0 <= values["type"] < len(_WIRE_TYPES):
-        raise LayoutError(f"layout type {values['type']} in a LayoutProto; known are 0 .. {len(_WIRE_TYPES) - 1}")
+    number = read(int, values, "type")
+    if not 0 <= number < len(_WIRE_TYPES):
+        raise LayoutError(f"layout type {number} in a LayoutProto; known are 0 .. {len(_WIRE_TYPES) - 1}")
     texts = [
         spec["sharding_spec"] + (f"={spec['meshcomm_rule']}" if spec["meshcomm_rule"] else "")
-        for spec in values["sharding_specs"]
+        for spec in read(list, values, "sharding_specs")
     ]
-    return _WIRE_TYPES[values["type"]], texts, values["mesh_config"]
+    return _WIRE_TYPES[number], texts, read(dict, values, "mesh_config")

@@ -8,18 +8,10 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import suggestion
-from meshcomm.core._types import FieldsOnly, Indices, Json
+from meshcomm.core._types import FieldsOnly, Indices
 from meshcomm.errors import MeshError
 
-CONSTANTS = (
-    "wait_within",
-    "alpha_within",
-    "beta_within",
-    "wait_between",
-    "alpha_between",
-    "beta_between",
-    "gamma",
-)
+CONSTANTS = ("wait_within", "alpha_within", "beta_within", "wait_between", "alpha_between", "beta_between", "gamma")
 """The constants of a `Machine`: the cost of a unit of each entry of a `Load`, in the order of the entries."""
 
 DISK_CONSTANTS = ("alpha_disk", "beta_disk")
@@ -138,7 +130,7 @@ class Machine(FieldsOnly):
         return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))
 
 
-def checked_constants(constants: Json) -> dict[str, float]:
+def checked_constants(constants: object) -> dict[str, float]:
     """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
     names = (*CONSTANTS, *DISK_CONSTANTS)
     if not isinstance(constants, dict):

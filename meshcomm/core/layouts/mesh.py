@@ -15,11 +15,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import counted, integer, quote, shortened
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Ranks
-from meshcomm.core.layouts.devices import (
-    GeneratedDevices,
-    canonical_devices,
-    checked_name,
-)
+from meshcomm.core.layouts.devices import GeneratedDevices, canonical_devices, checked_name
 from meshcomm.core.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
 from meshcomm.core.layouts.tensorflow_mesh import DeviceListing, TensorFlowMesh
 from meshcomm.errors import MeshError

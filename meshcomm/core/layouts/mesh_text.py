@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshcomm.core._arguments import counted, quote
+from meshcomm.core._json import read
 from meshcomm.core.layouts import wire
 from meshcomm.core.layouts.devices import GeneratedDevices, canonical_devices, check_device_types
 from meshcomm.core.layouts.dimensions import MAX_INT64, MeshDimension, canonical_dims
@@ -94,10 +95,11 @@ def to_wire(mesh: Written) -> wire.Values:
 
 def from_wire(values: wire.Values) -> Written:
     """Return the content of the plain values of a MeshProto; ``MeshError`` if the dimensions are wrong."""
-    dims = canonical_dims((dim["name"], dim["size"]) for dim in values["mesh_dimensions"])
-    ids, local_ids = tuple(values["global_device_ids"]), tuple(values["local_device_ids"])
-    local_devices, global_devices = tuple(values["local_devices"]), tuple(values["global_devices"])
-    return Written(values["name"], dims, ids, local_ids, local_devices, global_devices, values["use_xla_spmd"])
+    dims = canonical_dims((dim["name"], dim["size"]) for dim in read(list, values, "mesh_dimensions"))
+    lists = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
+    ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in lists)
+    name, use_xla_spmd = read(str, values, "name"), read(bool, values, "use_xla_spmd")
+    return Written(name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd)
 
 
 def check(mesh: Written) -> None:

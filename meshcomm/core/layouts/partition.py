@@ -169,7 +169,8 @@ class Consecutive(AxisCut):
         """
         if self.blocks < _FEW:
             return [self.start(number) for number in range(self.blocks + 1)]
-        return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()  # type: ignore[no-any-return]
+        starts: list[int] = self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()
+        return starts
 
     def interval(self, number: int) -> Interval:
         """Return ``(start, stop)`` of block *number*."""

@@ -1,7 +1,7 @@
 """What layouts have of TensorFlow's: other types of layouts, shapes, text and wire form; `Layout` derives from it."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core.layouts import layout_text, wire
@@ -157,7 +157,7 @@ class TensorFlowLayout(LayoutAxes):
         layout_type, texts, mesh = layout_text.from_text(text)
         return cls._parsed(layout_type, texts, Mesh.from_string(mesh))
 
-    def as_proto(self) -> Any:
+    def as_proto(self) -> wire.AnyMessage:
         """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed.
 
         >>> from meshcomm import Layout
@@ -167,7 +167,7 @@ class TensorFlowLayout(LayoutAxes):
         """
         return wire.as_message(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
-    def mesh_proto(self) -> Any:
+    def mesh_proto(self) -> wire.AnyMessage:
         """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed.
 
         >>> from meshcomm import Layout

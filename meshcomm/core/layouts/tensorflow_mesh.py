@@ -1,12 +1,13 @@
 """What meshes have of TensorFlow's: lists of devices, text and wire form; `Mesh` derives from it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._json import read
 from meshcomm.core._types import Ranks
 from meshcomm.core.layouts import mesh_text, wire
 from meshcomm.core.layouts.devices import GeneratedDevices, canonical_devices, device_type_of, on_host, rank_device
@@ -273,7 +274,7 @@ class TensorFlowMesh:
         ranks, names = canonical_devices((device,))
         return cls._make("", (), ranks, names=names)
 
-    def as_proto(self) -> Any:
+    def as_proto(self) -> wire.AnyMessage:
         """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed.
 
         >>> from meshcomm import Mesh
@@ -325,6 +326,7 @@ class TensorFlowMesh:
         >>> Mesh._from_wire_values(Mesh.from_device("CPU:0")._wire_values()).single_device
         'CPU:0'
         """
-        if values["single_device"]:
-            return cls.from_device(values["single_device"])
+        device = read(str, values, "single_device")
+        if device:
+            return cls.from_device(device)
         return cls._from_written(mesh_text.from_wire(values))

@@ -7,16 +7,23 @@ malformed. :func:`as_message` returns a real protobuf message where the package 
 Source of the format: https://protobuf.dev/programming-guides/encoding/.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-Values: TypeAlias = dict[str, Any]  # field name -> plain value; a list where repeated, a dict where embedded
+from meshcomm.core._json import read
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import Message
+
+Values: TypeAlias = Mapping[str, object]  # field name -> plain value; a list where repeated, Values where embedded
+AnyMessage: TypeAlias = Any  # a real protobuf message, or a PlainMessage
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 _MAX_FIELD_NUMBER = 2**29 - 1
-_DEFAULTS = {"int64": 0, "bool": False, "string": "", "bytes": b""}
 
 
 class WireError(ValueError):
@@ -41,7 +48,7 @@ class MessageType:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, or a type of above."""
+    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, or a type of above."""
 
     number: int
     name: str
@@ -52,15 +59,6 @@ class Field:
     def is_varint(self) -> bool:
         """Whether a value is one number on the wire."""
         return isinstance(self.kind, EnumType) or self.kind in ("int64", "bool")
-
-    @property
-    def default(self) -> Any:
-        """The value of a field that is absent."""
-        if self.repeated:
-            return []
-        if isinstance(self.kind, MessageType):
-            return decode(self.kind, b"")
-        return 0 if isinstance(self.kind, EnumType) else _DEFAULTS[self.kind]
 
 
 def encode(message: MessageType, values: Values) -> bytes:
@@ -73,7 +71,7 @@ def encode(message: MessageType, values: Values) -> bytes:
     return b"".join(_encode_field(field, values[field.name]) for field in message.fields if field.name in values)
 
 
-def decode(message: MessageType, data: bytes) -> Values:
+def decode(message: MessageType, data: bytes) -> dict[str, object]:
     """Return the value of every field of *message* in *data*, or raise WireError.
 
     As in protobuf, the last value counts if a scalar is given twice, an embedded message given twice is merged,
@@ -84,7 +82,7 @@ def decode(message: MessageType, data: bytes) -> Values:
     {'name': '', 'at': [1, 300]}
     """
     fields = {field.number: field for field in message.fields}
-    payloads: dict[int, list[Any]] = {number: [] for number in fields}
+    payloads: dict[int, list[int | str | bytes]] = {number: [] for number in fields}
     for number, wire_type, payload in _payloads(data):
         if number in fields:
             payloads[number].extend(_decode_payload(fields[number], wire_type, payload))
@@ -104,7 +102,7 @@ def as_bytes(proto: object) -> bytes:
     raise WireError(f"{type(proto).__name__} is neither bytes nor a message with SerializeToString()")
 
 
-def as_message(message: MessageType, values: Values) -> Any:
+def as_message(message: MessageType, values: Values) -> AnyMessage:
     """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage."""
     data = encode(message, values)
     real = _protobuf_class(message)
@@ -128,12 +126,14 @@ class PlainMessage:
         self._message = message
         self._data = data
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         field = next((field for field in self._message.fields if field.name == name), None)
         if field is None:
             raise AttributeError(f"{self._message.name} has no field {name!r}")
         value = decode(self._message, self._data)[name]
-        return tuple(_readable(field, one) for one in value) if field.repeated else _readable(field, value)
+        return (
+            tuple(_readable(field, item) for item in read(list, value)) if field.repeated else _readable(field, value)
+        )
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(field.name for field in self._message.fields)]
@@ -158,28 +158,26 @@ class PlainMessage:
         return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-def _readable(field: Field, value: Any) -> Any:
-    return PlainMessage(field.kind, encode(field.kind, value)) if isinstance(field.kind, MessageType) else value
+def _readable(field: Field, value: object) -> object:
+    return PlainMessage(field.kind, _payload_bytes(field, value)) if isinstance(field.kind, MessageType) else value
 
 
-def _encode_field(field: Field, value: Any) -> bytes:
+def _encode_field(field: Field, value: object) -> bytes:
     if field.repeated:
+        assert isinstance(value, Iterable)
         if field.is_varint:  # proto3 packs repeated numbers
-            return _delimited(field, b"".join(map(_varint, value))) if value else b""
-        return b"".join(_delimited(field, _payload_bytes(field, one)) for one in value)
-    if isinstance(field.kind, MessageType):  # presence counts: an empty embedded message is written
-        return _delimited(field, encode(field.kind, value))
-    if not value:
+            packed = b"".join(map(_varint, value))
+            return _delimited(field, packed) if packed else b""
+        return b"".join(_delimited(field, _payload_bytes(field, item)) for item in value)
+    if not value and not isinstance(field.kind, MessageType):  # an empty embedded message is written
         return b""
     if field.is_varint:
-        return _varint(field.number << 3 | _VARINT) + _varint(value)
+        return _varint(field.number << 3 | _VARINT) + _varint(read(int, value))
     return _delimited(field, _payload_bytes(field, value))
 
 
-def _payload_bytes(field: Field, value: Any) -> bytes:
-    if isinstance(field.kind, MessageType):
-        return encode(field.kind, value)
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _payload_bytes(field: Field, value: object) -> bytes:
+    return encode(field.kind, read(dict, value)) if isinstance(field.kind, MessageType) else read(str, value).encode()
 
 
 def _delimited(field: Field, payload: bytes) -> bytes:
@@ -213,7 +211,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise WireError(f"the varint that ends before byte {at} is not over after 10 bytes; 10 bytes hold any int64")
 
 
-def _payloads(data: bytes) -> Iterator[tuple[int, int, Any]]:
+def _payloads(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Yield ``(field number, wire type, int or bytes)`` for each field of *data*, in order."""
     at = 0
     while at < len(data):
@@ -238,26 +236,26 @@ def _payloads(data: bytes) -> Iterator[tuple[int, int, Any]]:
         at += length
 
 
-def _decode_payload(field: Field, wire_type: int, payload: Any) -> Iterable[Any]:
+def _decode_payload(field: Field, wire_type: int, payload: int | bytes) -> Iterable[int | str | bytes]:
     """Return the values in one occurrence of *field*; embedded messages stay bytes, to be merged later."""
-    if field.is_varint:
-        if wire_type == _VARINT:
+    if isinstance(payload, int):
+        if field.is_varint:
             return (_number(field, payload),)
-        if wire_type == _BYTES and field.repeated:
-            return _unpacked(field, payload)
-    elif wire_type == _BYTES:
+    elif wire_type == _BYTES and field.is_varint and field.repeated:
+        return _unpacked(field, payload)
+    elif wire_type == _BYTES and not field.is_varint:
         return (_text(field, payload) if field.kind == "string" else payload,)
     raise WireError(f"field {field.number} ({field.name}) has wire type {wire_type}, which does not fit its type")
 
 
-def _unpacked(field: Field, payload: bytes) -> Iterator[Any]:
+def _unpacked(field: Field, payload: bytes) -> Iterator[int]:
     at = 0
     while at < len(payload):
         value, at = _read_varint(payload, at)
         yield _number(field, value)
 
 
-def _number(field: Field, value: int) -> int | bool:
+def _number(field: Field, value: int) -> int:
     if field.kind == "bool":
         return value != 0
     return value - 2**64 if value >= 2**63 else value
@@ -270,17 +268,20 @@ def _text(field: Field, payload: bytes) -> str:
         raise WireError(f"field {field.number} ({field.name}) is not UTF-8: {error}") from None
 
 
-def _field_value(field: Field, values: list[Any]) -> Any:
+def _field_value(field: Field, values: list[int | str | bytes]) -> object:
     """Return the value of a field from the *values* of all its occurrences."""
-    if not isinstance(field.kind, MessageType):
-        return values if field.repeated else values[-1] if values else field.default
+    if isinstance(field.kind, MessageType):
+        payloads = [payload for payload in values if isinstance(payload, bytes)]
+        if field.repeated:
+            return [decode(field.kind, payload) for payload in payloads]
+        return decode(field.kind, b"".join(payloads))  # joining the bytes of messages is how protobuf merges them
     if field.repeated:
-        return [decode(field.kind, payload) for payload in values]
-    return decode(field.kind, b"".join(values))  # joining the bytes of messages is how protobuf merges them
+        return values
+    return values[-1] if values else {"string": "", "bool": False}.get(str(field.kind), 0)
 
 
 @cache
-def _pool() -> Any:
+def _pool() -> "DescriptorPool | None":
     # A pool of our own: TensorFlow registers the same message names in the default one, where they would clash.
     try:
         from google.protobuf.descriptor_pool import DescriptorPool
@@ -291,7 +292,7 @@ def _pool() -> Any:
 
 
 @cache
-def _protobuf_class(message: MessageType) -> Any:
+def _protobuf_class(message: MessageType) -> "type[Message] | None":
     """Return the real protobuf class of *message*, or None without the protobuf package."""
     pool = _pool()
     if pool is None:
@@ -305,7 +306,7 @@ def _protobuf_class(message: MessageType) -> Any:
     return GetMessageClass(pool.FindMessageTypeByName(message.name))
 
 
-def _file_descriptor(message: MessageType, embedded: list[MessageType]) -> Any:
+def _file_descriptor(message: MessageType, embedded: list[MessageType]) -> "FileDescriptorProto":
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
     package, _, name = message.name.rpartition(".")

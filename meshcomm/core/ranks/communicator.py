@@ -3,13 +3,15 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm.core._types import Bytes, Counts, Json
+from meshcomm.core._types import Bytes, Counts
 from meshcomm.core.failures.watch import watch
+
+T = TypeVar("T")
 
 Side: TypeAlias = tuple[Counts, Counts, int]
 """One side of an exchange in a buffer that is yet to be made: counts and offsets, as of `Buffers`, and its bytes."""
@@ -122,8 +124,8 @@ class Communicator(ABC):
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of every rank; they may differ in length."""
 
-    def allgather_json(self, message: object) -> list[Json]:
-        """Return the message of every rank, which is a value that JSON can hold. Never pickles.
+    def allgather_json(self, message: T) -> list[T]:
+        """Return the message of every rank, which is a value that JSON can hold: tuples become lists. Never pickles.
 
         ``TypeError`` on all ranks if JSON cannot hold one of them.
         """
@@ -135,7 +137,7 @@ class Communicator(ABC):
         refused = next((received for received in texts if received.startswith(_REFUSED)), None)
         if refused is not None:
             raise TypeError(refused.removeprefix(_REFUSED).decode())
-        return list(map(json.loads, texts))
+        return [json.loads(text) for text in texts]
 
     def allgather_texts(self, text: bytes) -> list[bytes]:
         """Return the text of every rank, as `as_json_text` makes it."""
@@ -147,7 +149,7 @@ class Communicator(ABC):
     def gather(self, message: bytes, root: int) -> list[bytes]:
         """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
 
-    def gather_json(self, root: int, message: object) -> list[Json]:
+    def gather_json(self, root: int, message: T) -> list[T]:
         """Return the message of every rank on rank *root*, as `allgather_json` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.agreed()

@@ -6,8 +6,9 @@ topologies and ``python -m meshcomm info`` all go by it.
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -54,7 +55,16 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
         if len(values) > 1:
             texts = [f"{repr(value) if value else 'not set'} on {ranks_text(of)}" for value, of in values.items()]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
-    return [row[0] for row in settings]
+    return [str(row[0]) for row in settings]
+
+
+class _Facts(TypedDict, total=False):
+    """What a rank knows of its host; the first one also of the machine."""
+
+    host: str
+    processors: list[int]
+    constants: Mapping[str, float]
+    error: str
 
 
 def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, bool]:
@@ -62,7 +72,7 @@ def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, b
 
     Its constants are those that the first rank knows. ``MeshError`` on all ranks if that one cannot read its file.
     """
-    mine: dict[str, object] = {"host": this_host(), "processors": sorted(usable_processors())}
+    mine = _Facts(host=this_host(), processors=sorted(usable_processors()))
     if communicator.rank == 0:
         try:
             mine["constants"] = stored_constants()

@@ -31,11 +31,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import POLL_FROM, POLL_TO
-from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import watch
@@ -218,19 +217,30 @@ def _rank_sets() -> Iterator[tuple[int, RankSet]]:
         yield from ((number, rank_set) for rank_set in world.all_rank_sets() if len(rank_set.ranks) > 1)
 
 
-def call_states() -> dict[str, list[Json]]:
-    """Return what ranks compare to see whether they have made the same calls: for each rank set, its ranks first."""
-    states: dict[str, list[Json]] = {}
+class RankSetState(TypedDict):
+    """What ranks compare of a rank set: its ranks, what they have called, and why they make no more calls."""
+
+    ranks: list[int]
+    noted: int
+    digest: int
+    over: str | None
+
+
+def call_states() -> dict[str, RankSetState]:
+    """Return what ranks compare to find out whether they have made the same calls."""
+    states: dict[str, RankSetState] = {}
     for number, rank_set in _rank_sets():
         ranks = list(rank_set.world.ranks_in_comm_world(rank_set.ranks))
-        states[f"{number}: {ranks}"] = [ranks, rank_set.noted, rank_set.call_digest, rank_set.call_lock.end_reason]
+        states[f"{number}: {ranks}"] = RankSetState(
+            ranks=ranks, noted=rank_set.noted, digest=rank_set.call_digest, over=rank_set.call_lock.end_reason
+        )
     return states
 
 
-def calls_differ(states: Sequence[dict[str, list[Json]]]) -> bool:
+def calls_differ(states: Sequence[dict[str, RankSetState]]) -> bool:
     """Return whether ranks, which have these *states*, have made different calls, or some can make no more."""
     return any(
-        state[-1] is not None or any(states[rank].get(rank_set) != state for rank in state[0])
+        state["over"] is not None or any(states[rank].get(rank_set) != state for rank in state["ranks"])
         for known in states
         for rank_set, state in known.items()
     )

@@ -71,7 +71,7 @@ def open_rendezvous(
     for each other, they let MPI make progress.
     """
     me = communicator.rank
-    everyone: list[Introduction] = communicator.allgather_json(_introduction())
+    everyone = communicator.allgather_json(_introduction())
     error = next((other["error"] for other in everyone if other["error"]), None)
     if error is not None:
         raise MeshcommError(error)
@@ -82,9 +82,9 @@ def open_rendezvous(
         _note(_obstacle(everyone, peers))
         return None, None
     offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
-    offers: list[PoolOffer] = communicator.allgather_json(offer)
+    offers = communicator.allgather_json(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
-    obstacles: list[str] = communicator.allgather_json(obstacle)
+    obstacles = communicator.allgather_json(obstacle)
     nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:

@@ -54,7 +54,7 @@ def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[By
         return OpenedChannel(None, everyone, copies=False, sends=True)
     peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, position)
     offer = None if rendezvous is None else _offer(_pool(rendezvous), blocks, peers)
-    offers: list[ChannelOffer | None] = communicator.allgather_json(offer)
+    offers = communicator.allgather_json(offer)
     unable = {node for node, other in zip(nodes, offers, strict=True) if other is None}
     copies, sends = not unable.issuperset(nodes), bool(unable) or len(set(nodes)) > 1
     if rendezvous is None or nodes[position] in unable:

@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple, Protocol
 from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
+from meshcomm.core.arrays.trees import Node
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece
@@ -63,7 +64,7 @@ class ArrayToSave(NamedTuple):
     dims: tuple[str, ...] | None = None
     chunks: Shape | None = None
     codecs: Codecs = ()
-    attributes: Mapping[str, Json] = {}
+    attributes: Mapping[str, object] = {}
     grows: str | None = None
     unlimited: tuple[str, ...] = ()
     steps: int = 1
@@ -86,12 +87,12 @@ class FileContents(NamedTuple):
     """
 
     arrays: dict[str, Stored]
-    metadata: dict[str, Json]
-    node: Json = None
+    metadata: Mapping[str, object]
+    node: Node | None = None
     checks: dict[str, list[int]] | None = None
     sizes: dict[str, int] | None = None
     hints: Mapping[str, str] = {}
-    attributes: Mapping[str, Mapping[str, Json]] = {}
+    attributes: Mapping[str, Mapping[str, object]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
     left_out: Mapping[str, str] = {}
     texts: Mapping[str, Shape] = {}
@@ -143,7 +144,7 @@ class Writer(ABC):
     """Whether arrays can be in chunks, compressed or not."""
 
     def __init__(
-        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = aside(path)
@@ -176,7 +177,7 @@ class Writer(ABC):
             files.remove(left)
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         """Return whether metadata may have *value* as it is, which came from a file."""
         return isinstance(value, cls.metadata_types)
 
@@ -217,6 +218,12 @@ class Writer(ABC):
         file.lock()
         self._locked.append(file)
 
+    def new_file(self, path: Path, like: Path) -> File:
+        """Return a new file, held until this save is complete or given up. It has the permissions of *like*."""
+        file = files.create(path, like)
+        self.hold(files.for_writing(path))
+        return file
+
     def release(self) -> None:
         """Unlock the files: other saves may remove them now."""
         locked, self._locked = self._locked, []
@@ -241,8 +248,7 @@ class FileWriter(Writer):
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
-        with files.create(self.aside, self.path) as file:
-            self.hold(files.for_writing(self.aside))
+        with self.new_file(self.aside, self.path) as file:
             stored = self.lay_out(file)
             file.sync()
         return self.aside, stored
@@ -263,7 +269,7 @@ class FileWriter(Writer):
 def parsed_json(text: bytes, what: object) -> Json:
     """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
 
-    def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    def once(pairs: list[tuple[str, Json]]) -> JsonObject:
         result = dict(pairs)
         if len(result) < len(pairs):
             raise ValueError("a key is there twice")
@@ -272,9 +278,10 @@ def parsed_json(text: bytes, what: object) -> Json:
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
     try:
-        return json.loads(text.decode(), object_pairs_hook=once)
+        result: Json = json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{what}: not the JSON that it should be: {quote(str(error))}") from None
+    return result
 
 
 @contextmanager

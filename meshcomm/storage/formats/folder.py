@@ -12,6 +12,7 @@ The manifest is the index: see :mod:`meshcomm.storage.formats.indexed` for how a
 import json
 import re
 import zlib
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import ClassVar
@@ -19,8 +20,9 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._json import read
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import Json
+from meshcomm.core._types import JsonObject
 from meshcomm.core.arrays.trees import names_in
 from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
@@ -139,11 +141,11 @@ def _encoded(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _in_lines(manifest: dict[str, Json]) -> bytes:
+def _in_lines(manifest: Mapping[str, object]) -> bytes:
     """Return *manifest* as JSON without its last brace: a line for each key, and for each array."""
     lines = []
     for key, value in manifest.items():
-        if key == "arrays":
+        if key == "arrays" and isinstance(value, dict):
             lines_of_arrays = b",\n".join(_encoded(name) + b": " + _encoded(entry) for name, entry in value.items())
             lines.append(_encoded(key) + b": {\n" + lines_of_arrays + b"}")
         else:
@@ -191,30 +193,30 @@ def contents(path: Path) -> FileContents:
         raise CheckpointError(f"{what} names no data file")
     if data.get("range") != CHECKSUM_RANGE:
         raise CheckpointError(f"{what}: ranges of {quote(data.get('range'))} bytes; they must have {CHECKSUM_RANGE}")
-    checks = manifest["checksums"]
-    if not isinstance(checks, list) or len(checks) != -(-data["size"] // CHECKSUM_RANGE):
+    data_file, nbytes, checks = str(data["name"]), read(int, data, "size"), manifest["checksums"]
+    if not isinstance(checks, list) or len(checks) != -(-nbytes // CHECKSUM_RANGE):
         raise CheckpointError(f"{what} has not one checksum for each range of the data")
-    _refuse_link(path / data["name"])
+    _refuse_link(path / data_file)
     try:
-        with files.for_reading(path / data["name"]) as file:
+        with files.for_reading(path / data_file) as file:
             size = file.size()
     except FileNotFoundError:
-        raise CheckpointError(f"{what} names the file {data['name']}, which is not there") from None
-    if size != data["size"]:
-        raise CheckpointError(f"{path / data['name']} has {size} bytes; by its manifest it has {data['size']}")
-    arrays = {name: _checked(name, entry, data, what) for name, entry in _entries(manifest, what)}
+        raise CheckpointError(f"{what} names the file {data_file}, which is not there") from None
+    if size != nbytes:
+        raise CheckpointError(f"{path / data_file} has {size} bytes; by its manifest it has {nbytes}")
+    entries = _entries(manifest, what)
+    arrays = {name: _checked(name, entry, nbytes, what, data_file) for name, entry in entries.items()}
     refuse_overlaps(arrays, what)
     missing = [name for name in names_in(manifest["tree"], all_values) if name not in arrays]
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
-    name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}
     return FileContents(
         arrays,
-        manifest["metadata"],
-        manifest["tree"],
-        {name: checks},
-        {name: data["size"]},
-        hints=hints,
+        read(dict, manifest, "metadata"),
+        read(list, manifest, "tree"),
+        {data_file: read(list, checks)},
+        {data_file: nbytes},
+        hints={name: str(entry.get("layout", "")) for name, entry in entries.items()},
         origins=origins,
     )
 
@@ -224,7 +226,7 @@ def _refuse_link(file: Path) -> None:
         raise CheckpointError(f"{file} is a link; all of a checkpoint must be in its folder")
 
 
-def _manifest(path: Path) -> dict[str, Json]:
+def _manifest(path: Path) -> JsonObject:
     _refuse_link(path / MANIFEST)
     try:
         text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
@@ -252,14 +254,16 @@ def _manifest(path: Path) -> dict[str, Json]:
     return manifest
 
 
-def _entries(manifest: dict[str, Json], what: str) -> list[tuple[str, Json]]:
+def _entries(manifest: JsonObject, what: str) -> dict[str, JsonObject]:
     arrays = manifest["arrays"]
-    if not isinstance(arrays, dict) or not all(isinstance(entry, dict) for entry in arrays.values()):
+    arrays = arrays if isinstance(arrays, dict) else {"": None}
+    entries = {name: entry for name, entry in arrays.items() if isinstance(entry, dict)}
+    if len(entries) < len(arrays):
         raise CheckpointError(f"{what}: arrays are no object of objects")
-    return list(arrays.items())
+    return entries
 
 
-def _checked(name: str, entry: dict[str, Json], data: dict[str, Json], what: str) -> Stored:
+def _checked(name: str, entry: JsonObject, size: int, what: str, file: str) -> Stored:
     try:
         dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:
@@ -267,6 +271,6 @@ def _checked(name: str, entry: dict[str, Json], data: dict[str, Json], what: str
     checked_dtype(dtype, f"{what}: array {quote(name)}")
     shape = checked_shape(entry.get("shape"), f"{what}: array {quote(name)}", dtype.itemsize)
     offset, nbytes = entry.get("offset"), prod(shape) * dtype.itemsize
-    if type(offset) is not int or offset < 0 or offset + nbytes > data["size"]:
+    if type(offset) is not int or offset < 0 or offset + nbytes > size:
         raise CheckpointError(f"{what}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data")
-    return in_one_file(name, shape, dtype, offset, data["name"])
+    return in_one_file(name, shape, dtype, offset, file)

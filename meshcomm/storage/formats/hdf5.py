@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
@@ -28,7 +28,15 @@ from meshcomm.storage.formats.base import (
     refuse_many_chunks,
     refuse_overlaps,
 )
-from meshcomm.storage.formats.hdf5_library import Hdf5Axis, Hdf5Dataset, Hdf5File, Hdf5Group, Hdf5Object, h5py_library
+from meshcomm.storage.formats.hdf5_library import (
+    Hdf5Axis,
+    Hdf5Dataset,
+    Hdf5File,
+    Hdf5Group,
+    Hdf5Object,
+    Low,
+    h5py_library,
+)
 from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -95,7 +103,7 @@ class _Walk:
     def __init__(self, h5py: ModuleType, path: Path, size: int, stored: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
         self.arrays: dict[str, Stored] = {}
-        self.attributes: dict[str, dict[str, Json]] = {}
+        self.attributes: dict[str, dict[str, object]] = {}
         self.left_out: dict[str, str] = {}
         self.links: dict[str, str] = {}
         self.texts: dict[str, Shape] = {}
@@ -237,7 +245,7 @@ class _Walk:
         self.arrays[name] = stored
         self.first_names.setdefault(self._address(dataset), name)
 
-    def attributes_of(self, owner: Hdf5Object) -> dict[str, Json]:
+    def attributes_of(self, owner: Hdf5Object) -> dict[str, object]:
         """Return the attributes of the file, or of a dataset, without those of libraries."""
         attributes = {}
         for key in list(owner.attrs):  # h5py holds its lock until this has come to its end
@@ -247,7 +255,7 @@ class _Walk:
                     attributes[name] = self._value(owner.attrs[key])
         return attributes
 
-    def _value(self, value: Json) -> Json:
+    def _value(self, value: Low) -> object:
         if isinstance(value, self._h5py.Empty):
             return ""
         alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
@@ -340,7 +348,7 @@ class _Filled:
         how = dataset.id.get_create_plist()
         is_set = how.fill_value_defined() == h5py_library().h5d.FILL_VALUE_USER_DEFINED
         fill = dataset.fillvalue if is_set else _FILLS.get(self.dtype.str[1:], np.zeros((), self.dtype)[()])
-        self._fill = np.ravel(dataset.attrs.get("_FillValue", fill))[0]
+        self._fill = np.asarray(dataset.attrs.get("_FillValue", fill)).ravel()[0]
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         indices = [range(*item.indices(n)) for item, n in zip(index, self.shape, strict=True)]

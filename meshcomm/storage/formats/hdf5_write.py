@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.changes import Changes, begin_journal, end_journal, recover
@@ -32,7 +32,7 @@ from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
-from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, plus
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
@@ -72,7 +72,7 @@ class Hdf5Writer(SnapshotWriter):
         return self._opened
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         with suppress(TypeError, ValueError):
             _attribute(value, cls.netcdf)
             return True
@@ -244,7 +244,7 @@ class Hdf5Writer(SnapshotWriter):
             take_scales(self._hdf5, old, dataset)
 
     def _put_attributes(
-        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, Json], dtype: DType | None
+        self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, object], dtype: DType | None
     ) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
@@ -260,13 +260,7 @@ class Hdf5Writer(SnapshotWriter):
             except (TypeError, ValueError, OSError, RuntimeError) as error:
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
-    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        grows = any(array.name == name and array.grows for array in self.arrays)
-        first = self._count if grows else 0  # such a chunk has one snapshot
-        with files.at_files():
-            return [self.reserve(name, plus(index, first), nbytes) for index, nbytes in chunks]
-
-    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+    def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
         dataset_id = self._datasets[name].id
         lengths = dataset_id.get_create_plist().get_chunk()
         start = tuple(i * n for i, n in zip(index, lengths, strict=True))
@@ -396,7 +390,7 @@ def _codecs(dataset: Hdf5Dataset) -> Codecs:
     return tuple(codecs)
 
 
-def _attribute(value: Json, netcdf: bool) -> Json:
+def _attribute(value: object, netcdf: bool) -> object:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
     if isinstance(value, str):
         return value

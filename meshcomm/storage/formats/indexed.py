@@ -10,7 +10,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-from meshcomm.core._types import Json
+from meshcomm.core.arrays.trees import Node
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -21,7 +21,7 @@ class IndexedWriter(Writer):
     """New data files, and a new index."""
 
     def __init__(
-        self, path: Path, arrays: list[ArrayToSave], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+        self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
         self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save
@@ -47,15 +47,9 @@ class IndexedWriter(Writer):
         return self.index.exists()
 
     def new_data(self, name: str) -> File:
-        """Return a new data file, which other saves leave alone until this one is complete or given up.
-
-        It has the permissions of the old index, if there is one.
-        """
-        path = self.index.parent / name
-        self._data.append(path)
-        file = files.create(path, self.index)
-        self.hold(files.for_writing(path))
-        return file
+        """Return a new data file with the permissions of the old index, if there is one: see `new_file`."""
+        self._data.append(self.index.parent / name)
+        return self.new_file(self._data[-1], self.index)
 
     def swap(self, text: bytes) -> None:
         """Give a new index the name of the old one."""

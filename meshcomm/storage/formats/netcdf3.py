@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -34,7 +34,7 @@ class ClassicVariable(NamedTuple):
     dims: tuple[str, ...]
     shape: Shape
     dtype: DType
-    attributes: dict[str, Json]
+    attributes: dict[str, object]
     begin: int
     has_records: bool
 
@@ -74,9 +74,9 @@ class _HeaderReader:
             raise CheckpointError(f"{self._path} is damaged: elements of kind {kind}")
         return kind, np.dtype(DTYPES[kind])
 
-    def attributes(self) -> dict[str, Json]:
+    def attributes(self) -> dict[str, object]:
         """Return the attributes that follow: texts, numbers, and arrays of more than one number."""
-        result: dict[str, Json] = {}
+        result: dict[str, object] = {}
         for _ in self.entries(_ATTRIBUTES):
             name, (kind, dtype), count = self.text(), self.dtype(), self.number()
             raw = self._padded(count * dtype.itemsize)
@@ -98,7 +98,7 @@ class _HeaderReader:
 class Classic(NamedTuple):
     """What a classic netCDF file says of itself; records are *apart* bytes from each other."""
 
-    attributes: dict[str, Json]
+    attributes: dict[str, object]
     variables: dict[str, ClassicVariable]
     apart: int
     size: int

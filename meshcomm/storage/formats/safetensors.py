@@ -16,8 +16,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._json import are_counts
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import DType, Json
+from meshcomm.core._types import DType, JsonObject
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -78,8 +79,8 @@ class SafetensorsIndexWriter(IndexedWriter):
     adds: ClassVar[bool] = True
     check_names = SafetensorsWriter.check_names
     _size = 0
-    _old: Mapping[str, Json] = {}
-    _old_metadata: Mapping[str, Json] = {}
+    _old: Mapping[str, object] = {}
+    _old_metadata: Mapping[str, object] = {}
 
     @property
     def index(self) -> Path:
@@ -94,7 +95,7 @@ class SafetensorsIndexWriter(IndexedWriter):
         return re.compile(rf"{re.escape(self._stem)}-{_NUMBERS}")
 
     def named(self) -> set[str]:
-        return {name for path in self._indices() for name in _weight_map(path)[0].values()}
+        return {name for path in self._indices() for name in _weight_map(path)[1].values()}
 
     def has_index(self) -> bool:
         return bool(self._indices())
@@ -106,7 +107,7 @@ class SafetensorsIndexWriter(IndexedWriter):
     def would_lose(self) -> list[str]:
         if not self.path.is_file():
             return []
-        names, metadata = _weight_map(self.path)
+        _, names, metadata = _weight_map(self.path)
         saved = {array.name for array in self.arrays}
         ours = all(_OURS.fullmatch(file) for file in names.values())  # an index may have been renamed
         others = [f"array {quote(name)} in {file}" for name, file in names.items() if not (ours and name in saved)]
@@ -130,7 +131,7 @@ class SafetensorsIndexWriter(IndexedWriter):
 
         Other libraries load whole files: in none that the index names may an array stand that was replaced.
         """
-        old_arrays, (files_of, metadata) = _of_several(self.path).arrays, _weight_map(self.path)
+        old_arrays, (index, files_of, metadata) = _of_several(self.path).arrays, _weight_map(self.path)
         saved = {array.name for array in self.arrays}
         replaced = {file: name for name, file in files_of.items() if name in saved}
         for file, name in replaced.items():
@@ -139,7 +140,7 @@ class SafetensorsIndexWriter(IndexedWriter):
                     f"{self.path.parent / file}, which another program wrote, has the array {quote(name)}, which "
                     "would be replaced: save all arrays to a new index, or this one with another name"
                 )
-        self._old, self._old_metadata = parsed_json(files.whole(self.path, LONGEST_HEADER), self.path), metadata
+        self._old, self._old_metadata = index, metadata
         left = {name: file for name, file in files_of.items() if name not in saved}
         self._size = sum(old_arrays[name].nbytes for name, file in left.items() if file not in replaced)
         copied = {name: old_arrays[name] for name, file in left.items() if file in replaced}
@@ -201,13 +202,14 @@ def _in_order(arrays: list[ArrayToSave]) -> list[_Named]:
     return sorted(named, key=lambda item: (-item.dtype.itemsize, item.array.name))
 
 
-def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], called: str) -> list[Stored]:
+def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, object], called: str) -> list[Stored]:
     """Write the header to a new *file*, which the other ranks know as *called*, and return where each array goes."""
-    header: dict[str, Json] = {"__metadata__": metadata} if metadata else {}
-    offset = 0
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    offset, starts = 0, []
     for array, text, dtype in arrays:
         size = prod(array.shape) * dtype.itemsize
         header[array.name] = {"dtype": text, "shape": list(array.shape), "data_offsets": [offset, offset + size]}
+        starts.append(offset)
         offset += size
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-(8 + len(encoded)) % PAGE)
@@ -216,8 +218,10 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
     first = 8 + len(encoded)
     file.sized(first + offset)
     file.write(len(encoded).to_bytes(8, "little") + encoded, 0)
-    begins = {array.name: first + header[array.name]["data_offsets"][0] for array, _, _ in arrays}
-    return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
+    return [
+        in_one_file(array.name, array.shape, dtype, first + start, called)
+        for (array, _, dtype), start in zip(arrays, starts, strict=True)
+    ]
 
 
 def contents(path: Path) -> FileContents:
@@ -247,13 +251,13 @@ def contents(path: Path) -> FileContents:
     return FileContents(arrays, metadata)
 
 
-def _checked(path: Path, name: str, entry: Json) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
+def _checked(path: Path, name: str, entry: object) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
     what = f"{path}: array {quote(name)}"
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
         raise CheckpointError(f"{what} has the entry {quote(entry)}; it must have dtype, shape and data_offsets")
     dtype = _dtype(entry["dtype"], what)
     shape, offsets = checked_shape(entry["shape"], what, dtype.itemsize), entry["data_offsets"]
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
+    if not are_counts(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{what}: data_offsets {quote(offsets)} are no two offsets")
     start, stop = offsets
     if stop - start != prod(shape) * dtype.itemsize:
@@ -291,16 +295,17 @@ def _named(array: ArrayToSave) -> tuple[str, DType]:
     )
 
 
-def _weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
-    """Return which file has which array, and the metadata of the index at *path*."""
+def _weight_map(path: Path) -> tuple[JsonObject, dict[str, str], JsonObject]:
+    """Return the index at *path*, which file has which array, and the metadata."""
     index = parsed_json(files.whole(path, LONGEST_HEADER), path)
-    names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+    index = index if isinstance(index, dict) else {}
+    names, metadata = index.get("weight_map"), index.get("metadata")
+    files_of = {name: file for name, file in names.items() if isinstance(file, str)} if isinstance(names, dict) else {}
+    if names != files_of:
         raise CheckpointError(f"{path}: no index of .safetensors files: it needs weight_map, from arrays to files")
-    metadata = index.get("metadata")
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     metadata.pop("total_size", None)  # no metadata of the user
-    return names, metadata
+    return index, files_of, metadata
 
 
 def _refuse_link(file: Path) -> None:
@@ -316,7 +321,7 @@ def _refuse_link(file: Path) -> None:
 
 def _of_several(path: Path) -> FileContents:
     origins = {"": (path.name, *files.identity(path))}
-    names, metadata = _weight_map(path)
+    _, names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or Path(file).suffix != ".safetensors" or not file.isprintable():

@@ -9,6 +9,7 @@ from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
+from meshcomm.storage import files
 from meshcomm.storage.chunked import CHUNK, default_chunk
 from meshcomm.storage.formats.base import ArrayToSave, Writer
 from meshcomm.storage.stored import Chunking, Segment, Stored
@@ -54,8 +55,16 @@ class SnapshotWriter(Writer):
         """Return the shape and dtype of an array in the file, and whether it can grow; None if it is not there."""
 
     @abstractmethod
-    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
-        """Reserve *nbytes* for the chunk at *index*, 0 if it is there already; return its file, and its offset."""
+    def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
+        """Reserve *nbytes* for the chunk at *index*, 0 if it is there already; return its file, and its offset.
+
+        Without *syncs* the file gets on the disk when its bytes are written.
+        """
+
+    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
+        first = self._count if any(array.grows for array in self.arrays if array.name == name) else 0
+        with files.at_files():
+            return [self.reserve(name, plus(index, first), nbytes, syncs=False) for index, nbytes in chunks]
 
     def count_snapshots(self) -> None:
         """Find out how many snapshots all arrays have that grow. Errors if new ones do not fit those in the file."""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import DType, JsonObject, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
@@ -24,7 +25,7 @@ from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import ArrayToSave, checked_shape, groups_above
-from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows, plus
+from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots, copy_that_grows
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunking, Segment, Stored
@@ -48,7 +49,7 @@ class ZarrWriter(SnapshotWriter):
                 raise CheckpointError(f"{quote(name)}: zarr keeps {METADATA} and names that begin with __ for itself")
 
     @classmethod
-    def holds(cls, value: Json) -> bool:
+    def holds(cls, value: object) -> bool:
         with suppress(TypeError):
             as_attributes({"": value})
             return True
@@ -98,7 +99,8 @@ class ZarrWriter(SnapshotWriter):
         if self._adding:
             for name, metadata in self._listing.arrays.items():
                 if name not in self._names.values():
-                    lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
+                    dims, shape = (read(list, metadata.get(key) or []) for key in ("dimension_names", "shape"))
+                    lengths |= zip(dims, shape, strict=False)
         for array in self.arrays:
             for dim, n in zip(array.dims or (), array.shape, strict=False):
                 if lengths.setdefault(dim, n) != n:
@@ -111,10 +113,10 @@ class ZarrWriter(SnapshotWriter):
         if metadata is None:
             return None
         shape, dtype = checked_shape(metadata.get("shape"), name), dtype_of(metadata.get("data_type"))
-        order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
+        order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
         return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
 
-    def _lay_out(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
+    def _lay_out(self, array: ArrayToSave, root: JsonObject) -> Stored:
         if array.grows is None:
             return self._lay_out_array(array, root)
         if self._count:
@@ -126,21 +128,22 @@ class ZarrWriter(SnapshotWriter):
     def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
-        chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
+        chunk = checked_shape(read(object, metadata, "chunk_grid", "configuration", "chunk_shape"), array.name)
         try:
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
         return self.lay_out_snapshots(array, Chunking(chunk, codecs))
 
-    def reserve(self, name: str, index: Shape, nbytes: int) -> tuple[str, int]:
+    def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
         with self._new_chunk(name, index) as file:
             if nbytes:
                 file.sized(nbytes)
-            file.sync()
+            if syncs:
+                file.sync()
         return os.path.relpath(file.path, self.aside), 0
 
-    def _root_attributes(self) -> dict[str, Json]:
+    def _root_attributes(self) -> JsonObject:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
         attributes, self._root_is_ours = as_attributes(self.metadata), True
         if not self._adding:
@@ -149,7 +152,7 @@ class ZarrWriter(SnapshotWriter):
         self._root_is_ours = listing.root_is_ours
         return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
-    def _lay_out_array(self, array: ArrayToSave, root: dict[str, Json]) -> Stored:
+    def _lay_out_array(self, array: ArrayToSave, root: JsonObject) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in groups_above(self._names[array.name]):
@@ -177,7 +180,7 @@ class ZarrWriter(SnapshotWriter):
 
     def _old_dims(self, array: ArrayToSave) -> tuple[str, ...] | None:
         """Return the names of the axes of the array that is replaced, if it has as many."""
-        names = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
+        names = read(list, (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or [])
         return tuple(names) if len(names) == len(array.shape) and all(isinstance(n, str) for n in names) else None
 
     def _segments(self, array: ArrayToSave, nbytes: int, size: int) -> Iterator[Segment]:
@@ -202,15 +205,7 @@ class ZarrWriter(SnapshotWriter):
             self._new_files = [*self._new_files, path]
         return file
 
-    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        locations = []
-        for index, nbytes in chunks:
-            with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
-                file.sized(nbytes)
-            locations.append((os.path.relpath(file.path, self.aside), 0))
-        return locations
-
-    def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
+    def _put_json(self, folder: Path, metadata: JsonObject) -> None:
         files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
@@ -242,12 +237,12 @@ class ZarrWriter(SnapshotWriter):
                 files.remove(path)
         super().abandon()
 
-    def _lengthen(self, root: dict[str, Json], changed: dict[str, Json]) -> None:
+    def _lengthen(self, root: JsonObject, changed: JsonObject) -> None:
         """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
             metadata = self._listing.arrays[array.name]
-            metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
+            metadata["shape"] = [self._count + array.steps, *read(list, metadata, "shape")[1:]]
             texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
             if array.name in self._listing.ours:
                 root_attributes = changed["attributes"] if self._root_is_ours else None
@@ -270,9 +265,9 @@ class ZarrWriter(SnapshotWriter):
             else:
                 files.replace(folder, there)
 
-    def _replace_metadata(self, folder: Path, metadata: dict[str, Json]) -> None:
+    def _replace_metadata(self, folder: Path, metadata: JsonObject) -> None:
         zarr_undo.replace(folder / METADATA, _as_json(metadata), self.aside)
 
 
-def _as_json(metadata: dict[str, Json]) -> bytes:
+def _as_json(metadata: JsonObject) -> bytes:
     return json.dumps(metadata).encode()

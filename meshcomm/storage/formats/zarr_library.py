@@ -1,20 +1,23 @@
 """Arrays of zarr that only the library zarr can read or write: in chunks of all kinds, and of version 2."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, product
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Json, Shape
+from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store
 from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.libraries import library
+
+Metadata: TypeAlias = Mapping[str, Any]
+"""What zarr says of an array, of version 2 or 3."""
 
 CODECS = {
     *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
@@ -38,7 +41,7 @@ class _Array(Sliced, Protocol):
 
 
 class _Metadata(Protocol):
-    def to_dict(self) -> dict[str, Json]: ...
+    def to_dict(self) -> Metadata: ...
 
 
 def refuse_odd(folder: Path, largest: int | None = None) -> None:
@@ -98,7 +101,7 @@ def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> 
             files.sync_folder(chunk.parent)
 
 
-def codecs_in(metadata: dict[str, Json]) -> Iterator[str]:
+def codecs_in(metadata: Metadata) -> Iterator[str]:
     """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
     lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
     for codec in chain(*lists, filter(None, [metadata.get("compressor")])):

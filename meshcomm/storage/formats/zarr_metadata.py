@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.formats.base import ArrayToSave
@@ -30,19 +31,19 @@ TEXTS = {"U": ("fixed_length_utf32", 4), "S": ("null_terminated_bytes", 1)}
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 
 
-def group_metadata(attributes: Json) -> dict[str, Json]:
+def group_metadata(attributes: JsonObject) -> JsonObject:
     """Return the metadata of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
+def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes: JsonObject) -> JsonObject:
     """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
     dtype, shape = array.dtype, array.shape
-    codec: dict[str, Json] = {"name": "bytes"}
+    codec: JsonObject = {"name": "bytes"}
     if dtype.itemsize > 1 and dtype.kind != "S":
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
     never = -(2**63)  # NaT
-    fill: Json = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}.get(dtype.kind, 0)
+    fills: JsonObject = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -50,14 +51,14 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
         "data_type": data_type(dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
+        "fill_value": fills.get(dtype.kind, 0),
         "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
         "attributes": _with_fill(attributes, dtype),
         "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),
     }
 
 
-def _with_fill(attributes: dict[str, Json], dtype: DType) -> dict[str, Json]:
+def _with_fill(attributes: JsonObject, dtype: DType) -> JsonObject:
     """Return attributes whose ``_FillValue`` is written as xarray reads it: a float in base64."""
     fill = attributes.get("_FillValue")
     if dtype.kind != "f" or not isinstance(fill, int | float):
@@ -84,15 +85,15 @@ def data_type(dtype: DType) -> Json:
 def dtype_of(kind: Json) -> DType | None:
     """Return the dtype that zarr calls *kind*; None if it is another one. ``TypeError`` and such for damaged ones."""
     if not isinstance(kind, dict):
-        return np.dtype(kind) if kind in KINDS else None
+        return np.dtype(kind) if isinstance(kind, str) and kind in KINDS else None
     for letter, (name, size) in TEXTS.items():
         if kind["name"] == name:
-            return np.dtype(f"{letter}{kind['configuration']['length_bytes'] // size}")
+            return np.dtype(f"{letter}{read(int, kind, 'configuration', 'length_bytes') // size}")
     unit_of = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
     if unit_of is None:
         return None
-    unit, factor = kind["configuration"]["unit"], kind["configuration"]["scale_factor"]
-    return np.dtype(f"{unit_of}8[{int(factor)}{unit}]") if unit != "generic" else None
+    unit, factor = read(object, kind, "configuration", "unit"), read(int, kind, "configuration", "scale_factor")
+    return np.dtype(f"{unit_of}8[{factor}{unit}]") if unit != "generic" else None
 
 
 def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
@@ -105,17 +106,12 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
     for name, level in with_levels(codecs):
         if name == "shuffle":
             raise TypeError("zarr has no codec 'shuffle' of its own: compression='blosc' shuffles, too")
-        configuration: dict[str, Json] = {"level": level}
+        configuration: JsonObject = {"level": level}
         if name == "zstd":
             configuration["checksum"] = False
         elif name == "blosc":
-            configuration = {
-                "cname": "lz4",
-                "clevel": level,
-                "shuffle": "shuffle",
-                "typesize": itemsize,
-                "blocksize": 0,
-            }
+            configuration = {"cname": "lz4", "clevel": level, "shuffle": "shuffle", "typesize": itemsize}
+            configuration["blocksize"] = 0
         result.append({"name": name, "configuration": configuration})
     return result
 
@@ -123,7 +119,7 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
 def codecs_of(metadata: Json, what: object) -> Codecs:
     """Return the codecs that `codec_metadata` has written. ``CheckpointError`` for others."""
     codecs: list[tuple[str, int | None]] = []
-    for codec in metadata:
+    for codec in read(list, metadata):
         name, settings = codec.get("name"), codec.get("configuration") or {}
         if name == "bytes":
             continue
@@ -134,19 +130,20 @@ def codecs_of(metadata: Json, what: object) -> Codecs:
     return tuple(codecs)
 
 
-def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:
+def as_attributes(metadata: Mapping[str, object]) -> JsonObject:
     """Return *metadata* as JSON holds them: arrays and scalars of NumPy become lists, numbers and texts.
 
     >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
     {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
     """
-    attributes: dict[str, Json] = json.loads(json.dumps(dict(metadata), default=_plain))
+    attributes: JsonObject = json.loads(json.dumps(dict(metadata), default=_plain))
     return attributes
 
 
-def _plain(value: Json) -> Json:
+def _plain(value: Array) -> object:
     if value.dtype.kind == "c":
         raise TypeError(f"an attribute of zarr is no complex number, as {quote(value)} is")
     if value.dtype.kind == "f":
         value = value.astype("f8")  # a long double has no value of Python
-    return (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()
+    plain: object = (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()
+    return plain

@@ -2,6 +2,7 @@
 
 import struct
 from base64 import b64decode
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._json import read
+from meshcomm.core._types import JsonObject, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store, zarr_undo
@@ -38,9 +40,9 @@ def contents(path: Path) -> FileContents:
             return _by_library(path)
         raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
     arrays: dict[str, Stored] = {}
-    attributes: dict[str, dict[str, Json]] = {}
+    attributes: dict[str, dict[str, object]] = {}
     dims: dict[str, tuple[str, ...]] = {}
-    metadata: dict[str, Json] = {}
+    metadata: JsonObject = {}
     origins: dict[str, tuple[str, int, int, int]] = {}
     old = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
@@ -50,8 +52,8 @@ def contents(path: Path) -> FileContents:
         node = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
         if not isinstance(node, dict) or node.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
-        if folder == path and isinstance(node.get("attributes"), dict):
-            metadata = node["attributes"]
+        if folder == path:
+            metadata = zarr_store.attributes_of(node)
         if node.get("node_type") == "array":
             name = str(folder.relative_to(path)) if folder != path else "array"
             stored = _stored(path, folder, name, node)
@@ -63,7 +65,7 @@ def contents(path: Path) -> FileContents:
     return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
-def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
+def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
 
     Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
@@ -77,18 +79,21 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     if isinstance(text, str):
         with suppress(ValueError, struct.error):  # it is another text
             (own_attributes["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
-    all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return own_attributes, tuple(names) if all_named else ()  # type: ignore[arg-type]
+    names = names if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else ()
+    return own_attributes, tuple(names)
 
 
-def _stored(path: Path, folder: Path, name: str, metadata: dict[str, Json]) -> Stored | None:
+def _stored(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
     shape = checked_shape(metadata.get("shape"), what, 16)
     try:
         dtype = dtype_of(metadata["data_type"])
-        grid, keys, codecs = metadata["chunk_grid"], metadata["chunk_key_encoding"], metadata["codecs"]
-        chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
+        grid, keys = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
+        codecs, chunk = (
+            read(list, metadata, "codecs"),
+            checked_shape(grid["configuration"]["chunk_shape"], what),
+        )
         endian = codecs[0].get("configuration", {}).get("endian", "little")
         plain = grid["name"] == "regular" and keys["name"] == "default" and not metadata.get("storage_transformers")
         plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
@@ -137,8 +142,8 @@ def _by_library(path: Path) -> FileContents:
 
 def _file_contents(
     arrays: dict[str, Stored],
-    metadata: dict[str, Json],
-    attributes: dict[str, dict[str, Json]],
+    metadata: Mapping[str, object],
+    attributes: dict[str, dict[str, object]],
     dims: dict[str, tuple[str, ...]],
 ) -> FileContents:
     """Return what a store holds: *arrays* are its arrays, of which objects are texts of any length."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json
+from meshcomm.core._types import JsonObject
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import parsed_json
@@ -25,12 +25,12 @@ OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _OF_NODES = (METADATA, ".zgroup", ".zarray")
 
 
-def digest(value: Json) -> str:
+def digest(value: object) -> str:
     """Return a short text that differs where *value* does, which JSON can hold."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def mark(metadata: Json, root: Json) -> bytes:
+def mark(metadata: object, root: object) -> bytes:
     """Return the mark of an array with these metadata, in a store whose root has the attributes *root*.
 
     They are None if another program wrote them.
@@ -38,7 +38,7 @@ def mark(metadata: Json, root: Json) -> bytes:
     return json.dumps({"array": digest(metadata), "root": None if root is None else digest(root)}).encode()
 
 
-def node(folder: Path) -> dict[str, Json] | None:
+def node(folder: Path) -> JsonObject | None:
     """Return the metadata of the array or group in *folder*, also of version 2; None if it is neither."""
     if (folder / METADATA).is_file():
         return _parsed(folder / METADATA)
@@ -61,13 +61,13 @@ def is_store(path: Path) -> bool:
     return path.is_dir() and (not files.entries(path) or any((path / name).is_file() for name in _OF_NODES))
 
 
-def attributes_of(metadata: dict[str, Json] | None) -> dict[str, Json]:
+def attributes_of(metadata: JsonObject | None) -> JsonObject:
     """Return the attributes of an array or a group."""
     attributes = (metadata or {}).get("attributes")
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _parsed(file: Path) -> dict[str, Json]:
+def _parsed(file: Path) -> JsonObject:
     value = parsed_json(files.whole(file, LONGEST_METADATA), file)
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} holds {quote(value)}; it must hold an object")
@@ -77,8 +77,8 @@ def _parsed(file: Path) -> dict[str, Json]:
 class StoreListing(NamedTuple):
     """The metadata of the arrays and groups of a store, by name, and other files. The root has the name ""."""
 
-    arrays: dict[str, dict[str, Json]]
-    groups: dict[str, dict[str, Json]]
+    arrays: dict[str, JsonObject]
+    groups: dict[str, JsonObject]
     others: list[str]
     ours: set[str]
     """The arrays that are as meshcomm wrote them."""
@@ -177,19 +177,19 @@ def _refuse_node(folder: Path, name: str, *, last: bool) -> None:
         raise CheckpointError(f"array {quote(name)} would be in {folder}, which is an array, no group")
 
 
-def without_consolidated(metadata: dict[str, Json]) -> dict[str, Json]:
+def without_consolidated(metadata: JsonObject) -> JsonObject:
     """Return the metadata of a group without the copies of those below it, which may get old."""
     return {key: value for key, value in metadata.items() if key != _CONSOLIDATED}
 
 
-def is_consolidated(metadata: dict[str, Json]) -> bool:
+def is_consolidated(metadata: JsonObject) -> bool:
     """Return whether a group has copies of the metadata below it."""
     return metadata.get(_CONSOLIDATED) is not None
 
 
-def with_consolidated(metadata: dict[str, Json], listing: StoreListing) -> dict[str, Json]:
+def with_consolidated(metadata: JsonObject, listing: StoreListing) -> JsonObject:
     """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
-    below = {
+    below: JsonObject = {
         name: without_consolidated(value) for name, value in sorted((listing.groups | listing.arrays).items()) if name
     }
     return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}

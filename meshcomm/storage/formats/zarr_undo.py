@@ -57,12 +57,14 @@ def old_texts(store: Path) -> dict[str, bytes]:
         texts = parsed_json(files.whole(store / UNDO, _LONGEST), store / UNDO)
     except FileNotFoundError:
         return {}
+    result = {}
     for name, text in texts.items() if isinstance(texts, dict) else [("", texts)]:
         path = PurePosixPath(name)
         inside = path.name.endswith(".json") and not path.is_absolute() and ".." not in path.parts
         if not (inside and isinstance(text, str)) or files.is_below_link(store / path, store):
             raise CheckpointError(f"{store / UNDO} names {quote(name)}, which is no file of metadata in the store")
-    return {name: text.encode() for name, text in texts.items()}
+        result[name] = text.encode()
+    return result
 
 
 def replace(file: Path, text: bytes, aside: Path) -> None:

@@ -75,8 +75,7 @@ def connect_all() -> Communicator:
 
 def gather_hosts(communicator: Communicator) -> list[Host]:
     """Return the hosts of the ranks of *communicator*, in the order of their first ranks. Collective."""
-    mine = this_host(), sorted(usable_processors())
-    return count_by_host(communicator.allgather_json(mine))
+    return count_by_host(communicator.allgather_json((this_host(), sorted(usable_processors()))))
 
 
 def count_by_host(hosts_and_processors: Sequence[tuple[str, list[int]]]) -> list[Host]:

@@ -39,11 +39,7 @@ SYSTEMS = {
         "0-9, 1,4,7 or 0-99%10 (10 at a time)",
     ),
     "pbs": BatchSystem(
-        "PBS",
-        "qsub",
-        "PBS_ARRAY_INDEX",
-        re.compile(r"\d+-\d+(?::\d+)?(?:%\d+)?"),
-        "0-9 or 0-99%10 (10 at a time)",
+        "PBS", "qsub", "PBS_ARRAY_INDEX", re.compile(r"\d+-\d+(?::\d+)?(?:%\d+)?"), "0-9 or 0-99%10 (10 at a time)"
     ),
 }
 

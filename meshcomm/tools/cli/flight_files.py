@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TypeVar, get_origin, get_type_hints
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json
 from meshcomm.core.failures.flights import Flight, Flown
 from meshcomm.core.failures.messages import first_of, ranks_text
 from meshcomm.core.failures.watch import kind
@@ -57,11 +56,12 @@ def _read(path: Path) -> Flight:
     return flight
 
 
-def _plain(entries_of_file: Mapping[str, Json], form: type[T]) -> T:
+def _plain(entries_of_file: Mapping[str, object], form: type[T]) -> T:
     """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
     entries = {}
     for name, wanted in get_type_hints(form).items():
-        value = float(entries_of_file[name]) if wanted is float else entries_of_file[name]
+        value = entries_of_file[name]
+        value = float(value) if wanted is float and isinstance(value, int | float | str) else value
         if not isinstance(value, get_origin(wanted) or wanted):
             raise TypeError(f"{name} is a {type(value).__name__}")
         lines = value.split("\n") if name in _OF_LINES and isinstance(value, str) else [value]

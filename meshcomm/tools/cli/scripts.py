@@ -148,8 +148,7 @@ class SharedInput(TextIOBase):
             with at_files():  # whoever types takes his time
                 return read()
 
-        text: str = broadcast_from_device("input", mesh_of_program(), "standard input", look)
-        return text
+        return broadcast_from_device("input", mesh_of_program(), "standard input", look) or ""
 
 
 def _seed_alike() -> None:

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypedDict
 
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Json
 from meshcomm.core.arrays.spec import forget_recipes
 from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_text
@@ -44,6 +44,17 @@ PARENT_EVERY = 1.0
 """Seconds between two looks whether the process that started this one is still there."""
 
 
+class Cell(TypedDict, total=False):
+    """Code for all ranks: a *file* and *mode* at Python's prompt, the rest in IPython."""
+
+    text: str
+    file: str
+    mode: str
+    count: int
+    store: bool
+    silent: bool
+
+
 class Job:
     """All ranks, seen by one of them. Collective over COMM_WORLD to make, before the first mesh."""
 
@@ -58,7 +69,7 @@ class Job:
         self.wake: Callable[[], object] = lambda: None
         """Wakes the event loop of the main thread, if it has one: a signal alone does not."""
         self._bell = host_signals.Bell(self.rank)
-        self._cells, self._values = deque[tuple[bool, Json]](), deque[tuple[str, Json]]()
+        self._cells, self._values = deque[tuple[bool, Cell | None]](), deque[tuple[str, object]]()
         self._outcomes: dict[int, Outcome] = {}
         self._ended: dict[int, float] = {}
         """When rank 0 has got outcomes."""
@@ -76,7 +87,7 @@ class Job:
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
-    def begin(self, cell: Json) -> None:
+    def begin(self, cell: Cell | None) -> None:
         """Let the other ranks begin a *cell*, which this one begins, too. None ends their programs."""
         self._to_others("cell", self._anew, cell)
         for rank in range(1, self.size):
@@ -84,7 +95,7 @@ class Job:
         self.send(0, "cell", self._anew, cell)
         self._next_cell()
 
-    def follow(self, run: Callable[[Json], object]) -> None:
+    def follow(self, run: Callable[[Cell], object]) -> None:
         """Run each cell that rank 0 sends by *run*, until it sends no more."""
         while (cell := self._next_cell()) is not None:
             with self.cell():
@@ -180,8 +191,8 @@ class Job:
     def poll(self) -> None:
         """Handle the messages that have come."""
         with self._lock:
-            for source, message in self._channel.receive():
-                self._handle(source, *message)
+            for source, (name, *arguments) in self._channel.receive():
+                self._handle(source, str(name), *arguments)
 
     def send(self, rank: int, name: str, *arguments: object) -> None:
         """Send a message, which may be to this rank."""
@@ -199,7 +210,7 @@ class Job:
         for rank in range(1, self.size):
             self.send(rank, name, *arguments)
 
-    def _on_cell(self, source: int, anew: bool, cell: Json) -> None:
+    def _on_cell(self, source: int, anew: bool, cell: Cell | None) -> None:
         self.gates.begin_epoch()
         self._outcomes.clear()
         self._ended.clear()
@@ -210,7 +221,7 @@ class Job:
     def _on_outcome(self, source: int, outcome: Outcome) -> None:
         self._outcomes[source], self._ended[source] = outcome, time.monotonic()
 
-    def _on_value(self, source: int, what: str, value: Json) -> None:
+    def _on_value(self, source: int, what: str, value: object) -> None:
         self._values.append((what, value))
 
     def _on_waits(self, source: int, ranks: list[int], where: str) -> None:
@@ -230,7 +241,7 @@ class Job:
         if self.running:
             self.gates.interrupt()
 
-    def _next_cell(self) -> Json:
+    def _next_cell(self) -> Cell | None:
         """Return the next cell for this rank, or None at the end of the job."""
         pause = POLL_FROM
         while not self._cells:

@@ -7,9 +7,9 @@ from types import FrameType
 from typing import TypedDict
 
 from meshcomm.core._callers import in_short, is_ours
-from meshcomm.core._types import Json
 from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_by_value, spans
+from meshcomm.core.ranks.interruptible import RankSetState
 
 
 class CellError(TypedDict):
@@ -33,7 +33,7 @@ class Outcome(TypedDict, total=False):
     """Whether the output was asked for."""
     facts: list[str]
     """A row of ``%mesh``."""
-    states: dict[str, list[Json]]
+    states: dict[str, RankSetState]
     """What the rank has called: see `meshcomm.core.ranks.interruptible.call_states`."""
 
 

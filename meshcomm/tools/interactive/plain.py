@@ -8,8 +8,7 @@ import sys
 import types
 from pathlib import Path
 
-from meshcomm.core._types import Json
-from meshcomm.tools.interactive.cells import Job
+from meshcomm.tools.interactive.cells import Cell, Job
 from meshcomm.tools.interactive.streams import prepare
 from meshcomm.tools.interactive.terminal import take_terminal
 
@@ -30,7 +29,7 @@ def run(job: Job, address: Path) -> None:
     job.end()
 
 
-def _execute(cell: Json) -> None:
+def _execute(cell: Cell) -> None:
     exec(compile(cell["text"], cell["file"], cell["mode"]), vars(sys.modules["__main__"]))
 
 
@@ -69,7 +68,7 @@ class RankConsole(code.InteractiveConsole):
 
     def run(self, text: str, file: str, mode: str) -> None:
         """Run code on all ranks, and show what the others have to show."""
-        cell = {"text": text, "file": file, "mode": mode}
+        cell = Cell(text=text, file=file, mode=mode)
         self._job.begin(cell)
         with self._job.cell():
             _execute(cell)

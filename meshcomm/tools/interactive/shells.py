@@ -13,10 +13,9 @@ from IPython.utils.text import SList
 
 from meshcomm.core._callers import in_short
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Json
 from meshcomm.core._units import bytes_text
 from meshcomm.core.ranks.hosts import this_host
-from meshcomm.tools.interactive.cells import Job
+from meshcomm.tools.interactive.cells import Cell, Job
 from meshcomm.tools.interactive.outcomes import traceback_lines
 from meshcomm.tools.interactive.streams import prepare
 
@@ -139,7 +138,7 @@ class FirstShell(RankShell):
             return await run
         result = named["result"]
         info, count = result.info, result.execution_count
-        self.job.begin({"text": info.raw_cell, "count": count, "store": info.store_history, "silent": info.silent})
+        self.job.begin(Cell(text=info.raw_cell, count=count, store=info.store_history, silent=info.silent))
         with self.job.cell():
             await run
             self.note_error(result)
@@ -178,7 +177,7 @@ class FollowerShell(RankShell):
     def ask_exit(self) -> None:
         """Leave the end to rank 0."""
 
-    def run(self, cell: Json) -> None:
+    def run(self, cell: Cell) -> None:
         """Run a *cell* of rank 0."""
         self.execution_count = cell["count"]
         self.note_error(self.run_cell(cell["text"], store_history=cell["store"], silent=cell["silent"]))

@@ -7,17 +7,17 @@ thread, and on that spans within spans. Source: the Trace Event Format, "complet
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._arguments import integer, quote
-from meshcomm.core._types import Json
+from meshcomm.core._types import Json, JsonObject
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Traffic, Waits
 from meshcomm.core.ranks.recording import Listener, Span
 from meshcomm.errors import MeshError
-from meshcomm.tools.measuring.totals import Totals, process_memory
+from meshcomm.tools.measuring.totals import Totals, TraceEvent, process_memory
 
 MOST_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
@@ -92,7 +92,7 @@ class Events(Listener):
         yield from map(json.dumps, self._metadata(rank, host))
         timed = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
         for began, ended, event in sorted(timed, key=lambda entry: (entry[0], -entry[1])):
-            args: dict[str, Json] = {}
+            args: JsonObject = {}
             if event.text:
                 args["call"] = event.text
             if event.traffic is not None:
@@ -111,9 +111,9 @@ class Events(Listener):
                 }
             )
 
-    def _peers(self, peers: Waits) -> dict[str, Json]:
+    def _peers(self, peers: Waits) -> JsonObject:
         """Return the arguments that show, once ranks are compared, for whom this one waited."""
-        args: dict[str, Json] = {}
+        args: JsonObject = {}
         if peers.arrivals:
             args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in peers.arrivals]
         if peers.needed:
@@ -129,24 +129,24 @@ class Events(Listener):
             for arrival in event.peers.arrivals:
                 yield arrival._replace(number=self._number(arrival)), time(event.interval[0]) - begin
 
-    def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
+    def _metadata(self, rank: int, host: str) -> Iterator[TraceEvent]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
-        dropped = {"labels": f"{self.dropped} older events dropped"}
-        yield _metadata("process_labels", rank, 0, dropped | process_memory())
+        dropped: JsonObject = {"labels": f"{self.dropped} older events dropped"}
+        yield _metadata("process_labels", rank, 0, {**dropped, **process_memory()})
         for number, name in self._threads.values():
             yield _metadata("thread_name", rank, number, {"name": name})
 
 
-def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[str, Json]:
-    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": args}
+def _metadata(name: str, rank: int, thread: int, args: Mapping[str, Json]) -> TraceEvent:
+    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": dict(args)}
 
 
-def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None = None) -> Iterator[str]:
+def document(lines: Iterable[str], about: Mapping[str, object], totals: Totals | None = None) -> Iterator[str]:
     """Yield the text of a trace with these events, a text *about* it, and what their *totals* are by then."""
     between = '{"traceEvents": [\n'
     for line in lines:
         yield between + line
         between = ",\n"
-    other_data = about if totals is None else about | {"ranks": totals.by_rank()}
+    other_data = about if totals is None else {**about, "ranks": totals.by_rank()}
     yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(other_data)}}}\n'

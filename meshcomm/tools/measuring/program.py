@@ -13,11 +13,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._files import replacing, resolved
-from meshcomm.core._types import Json
+from meshcomm.core._json import read
 from meshcomm.core.failures import forks
 from meshcomm.core.failures.abort import comm_world, say
 from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
@@ -27,7 +27,7 @@ from meshcomm.core.ranks.recording import Span, recorder
 from meshcomm.core.ranks.variables import is_trace_possible
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document
-from meshcomm.tools.measuring.totals import Totals
+from meshcomm.tools.measuring.totals import Totals, TraceEvent
 from meshcomm.tools.measuring.waits import Arrivals, explained
 
 _MOST_VALUES = 2**24
@@ -65,12 +65,12 @@ class _ProgramTrace(Events):
         ):  # None: who found it wrong has removed the variable
             return
         rank, size = self._rank or comm_world()
-        about: dict[str, Json] = {
+        about: _About = {
             "rank": rank,
             "size": size,
             "host": this_host(),
             "dropped events": self.dropped,
-            "clock": [time.monotonic_ns(), time.time_ns()],
+            "clock": (time.monotonic_ns(), time.time_ns()),
         }
         try:
             folder = resolved(self._folder)
@@ -94,6 +94,12 @@ def start() -> None:
 
 _WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError)
 """What reading a file raises that no rank has written."""
+
+
+_About = TypedDict(
+    "_About", {"rank": int, "size": int, "host": str, "dropped events": int, "clock": tuple[int, int]}, total=False
+)
+"""What a rank tells about itself in its file."""
 
 
 class _RankFile(NamedTuple):
@@ -135,7 +141,7 @@ class _Files:
                 (
                     (Arrival(str(stream), int(number), int(position)), time)
                     for span, time in zip(spans, times, strict=True)
-                    for stream, number, position in span["args"].get(ARRIVES, ())
+                    for stream, number, position in read(list, span["args"].get(ARRIVES, []))
                 ),
             )
             return _RankFile(path, rank, size, host, dropped, min(times, default=monotonic + shift))
@@ -190,7 +196,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
 
 
-def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
+def _load(path: Path) -> tuple[_About, list[TraceEvent]]:
     """Return what the file of a rank tells about itself, and its events."""
     if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")

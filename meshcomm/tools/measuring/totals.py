@@ -3,8 +3,10 @@
 import contextlib
 import re
 from pathlib import Path
+from typing import TypedDict
 
-from meshcomm.core._types import Json
+from meshcomm.core._json import read
+from meshcomm.core._types import JsonObject
 from meshcomm.tools.measuring.columns import in_columns
 
 MOST_ROWS = 64
@@ -18,6 +20,19 @@ _LARGEST = 2**63
 
 _CALLS, _WAITING, _COPYING, _MOVING = "in calls", "waiting", "copying", "moving over MPI"
 _OF_KIND = {"call": _CALLS, "wait": _WAITING, "copy": _COPYING, "mpi": _MOVING}
+
+
+class TraceEvent(TypedDict, total=False):
+    """An event of a trace as its file has it: a span, or what it tells about a process or a thread."""
+
+    name: str
+    cat: str
+    ph: str
+    ts: float
+    dur: float
+    pid: int
+    tid: int
+    args: JsonObject
 
 
 def process_memory() -> dict[str, int]:
@@ -41,7 +56,7 @@ class _Rank:
         self.memory: dict[str, int] = {}
         self._until: dict[tuple[int, str], int] = {}
 
-    def add(self, span: dict[str, Json]) -> None:
+    def add(self, span: TraceEvent) -> None:
         """Add a *span*, unless it lies in one of its kind on its thread. Spans come in the order of their begins."""
         thread, kind = span["tid"], span["cat"]
         began = round(span["ts"] * 1000)
@@ -70,19 +85,19 @@ class Totals:
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
 
-    def add(self, event: dict[str, Json]) -> None:
+    def add(self, event: TraceEvent) -> None:
         """Add an *event* of a trace: a span, or what it tells about the process."""
         rank = self._ranks.setdefault(int(event["pid"]), _Rank())
         if event["ph"] == "X":
             rank.add(event)
         else:
             args = event["args"]
-            rank.memory.update({key: _checked(int(args[key])) for key in (PEAK, SHARE) if key in args})
+            rank.memory.update({key: _checked(int(read(int, args, key))) for key in (PEAK, SHARE) if key in args})
 
-    def by_rank(self) -> dict[str, Json]:
+    def by_rank(self) -> dict[str, dict[str, float]]:
         """Return the sums by rank, as the file of a trace says them."""
         return {
-            str(rank): {f"seconds {name}": time / 1e9 for name, time in sums.times.items()} | sums.memory
+            str(rank): {**{f"seconds {name}": time / 1e9 for name, time in sums.times.items()}, **sums.memory}
             for rank, sums in sorted(self._ranks.items())
         }
 

@@ -256,4 +256,4 @@ def _synchronised(rank_set: RankSet) -> tuple[Clock, int]:
     """Return how the clock of this rank differs, and a time on that of the first rank. Collective."""
     communicator = rank_set.everyone.communicator()
     clock = compare_clocks(communicator)
-    return clock, int(communicator.allgather_json(monotonic_ns())[0])
+    return clock, communicator.allgather_json(monotonic_ns())[0]

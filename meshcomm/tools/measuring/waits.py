@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from meshcomm.core._types import Json
+from meshcomm.core._json import read
 from meshcomm.core.failures.recorder import Arrival
 from meshcomm.tools.measuring.events import ARRIVES, NEEDS
+from meshcomm.tools.measuring.totals import TraceEvent
 
 _MOVING = "moving"
 _MOST_RANKS = 2**24
@@ -74,9 +75,9 @@ class Arrivals:
             row = array("q", (times.get(number, -1) for number in range(first, last + 1)))
             self._begun.setdefault(stream, {})[position] = _Begun(rank, first, row)
 
-    def last(self, needed: list[list[Json]]) -> Late | None:
+    def last(self, needed: object) -> Late | None:
         """Return the last of those that an operation *needed*, as a span says it; None if one is not known."""
-        candidates = [self._last_of(stream, number, positions) for stream, number, positions in needed]
+        candidates = [self._last_of(stream, number, positions) for stream, number, positions in read(list, needed)]
         late_ranks = [late for late in candidates if late is not None]
         if not late_ranks or len(late_ranks) < len(candidates):
             return None
@@ -101,7 +102,7 @@ class Arrivals:
         return late
 
 
-def explained(span: dict[str, Json], arrivals: Arrivals, uncertain: int) -> Iterator[dict[str, Json]]:
+def explained(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Iterator[TraceEvent]:
     """Yield a *span* of a rank, and within it spans of waiting for another rank and of moving data.
 
     Clocks may differ by *uncertain* nanoseconds: shorter spans are not shown.
@@ -115,7 +116,7 @@ def explained(span: dict[str, Json], arrivals: Arrivals, uncertain: int) -> Iter
     if late is None or late.time > ended + uncertain:  # not known, or the clocks differ by more
         return
     until = min(late.time, ended) if late.rank != span["pid"] and late.time > began + uncertain else began
-    within = {key: span[key] for key in ("ph", "pid", "tid")} | {"args": {}}
+    within = TraceEvent(ph=span["ph"], pid=span["pid"], tid=span["tid"], args={})
     if until > began:
         name = f"waiting for rank {late.rank}"
         yield {"name": name, "cat": "wait", "ts": began / 1000, "dur": (until - began) / 1000, **within}

@@ -195,4 +195,4 @@ def _rows(
 
 def _largest_in_memory(communicator: Communicator, ranks: int) -> int:
     """Return the largest bytes of a block that fit on all hosts, with at most so many *ranks* each. Collective."""
-    return int(min(communicator.allgather_json(about.free_memory()))) // (2 * BLOCKS * ranks)
+    return min(communicator.allgather_json(about.free_memory())) // (2 * BLOCKS * ranks)

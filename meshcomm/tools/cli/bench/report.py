@@ -10,7 +10,7 @@ import numpy as np
 
 import meshcomm
 from meshcomm.core._arguments import counted
-from meshcomm.core._types import Json
+from meshcomm.core._json import read
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.launchers import launch
 from meshcomm.core.ranks import rendezvous
@@ -53,7 +53,7 @@ def line(row: Row) -> str:
     )
 
 
-def facts(hosts: Sequence[Host]) -> dict[str, Json]:
+def facts(hosts: Sequence[Host]) -> dict[str, object]:
     """Return what a figure depends on: machine, versions, ranks and transport."""
     library = about.library()
     return {
@@ -78,20 +78,17 @@ def facts(hosts: Sequence[Host]) -> dict[str, Json]:
     }
 
 
-def introduction(facts_of_machine: dict[str, Json]) -> str:
+def introduction(facts_of_machine: dict[str, object]) -> str:
     """Return the lines above all tables."""
-    versions, machine, transport = (
-        facts_of_machine["versions"],
-        facts_of_machine["machine"],
-        facts_of_machine["transport"],
-    )
+    parts = ("versions", "machine", "transport")
+    versions, machine, transport = (read(dict, facts_of_machine, part) for part in parts)
     hosts = [f"{host['name']} ({host['ranks']} on {host['cores']} cores)" for host in machine["hosts"]]
     listed = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
     crowd = any(host["ranks"] > host["cores"] for host in machine["hosts"])
     return "\n".join(
         [
             f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
-            f"{counted(facts_of_machine['ranks'], 'rank')}: {listed}; {machine['processor']}",
+            f"{counted(read(int, facts_of_machine, 'ranks'), 'rank')}: {listed}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
             *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
             "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",
@@ -99,7 +96,7 @@ def introduction(facts_of_machine: dict[str, Json]) -> str:
     )
 
 
-def document(facts_of_machine: dict[str, Json], benches: Sequence[BenchResults]) -> dict[str, Json]:
+def document(facts_of_machine: dict[str, object], benches: Sequence[BenchResults]) -> dict[str, object]:
     """Return what ``--json`` prints."""
     return facts_of_machine | {
         "benches": [
@@ -114,7 +111,7 @@ def document(facts_of_machine: dict[str, Json], benches: Sequence[BenchResults])
     }
 
 
-def _row(row: Row) -> dict[str, Json]:
+def _row(row: Row) -> dict[str, object]:
     low, median, high = row.seconds
     return {
         "block_bytes": row.block,
