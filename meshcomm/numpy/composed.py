@@ -80,8 +80,8 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     flat = tensor.ravel()
     repeats = -(-size // tensor.size)
     wide = concatenate([flat] * repeats, 0) if repeats > 1 else flat
-    reshaped: Value = wide[:size].reshape(shape)
-    return reshaped.copy()  # type: ignore[no-any-return]
+    reshaped: DTensor = wide[:size].reshape(shape)
+    return reshaped.copy()
 
 
 @implements(np.trim_zeros)

@@ -482,7 +482,7 @@ def eye(
     def block(slices: tuple[slice, ...]) -> Array:
         rows, columns = slices
         lengths = (rows.stop - rows.start, columns.stop - columns.start)
-        return _numpys.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)  # type: ignore[no-any-return]
+        return np.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)
 
     if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
         return of_array(_numpys.eye(*shape, k, kind), where)

@@ -124,9 +124,9 @@ def corrcoef(
 
     Arguments are those of `cov`.
     """
-    result: Value = cov(x, y, rowvar, dtype=dtype)
+    result = cov(x, y, rowvar, dtype=dtype)
     if result.ndim == 0:
-        return result / result  # type: ignore[no-any-return]
+        return result / result
     deviations: Value = np.sqrt(np.diagonal(result).real)
     result = result / deviations[:, None] / deviations[None, :]
     if result.dtype.kind != "c":
@@ -162,10 +162,10 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     x: points at which to evaluate
     """
     coefficients, (_, at) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
-    result: Value = np.zeros_like(at)
+    result: DTensor = np.zeros_like(at)
     for coefficient in coefficients:
         result = result * at + coefficient
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 @implements(np.polyfit, partly=True)
