@@ -79,10 +79,10 @@ class DTensorSpace(VSpace):  # type: ignore[misc]
     def ones(self) -> DTensor:
         return full(self.shape, 1 + 1j if self.iscomplex else 1, self.dtype, self.layout)
 
-    def _mut_add(self, x: Value, y: Value) -> Value:
+    def _mut_add(self, x: object, y: Value) -> Value:
         return x + y  # the block of x may be that of a value which the program holds
 
-    def _inner_prod(self, x: Value, y: Value) -> Value:
+    def _inner_prod(self, x: Value, y: object) -> Value:
         return np.real(sum_over(np.conj(x) * y))
 
     def _covector(self, x: Value) -> Value:
@@ -143,7 +143,7 @@ _PRIMITIVES = {operation: primitive(operation) for operation in _OPERATIONS}
 
 
 @_hooks.provides("traced")
-def traced(function: Callable[..., object], operands: Sequence[Value], options: Mapping[str, object]) -> Value:
+def traced(function: Callable[..., object], operands: Sequence[object], options: Mapping[str, object]) -> Value:
     """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one.
 
     *options* are its other arguments, by name.
@@ -154,9 +154,9 @@ def traced(function: Callable[..., object], operands: Sequence[Value], options: 
     return traced_function(*operands, **options)
 
 
-def _of_wing(operation: Callable[..., object], vjp: Callable[..., Value]) -> Callable[..., Value]:
+def _of_wing(operation: Callable[..., object], vjp: Callable[..., object]) -> Callable[..., object]:
     """Return an operation of one tensor as autograd follows it."""
-    differentiable: Callable[..., Value] = primitive(operation)
+    differentiable: Callable[..., object] = primitive(operation)
     defvjp(differentiable, lambda ans, x, *others: lambda g: vjp(g, x, *others), argnums=(0,))
     return differentiable
 
@@ -171,7 +171,7 @@ def _all_reduce_vjp(ans: object, x: object, groups: Groups | None, op: str, comm
     return lambda g: gradients.all_reduce_vjp(g, groups, comm)
 
 
-def _reduce_scatter_vjp(ans: Value, x: Value, *call: Value) -> VJP:
+def _reduce_scatter_vjp(ans: object, x: object, *call: Value) -> VJP:
     groups, dimension, op, comm = call
     _check_sum(op)
     return lambda g: gradients.reduce_scatter_vjp(g, groups, dimension, comm)
@@ -233,12 +233,12 @@ def _each(*vjps: Maker) -> Maker:
     return vjpmaker
 
 
-def _sum(ans: Value, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
+def _sum(ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
     keep = bool(others[2]) if len(others) > 2 else keepdims  # after dtype and out
     return lambda g: sum_vjp(g, x, axis, keep)
 
 
-def _mean(ans: Value, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
+def _mean(ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
     vjp = _sum(ans, x, axis, *others, keepdims=keepdims)
     return lambda g: vjp(g) / count_over(x, axis)
 
@@ -251,8 +251,8 @@ def _extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdi
     return vjp
 
 
-def _where(condition: Value, target: Value, of_x: bool) -> VJP:
-    def vjp(g: Value) -> Value:
+def _where(condition: object, target: Value, of_x: bool) -> VJP:
+    def vjp(g: object) -> Value:
         taken = anp.where(condition, g, 0.0) if of_x else anp.where(condition, 0.0, g)
         return like(_narrowed(taken, np.shape(target)), target)
 
@@ -276,16 +276,18 @@ def _narrowed(grad: Value, shape: Shape) -> Value:
     return sum_over(grad, repeated, keepdims=True) if repeated else grad
 
 
-def _indexed(ans: Value, x: Value, index: object) -> VJP:
+def _indexed(ans: object, x: Value, index: object) -> VJP:
     return lambda g: like(gradients.added_at(g, index, x.shape, x.layout), x)
 
 
-def _taken(ans: Value, a: Value, indices: Value, axis: int | None = None, *others: Value, mode: str = "raise") -> VJP:
+def _taken(
+    ans: object, a: Value, indices: object, axis: int | None = None, *others: Value, mode: str = "raise"
+) -> VJP:
     mode = others[1] if len(others) > 1 else mode  # after out
     return _indexed(ans, a, along("numpy.take", a, indices, axis, mode))
 
 
-def _taken_along(ans: Value, arr: Value, indices: Value, axis: int | None = -1) -> VJP:
+def _taken_along(ans: object, arr: Value, indices: object, axis: int | None = -1) -> VJP:
     name = "numpy.take_along_axis"
     positions, number = beside(name, arr, indices, axis)
     return _indexed(ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number))

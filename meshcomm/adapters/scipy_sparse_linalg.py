@@ -23,7 +23,7 @@ class _Factors:
         return getattr(self._factors, name)
 
 
-def _solving(make: Callable[..., Value], solver: Callable[[Value], Value]) -> Callable[..., Value]:
+def _solving(make: Callable[..., object], solver: Callable[[Value], object]) -> Callable[..., object]:
     @wraps(make)
     def wrapper(*args: object, **kwargs: object) -> object:
         return solver(make(*map(whole, args), **kwargs))

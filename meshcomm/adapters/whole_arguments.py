@@ -29,7 +29,7 @@ def _has_tensors(items: Iterable[object]) -> bool:
     return any(type(item) in (DTensor, tuple) for item in items)
 
 
-def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
+def of_arrays(function: Callable[..., object]) -> Callable[..., object]:
     """Return *function* with the arrays of its arguments; what it writes to ``output=`` goes back into the tensor."""
 
     @wraps(function)
@@ -46,7 +46,7 @@ def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
     return called
 
 
-def returning_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
+def returning_arrays(function: Callable[..., object]) -> Callable[..., object]:
     """Return *function*, which takes functions of the program, so that these return arrays: as code in C wants."""
 
     @wraps(function)
@@ -66,7 +66,7 @@ def _whole_or_function(x: object) -> object:
     return update_wrapper(called, x)
 
 
-def teach(owner: Value, names: Iterable[str]) -> None:
+def teach(owner: object, names: Iterable[str]) -> None:
     """Let functions of a module, or methods of a class that are its own, get arrays."""
     for name in names:
         member = vars(owner).get(name)

@@ -155,7 +155,7 @@ class Edges:
             received = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(plan, blocks),))
             assert received is not None
             came = received
-        dtype, pieces = self.specs[0].dtype, list[tuple[int, int, Value]]()
+        dtype, pieces = self.specs[0].dtype, list[tuple[int, int, object]]()
         for start, stop, which, at in plan.pieces:
             if at is None:
                 begin, shape = next(begins)

@@ -25,7 +25,6 @@ from meshcomm.blocks.rules import (
 )
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._conditions import may_wait
 from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed, is_in_range, is_large, may_raise, waiting
@@ -139,10 +138,10 @@ class _ElementwiseRun(NamedTuple):
 
     def _waiting(self, operands: Sequence[Operand]) -> DTensor:
         """Return the result, which waits. What has to move does so now."""
-        values, owners = list[Value](), list[DTensor | None]()
+        values, owners = list[object](), list[DTensor | None]()
         for x, edges in zip(operands, self.edges, strict=True):
             owner: DTensor | None = None
-            value: Value = x
+            value: object = x
             if isinstance(x, DTensor) and edges is not None:
                 assert self.device is not None
                 owner, value = x, edges.lazily(x, self.name, self.device)
@@ -155,7 +154,7 @@ class _ElementwiseRun(NamedTuple):
         result: DTensor = waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
         return result
 
-    def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
+    def _computed(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]
         if edges:
             if targets:  # of which a piece may be written before another one is read

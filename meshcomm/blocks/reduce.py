@@ -250,7 +250,7 @@ def _whole(how: Reduction) -> Callable[[Array], Array]:
     return compute
 
 
-def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -> Callable[[Value], Array]:
+def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -> Callable[[object], Array]:
     """Return *reduce* as a function that takes expressions, too: it goes over them in pieces where it can."""
     axes, shares, folding = how.axes, how.dtype if how.shares is None else how.shares, None
     if how.ufunc is not None:

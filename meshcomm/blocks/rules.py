@@ -132,7 +132,7 @@ def sample(operand: Operand) -> Array | Number:
     return np.empty((0,) * operand.ndim, operand.dtype)
 
 
-def as_number(x: Value) -> Value:
+def as_number(x: object) -> Value:
     """Return the number in a tensor of one element, 0 on a rank outside of its mesh; anything else as it is."""
     if not isinstance(x, DTensor):
         return x

@@ -18,7 +18,9 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.folds import Folding
 from meshcomm.core.arrays.operators import power_by
 
-_BY_ELEMENTS: frozenset[Value] = frozenset((np.where, np.clip, np.round, np.nan_to_num, np.isclose, np.angle, np.sinc))
+_BY_ELEMENTS: frozenset[object] = frozenset(
+    (np.where, np.clip, np.round, np.nan_to_num, np.isclose, np.angle, np.sinc)
+)
 """Functions besides universal ones that make each element by itself."""
 
 _TOTALS: dict[Value, np.ufunc] = {
@@ -73,7 +75,7 @@ class Deferred(NDArrayOperatorsMixin):
         """The number of elements."""
         return prod(self.shape)
 
-    def astype(self, dtype: Value, *args: Value, **named: Value) -> Value:
+    def astype(self, dtype: Value, *args: object, **named: object) -> Value:
         """Return the elements in another dtype."""
         kind = np.dtype(dtype)
         if (
@@ -85,13 +87,13 @@ class Deferred(NDArrayOperatorsMixin):
             return whole(np.ndarray.astype, (self, dtype, *args), named)
         return _expressed(_cast, [self], self.shape, kind)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Value, **named: Value) -> Value:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **named: object) -> Value:
         if method != "__call__" or named or ufunc.nout > 1 or ufunc.signature is not None:
             return whole(ufunc if method == "__call__" else getattr(ufunc, method), inputs, named)
         return _by_elements(ufunc, inputs, {})
 
     def __array_function__(
-        self, function: Callable[..., Value], types: object, args: tuple[Value, ...], named: dict[str, Value]
+        self, function: Callable[..., object], types: object, args: tuple[object, ...], named: dict[str, object]
     ) -> Value:
         if function in _TOTALS and type(args[0]) is Deferred:
             return _reduced(function, args[0], args[1:], named)
@@ -103,10 +105,10 @@ class Deferred(NDArrayOperatorsMixin):
         value = getattr(self.array(), name)
         return (lambda *args, **named: whole(value, args, named)) if callable(value) else operand(value)
 
-    def __getitem__(self, index: Value) -> Value:
+    def __getitem__(self, index: object) -> Value:
         return operand(self.array()[computed(index)])
 
-    def __setitem__(self, index: Value, value: Value) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         compute_waiting()
         self.array()[computed(index)] = computed(value)
 
@@ -114,14 +116,14 @@ class Deferred(NDArrayOperatorsMixin):
         compute_waiting()
         return np.array(self.array(), dtype, copy=copy)
 
-    def __pow__(self, exponent: Value) -> Value:
+    def __pow__(self, exponent: object) -> Value:
         ufunc = power_by(self.dtype, exponent)
         return ufunc(*(self, exponent)[: ufunc.nin])
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[object]:
         return map(operand, self.array())
 
     def __bool__(self) -> bool:
@@ -143,7 +145,7 @@ for _name in ("__int__", "__float__", "__complex__", "__index__", "__contains__"
     setattr(Deferred, _name, lambda self, *args, _name=_name: getattr(self.array(), _name)(*args))
 
 
-def operand(x: Value) -> Value:
+def operand(x: object) -> Value:
     """Return a large array of numbers as a value on which operations wait; anything else as it is."""
     x = x.view(np.ndarray) if type(x) is np.memmap else x
     if type(x) is not np.ndarray or not is_large(x.shape, [x.dtype]):
@@ -153,7 +155,7 @@ def operand(x: Value) -> Value:
     return Deferred(_framed(x, x.shape, order), x.dtype, x.shape, order)
 
 
-def computed(x: Value) -> Value:
+def computed(x: object) -> Value:
     """Return nested tuples, lists, dicts and slices with the arrays that values in them stand for."""
     if type(x) is Deferred:
         return x.array()
@@ -165,7 +167,7 @@ def computed(x: Value) -> Value:
     return x
 
 
-def whole(function: Callable[..., Value], args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+def whole(function: Callable[..., object], args: Sequence[object], named: Mapping[str, object]) -> Value:
     """Return what a function makes of arrays. It may write to them: so all that waits is computed before."""
     compute_waiting()
     result = naming_callers(function)(*computed([*args]), **computed(dict(named)))

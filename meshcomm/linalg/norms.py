@@ -166,7 +166,7 @@ def matrix_rank(
     tolerance = tol if rtol is None else rtol
 
     def of_values(s: Array, cutoff: Array | None) -> Array:
-        limit: Value
+        limit: object
         largest = s.max(axis=-1, keepdims=True, initial=0)
         if tolerance is None:
             limit = largest * (max(tensor.shape[-2:]) * np.finfo(s.dtype).eps)

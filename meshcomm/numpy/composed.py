@@ -31,7 +31,7 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 
 
 @implements(np.block)
-def block(arrays: Value) -> DTensor:
+def block(arrays: object) -> DTensor:
     """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
     nested_tensors = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
@@ -80,8 +80,8 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     flat = tensor.ravel()
     repeats = -(-size // tensor.size)
     wide = concatenate([flat] * repeats, 0) if repeats > 1 else flat
-    reshaped: Value = wide[:size].reshape(shape)
-    return reshaped.copy()  # type: ignore[no-any-return]
+    reshaped: DTensor = wide[:size].reshape(shape)
+    return reshaped.copy()
 
 
 @implements(np.trim_zeros)
@@ -247,7 +247,7 @@ def _text(function: Callable[..., str]) -> Function:
     """Return numpy.array2string, or one like it: the elements that it shows are gathered. Collective over the mesh."""
     name = f"numpy.{function.__name__}"
 
-    def text(a: Value, *args: Value, **options: Value) -> str:
+    def text(a: object, *args: object, **options: Value) -> str:
         tensor, settings = as_tensor(name, a), np.get_printoptions()
         threshold = options.get("threshold", settings["threshold"])
         edge = options.get("edgeitems", settings["edgeitems"])

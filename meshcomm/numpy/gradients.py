@@ -124,7 +124,7 @@ def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]
 
 
 @refusable
-def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
+def matmul_vjp_of_left(grad: object, a: Value, b: Value) -> Value:
     """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh.
 
     >>> import numpy as np, meshcomm as mc
@@ -150,7 +150,7 @@ def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
 
 
 @refusable
-def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: int) -> Value:
+def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number: int) -> Value:
     """Return the gradient of ``einsum(subscripts, *operands)`` in operand *number*. Collective over the mesh.
 
     It is in the layout of that operand, and is an Einstein sum itself: of *grad* and the other operands, with ones for
@@ -369,11 +369,11 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
     return collective_permute(grad, swapped, comm)
 
 
-DIFFERENTIABLE: dict[Callable[..., object], Callable[..., Value]] = {}
+DIFFERENTIABLE: dict[Callable[..., object], Callable[..., object]] = {}
 """For each operation of a feature: what gives the gradient in its first argument. See `differentiable`."""
 
 
-def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) -> None:
+def differentiable(operation: Callable[..., object], vjp: Callable[..., object]) -> None:
     """Say how the gradient of an *operation* of one tensor is found, so that autograd can go through it.
 
     Parameters

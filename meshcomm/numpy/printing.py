@@ -31,10 +31,10 @@ def _shown(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | N
 @implements(np.array2string)
 def array2string(
     a: DTensor,
-    *args: Value,
+    *args: object,
     threshold: int | None = None,
     edgeitems: int | None = None,
-    **options: Value,
+    **options: object,
 ) -> str:
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
     shown, limits = _shown("array2string", as_tensor("array2string", a), threshold, edgeitems)

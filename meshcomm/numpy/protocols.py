@@ -208,7 +208,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     return ufuncs.of_elements(ufunc, operands, out, kwargs)
 
 
-def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[Value], kwargs: dict[str, Value]) -> object:
+def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[object], kwargs: dict[str, Value]) -> object:
     """Write what a universal function makes of tensors to plain arrays, on each rank, as ``array += t`` does.
 
     Collective: as `numpy.asarray` does, it gathers the tensors. ``TypeError`` for those of more than 64 MiB.
@@ -253,7 +253,7 @@ def _refused(name: str, operands: list[object]) -> object:
 
 
 @implements(np.where)
-def _where(condition: Value, *choices: Value) -> Value:
+def _where(condition: Value, *choices: object) -> Value:
     if not choices:
         return nonzero.nonzero(condition)
     if len(choices) != 2:
@@ -261,7 +261,7 @@ def _where(condition: Value, *choices: Value) -> Value:
     return decision(where)(condition, *choices)
 
 
-def _dtype_of(x: Value) -> Value:
+def _dtype_of(x: object) -> Value:
     value = unwrapped(untraced(x))
     return value.dtype if isinstance(value, DTensor) else x
 

@@ -42,13 +42,13 @@ ASSOCIATIVE = {
 
 def reduce(
     ufunc: np.ufunc,
-    array: Value,
+    array: object,
     axis: Axis = 0,
     dtype: DTypeLike | None = None,
     *,
     keepdims: bool = False,
-    initial: Value = NO_VALUE,
-    where: Value = True,
+    initial: object = NO_VALUE,
+    where: object = True,
 ) -> DTensor:
     """Return what *ufunc* makes of the elements along *axis*, one after the other. Collective if one of them is cut.
 
@@ -67,7 +67,7 @@ def reduce(
     """
     name, tensor = f"numpy.{ufunc.__name__}.reduce", as_tensor(f"numpy.{ufunc.__name__}", array)
     axes = () if tensor.ndim == 0 and axis in (0, -1) else reduced_axes(axis, tensor.ndim)
-    options: dict[str, Value] = {} if dtype is None else {"dtype": dtype}
+    options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
     if initial is not NO_VALUE:
         options["initial"] = initial
     mask = None if where is True else agree_on_plain(name, [mask_of(where)], tensor.mesh)[0]
@@ -100,7 +100,7 @@ def reduce(
     return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]
 
 
-def mask_of(where: Value) -> Value:
+def mask_of(where: object) -> Value:
     """Return ``where=`` as NumPy takes it: of lists, numbers say what is true; None is False."""
     if isinstance(where, list | tuple):
         return np.asarray(where, np.bool_)
@@ -131,7 +131,7 @@ def _reduced_whole(
     return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 
 
-def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def accumulate(ufunc: np.ufunc, array: object, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
     """Return what *ufunc* makes of the elements up to each one along *axis*. Collective if that is cut.
 
     Source: numpy.ufunc.accumulate. Arguments are those of `reduce`.
@@ -150,7 +150,7 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
     return make(*whole, tensor.shape, small.dtype)
 
 
-def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def reduceat(ufunc: np.ufunc, array: object, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
     """Return what *ufunc* makes of the elements between *indices* along *axis*. Collective if that is cut.
 
     The axis is whole on each device first. *indices* are the same on all ranks. Source: numpy.ufunc.reduceat.
@@ -169,7 +169,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     return make(*of_whole_blocks(tensor, [along], name, made), shape, kind)
 
 
-def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:
+def outer(ufunc: np.ufunc, a: object, b: object, **options: object) -> Value:
     """Return what *ufunc* makes of each element of *a* with each of *b*. Collective if an operand has to move.
 
     Source: numpy.ufunc.outer.
@@ -186,7 +186,7 @@ def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:
 
 
 def of_elements(
-    ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: dict[str, Value]
+    ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: dict[str, object]
 ) -> Call | DTensor | Sequence[DTensor]:
     """Return what a universal function makes of its operands, element by element, or the call that makes it.
 
@@ -201,7 +201,7 @@ def of_elements(
     if where is True:
         return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **options), operands, out)
 
-    def masked(*blocks: Value, **into: Value) -> object:
+    def masked(*blocks: Value, **into: object) -> object:
         *inputs, mask = blocks
         if not into:
             few = ufunc(*(x if np.ndim(x) == 0 else np.empty(0, x.dtype) for x in inputs), **options)
@@ -215,7 +215,7 @@ def of_elements(
 _METHODS: dict[str, Callable[..., DTensor]] = {"reduce": reduce, "accumulate": accumulate, "reduceat": reduceat}
 
 
-def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dict[str, Value]) -> Value:
+def called(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> Value:
     """Return what a method of a universal function makes of tensors, written to ``out=`` if there is one."""
     if method == "outer":
         return outer(ufunc, *inputs, **options)
@@ -240,7 +240,7 @@ def with_where(
         dtype: DTypeLike | None = None,
         *,
         keepdims: bool = False,
-        initial: Value = NO_VALUE,
+        initial: object = NO_VALUE,
         where: Value = True,
     ) -> Call | DTensor:
         options = {} if dtype is None else {"dtype": dtype}

@@ -89,7 +89,7 @@ def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
 
 
 @refusable
-def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: object, **kwargs: object) -> Value:
+def call_with_layout(fn: Callable[..., object], layout: Layout | None, *args: object, **kwargs: object) -> Value:
     """Return ``fn(*args, **kwargs)`` with its arrays and tensors in *layout*. Collective if tensors have to move.
 
     If *fn* has a parameter ``layout``, it gets the layout, so that each rank makes only its own block. Otherwise the

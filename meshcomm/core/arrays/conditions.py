@@ -94,7 +94,9 @@ def _raises_warnings() -> bool:
     return False
 
 
-def call_protocol(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+def call_protocol(
+    function: object, method: str | None, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Value:
     """Return what NumPy's protocol makes of a call with tensors: a result, or a `Call` that is decided.
 
     Where the script sees conditions, the call runs. That is Collective: all ranks handle the conditions of all, as

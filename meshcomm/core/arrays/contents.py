@@ -241,7 +241,7 @@ class Flags:
 
     _flags: Value
 
-    def __init__(self, flags: Value) -> None:
+    def __init__(self, flags: object) -> None:
         object.__setattr__(self, "_flags", flags)
 
     def __getattr__(self, name: str) -> bool:
@@ -274,7 +274,7 @@ class Flat(Generic[T]):
         """Return the elements, for `numpy.asarray`: up to 64 MiB of them."""
         return self._tensor.__array__(dtype, copy).reshape(-1)
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[object]:
         """Go over the elements, as numbers of NumPy: up to 64 MiB of them come to all ranks, at once."""
         return iter(self.__array__())
 

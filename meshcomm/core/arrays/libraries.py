@@ -40,7 +40,7 @@ def _has_buffers(dtype: DType) -> bool:
         return False
 
 
-def _interface(tensor: TypedTensor) -> dict[str, Value]:
+def _interface(tensor: TypedTensor) -> dict[str, object]:
     array = tensor.__array__()
     interface = dict(array.__array_interface__)
     if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
@@ -49,7 +49,7 @@ def _interface(tensor: TypedTensor) -> dict[str, Value]:
     return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
 
 
-OF_SCRIPTS: dict[str, Callable[[TypedTensor], Value]] = {
+OF_SCRIPTS: dict[str, Callable[[TypedTensor], object]] = {
     "__array_interface__": _interface,
     "data": lambda tensor: exported_array(tensor).data,
 }
@@ -86,7 +86,7 @@ def viewed(tensor: TypedTensor, kind: type) -> Value:
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-def operated(name: str, tensor: TypedTensor, other: Value) -> Value:
+def operated(name: str, tensor: TypedTensor, other: object) -> Value:
     """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())

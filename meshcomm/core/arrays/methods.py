@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import NO_VALUE
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis, ShapeLike
 from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.typed import TypedTensor
@@ -23,7 +22,7 @@ def refuse_order(name: str, order: str) -> None:
         raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
 
 
-def _given(**options: object) -> dict[str, Value]:
+def _given(**options: object) -> dict[str, object]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
         name: value
@@ -106,8 +105,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: object = NO_VALUE,
+        where: object = True,
     ) -> Self:
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
 
@@ -143,7 +142,7 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        where: Value = True,
+        where: object = True,
     ) -> Self:
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
 
@@ -164,8 +163,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: object = NO_VALUE,
+        where: object = True,
     ) -> Self:
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
@@ -186,8 +185,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: object = NO_VALUE,
+        where: object = True,
     ) -> Self:
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
@@ -209,8 +208,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: object = NO_VALUE,
+        where: object = True,
     ) -> Self:
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
@@ -227,7 +226,7 @@ class NumpyMethods(TypedTensor):
             np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
         )
 
-    def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
+    def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -241,7 +240,7 @@ class NumpyMethods(TypedTensor):
         """
         return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
 
-    def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
+    def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -263,8 +262,8 @@ class NumpyMethods(TypedTensor):
         ddof: float = 0,
         keepdims: bool = False,
         out: Self | None = None,
-        where: Value = True,
-        mean: Value = None,
+        where: object = True,
+        mean: object = None,
     ) -> Self:
         """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
 
@@ -298,8 +297,8 @@ class NumpyMethods(TypedTensor):
         ddof: float = 0,
         keepdims: bool = False,
         out: Self | None = None,
-        where: Value = True,
-        mean: Value = None,
+        where: object = True,
+        mean: object = None,
     ) -> Self:
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 

@@ -41,7 +41,7 @@ def decides(x: object) -> bool:
 
     So do matrices, masked arrays and sparse ones. Classes with ``__array_ufunc__`` are asked by NumPy's protocol.
     """
-    kind: Value = type(x)
+    kind: object = type(x)
     return _decides(kind)
 
 
@@ -54,7 +54,7 @@ def _decides(kind: Value) -> bool:
     return priority > 0 and not hasattr(kind, "__array_ufunc__")
 
 
-of_libraries: Callable[..., Value] | None = None
+of_libraries: Callable[..., object] | None = None
 """In a script, what operators give if the class of the other operand decides: see meshcomm.core.arrays.libraries."""
 
 
@@ -136,7 +136,7 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
         # fmt: on
 
 
-def _asking_first(name: str) -> Callable[[Value, Value], Value]:
+def _asking_first(name: str) -> Callable[[object, object], object]:
     """Return the operator *name* of NumPy's protocol, which in a script leaves some results to the other class."""
     by_protocol = getattr(Operators, name)
 

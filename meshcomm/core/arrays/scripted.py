@@ -70,7 +70,7 @@ def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
         raise ValueError(f"{name}: {libraries.NO_WINDOWS}")
 
 
-def for_script(result: Value, function: object = None, index: Value = None) -> Value:
+def for_script(result: object, function: object = None, index: object = None) -> Value:
     """Return what a call gives to a script: a number for a tensor without axes. Our own functions get the tensor.
 
     Parameters
@@ -96,7 +96,7 @@ def for_script(result: Value, function: object = None, index: Value = None) -> V
     return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
 
 
-def _number(x: Value) -> Value:
+def _number(x: object) -> Value:
     """Return the number of a tensor without axes, and of another one what a script gets."""
     if not isinstance(x, TensorBase):
         return x
@@ -111,7 +111,7 @@ def _number(x: Value) -> Value:
     return record[()]
 
 
-def _has_ellipsis(index: Value) -> bool:
+def _has_ellipsis(index: object) -> bool:
     return index is Ellipsis or (type(index) is tuple and any(item is Ellipsis for item in index))
 
 

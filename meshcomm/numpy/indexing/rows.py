@@ -50,7 +50,7 @@ def set_kind(kind: type) -> None:
     _kind = kind
 
 
-def note_call(operands: tuple[Value, ...]) -> None:
+def note_call(operands: tuple[object, ...]) -> None:
     """Count a call with rows that has sent something, for the array of each. Collective if one comes to all ranks."""
     for x in operands:
         array = _array_of(x)
@@ -58,7 +58,7 @@ def note_call(operands: tuple[Value, ...]) -> None:
             pages_of(array).count_call(array)
 
 
-def note_written(target: Value, index: object = None, value: Value = None) -> None:
+def note_written(target: object, index: object = None, value: object = None) -> None:
     """Note that a call has written to *target*: a row, or a tuple of one, as ``out=`` may be.
 
     With *index*, it has written *value*, a number or a tensor, to a slice of the tensor *target*.

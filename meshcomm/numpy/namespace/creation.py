@@ -13,7 +13,7 @@ from textwrap import indent
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.make import map_into
 from meshcomm.core._arguments import as_shape
@@ -52,19 +52,22 @@ def register(function: Made) -> Made:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C") -> Value:
+def _filled(
+    name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C"
+) -> Array | DTensor:
+    make: Callable[..., DTensor] = getattr(create, name)
     try:
         probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
         lengths, kind = as_shape(shape), np.dtype(dtype)
-        return getattr(create, name)(lengths, kind, layout_on(where, lengths, kind))
+        return make(lengths, kind, layout_on(where, lengths, kind))
     if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
         return of_array(getattr(_numpys, "zeros" if name == "empty" else name)(shape, dtype, order=order))
-    tensor = getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
+    tensor = make(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
     return for_program(tensor) if where is None else tensor
 
 
-def _filler(name: str, text: str) -> Callable[..., Value]:
+def _filler(name: str, text: str) -> Callable[..., Array | DTensor]:
     # A small array without a given content has zeros: other contents could differ between ranks.
     numpys: Any = np.zeros if name == "empty" else getattr(np, name)
 
@@ -76,7 +79,7 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         device: Device | None = None,
         like: object = None,
         layout: Layout | None = None,
-    ) -> Value:
+    ) -> Array | DTensor:
         where = device if layout is None else layout
         if where is None and (type(shape) is int or type(shape) is tuple):
             lengths: Value = shape
@@ -97,20 +100,20 @@ type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 @register
 def full(
     shape: ShapeLike,
-    fill_value: Value,
+    fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: Device | None = None,
     like: object = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return a tensor of *fill_value*: a number, or what broadcasts to *shape*."""
     kind = np.dtype(dtype) if dtype is not None else _numpys.asarray(fill_value).dtype
     return _with_value(_filled("empty", shape, kind, device if layout is None else layout, order), fill_value)
 
 
-def _with_value(target: Value, fill_value: Value) -> Value:
+def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTensor:
     if isinstance(target, DTensor) and np.ndim(fill_value) == 0:
         number = _number(fill_value)
         map_into(lambda block: setitem(block, ..., number), target)
@@ -119,16 +122,19 @@ def _with_value(target: Value, fill_value: Value) -> Value:
     return target
 
 
-def _like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
+def _like(
+    name: str, a: object, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None
+) -> Array | DTensor:
     if where is None or not isinstance(a, DTensor):
         like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
-        return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
+        result: Array | DTensor = as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
+        return result
     return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, moved(a.layout, where))
 
 
-def _liker(name: str, text: str) -> Callable[..., Value]:
+def _liker(name: str, text: str) -> Callable[..., Array | DTensor]:
     def made(
-        a: Value,
+        a: ArrayLike,
         dtype: DTypeLike | None = None,
         order: str = "K",
         subok: bool = True,
@@ -136,7 +142,7 @@ def _liker(name: str, text: str) -> Callable[..., Value]:
         *,
         device: Device | None = None,
         layout: Layout | None = None,
-    ) -> Value:
+    ) -> Array | DTensor:
         return _like(name, a, dtype, shape, device if layout is None else layout)
 
     made.__name__ = f"{name}_like"
@@ -149,7 +155,7 @@ zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("one
 
 @register
 def empty_like(
-    prototype: Value,
+    prototype: ArrayLike,
     /,
     dtype: DTypeLike | None = None,
     order: str = "K",
@@ -158,15 +164,15 @@ def empty_like(
     *,
     device: Device | None = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return a tensor with any content, with the shape of *prototype*; of a tensor, by default with its layout."""
     return _like("empty", prototype, dtype, shape, device if layout is None else layout)
 
 
 @register
 def full_like(
-    a: Value,
-    fill_value: Value,
+    a: ArrayLike,
+    fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
@@ -174,7 +180,7 @@ def full_like(
     *,
     device: Device | None = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return a tensor of *fill_value*, with the shape of *a*; of a tensor, by default with its layout."""
     return _with_value(empty_like(a, dtype, shape=shape, device=device, layout=layout), fill_value)
 
@@ -184,7 +190,7 @@ def full_like(
 
 @register
 def array(
-    object: Value,
+    object: object,
     dtype: DTypeLike | None = None,
     *,
     copy: bool | None = True,
@@ -192,9 +198,9 @@ def array(
     subok: bool = False,
     ndmin: int = 0,
     ndmax: int = 0,
-    like: Value = None,
+    like: object = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
     if layout is None and isinstance(object, np.ndarray):
         return _of_numpys(object, _numpys.array(object, dtype, copy=copy, order=order, subok=subok, ndmin=ndmin), None)
@@ -212,7 +218,7 @@ def array(
 
 @register
 def asarray(
-    a: Value,
+    a: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
@@ -220,7 +226,7 @@ def asarray(
     copy: bool | None = None,
     like: object = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return *a* as a tensor; a tensor as it is. Of a small array, it shares the memory of that.
 
     Collective if a tensor moves to another *device* or *layout*. ``ValueError`` for ``copy=False`` where each rank
@@ -231,13 +237,13 @@ def asarray(
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
         return _stacked(a, dtype, where)
-    data = (
+    data: Array = (
         _numpys.asanyarray(a, dtype, order, copy=copy)
         if type(a) is WholeArray
         else _numpys.asarray(a, dtype, order, copy=copy)
     )
     if data is a and type(a) is WholeArray and where is None:
-        return a
+        return data
     if copy is False and (where is not None or data.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
     return of_data(data, where)
@@ -246,32 +252,32 @@ def asarray(
 _target = refusable(moved)  # where a tensor has to move: another rank may move it
 
 
-def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, where: Device | None) -> Value:
+def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, where: Device | None) -> Array | DTensor:
     layout = tensor.layout if where is None else _target(tensor.layout, where)
     other_dtype = dtype is not None and tensor.dtype != np.dtype(dtype)
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):
         wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.specs_text} on the {layout.mesh}"
         raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
-    result: Value = tensor if stays else relayout(tensor, layout)
+    result = tensor if stays else relayout(tensor, layout)
     if other_dtype:
         return result.astype(np.dtype(dtype))
     return result.copy() if copy and result is tensor else result
 
 
-def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Value:
+def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Array | DTensor:
     """Return the tensor of a list of tensors; an array of objects if that is the *dtype*, as no tensor has objects."""
     if dtype is not None and _numpys.dtype(dtype).hasobject:
         if len({_numpys.shape(item) for item in x}) == 1:
-            return _numpys.array([_numpys.asarray(item) for item in x], dtype)
-        objects = _numpys.empty(len(x), dtype)
+            return np.array([np.asarray(item) for item in x], dtype)
+        objects = np.empty(len(x), dtype)
         for number, item in enumerate(x):
             objects[number] = item
         return objects
     return _of_tensor(_numpys.stack([array(item) for item in x]), dtype, None, where)
 
 
-def _has_tensors(x: Value) -> bool:
+def _has_tensors(x: object) -> bool:
     """Return whether lists have tensors in them: looked for in the first list of each depth."""
     while isinstance(x, list | tuple) and x:
         if any(isinstance(item, DTensor) for item in x):
@@ -280,7 +286,7 @@ def _has_tensors(x: Value) -> bool:
     return False
 
 
-def _of_numpys(x: Value, result: Value, where: Device | None) -> Value:
+def _of_numpys(x: object, result: Array, where: Device | None) -> Array | DTensor:
     """Return what the program gets of what NumPy made of *x*: a masked array, for example, stays one."""
     is_plain = type(result) is np.ndarray or (type(result) is WholeArray and result is not x)
     if where is None and not is_plain:
@@ -288,13 +294,13 @@ def _of_numpys(x: Value, result: Value, where: Device | None) -> Value:
     return of_data(np.asarray(result), where)
 
 
-def _as_asarray(name: str) -> Callable[..., Value]:
+def _as_asarray(name: str) -> Callable[..., Array | DTensor]:
     numpys = getattr(np, name)
 
     @wraps(numpys)
     def made(
-        a: Value, *args: Value, device: Device | None = None, layout: Layout | None = None, **kwargs: Value
-    ) -> Value:
+        a: ArrayLike, *args: Value, device: Device | None = None, layout: Layout | None = None, **kwargs: Value
+    ) -> Array | DTensor:
         where = device if layout is None else layout
         if isinstance(a, DTensor) or _has_tensors(a):
             tensor = asarray(a, args[0] if args else kwargs.get("dtype"), device=where, copy=kwargs.get("copy"))
@@ -311,7 +317,7 @@ asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 
 
 @register
-def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
+def asarray_chkfinite(a: ArrayLike, dtype: DTypeLike | None = None, order: str | None = None) -> Array | DTensor:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
     result = asarray(a, dtype)
     if result.dtype.kind in "fc" and not _numpys.isfinite(result).all():
@@ -321,8 +327,8 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | Non
 
 @register
 def from_dlpack(
-    x: Value, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
-) -> Value:
+    x: object, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
+) -> Array | DTensor:
     """Return an array of another library as a tensor, by way of DLPack. Every rank passes the whole array."""
     return asarray(_numpys.from_dlpack(x), device=device, copy=copy, layout=layout)
 
@@ -332,17 +338,17 @@ def from_dlpack(
 
 @register
 def arange(
-    start_or_stop: Value = None,
+    start_or_stop: ArrayLike | None = None,
     /,
-    stop: Value = None,
-    step: Value = None,
+    stop: ArrayLike | None = None,
+    step: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
     *,
-    start: Value = None,
+    start: ArrayLike | None = None,
     device: Device | None = None,
     like: object = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
     where = device if layout is None else layout
     if stop is step is start is where is None and type(start_or_stop) is int and start_or_stop <= _FEW:
@@ -372,7 +378,7 @@ def arange(
     return create_by_blocks((count,), kind, where, some)
 
 
-def _count(first: Value, last: Value, step: Value) -> int:
+def _count(first: object, last: Value, step: object) -> int:
     """Return how many steps from *first* stay before *last*; 0 if these are no common numbers."""
     if all(isinstance(x, int) for x in (first, last, step)) and step:
         return -((first - last) // step)  # type: ignore[no-any-return]
@@ -380,7 +386,7 @@ def _count(first: Value, last: Value, step: Value) -> int:
     return ceil((last - first) / step) if are_numbers else 0
 
 
-def _number(x: Value) -> Value:
+def _number(x: object) -> Value:
     return x.item() if isinstance(x, DTensor) else x
 
 
@@ -398,7 +404,7 @@ def _whole(name: str) -> Callable[..., Value]:
     numpys = getattr(np, name)
 
     @wraps(numpys)
-    def made(*args: Value, layout: Layout | None = None, **kwargs: Value) -> Value:
+    def made(*args: object, layout: Layout | None = None, **kwargs: object) -> Value:
         kwargs.pop("like", None)
         if name == "frombuffer":
             refuse_as_buffer("numpy.frombuffer", args)
@@ -408,7 +414,7 @@ def _whole(name: str) -> Callable[..., Value]:
     return register(made)
 
 
-def as_tensors(result: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
+def as_tensors(result: Value, where: Device | None = None, make: Callable[..., object] = of_array) -> Value:
     """Return what NumPy has made with its arrays as tensors, which *make* makes, also in tuples and lists."""
     if type(result) is np.ndarray or (type(result) is WholeArray and where is not None):
         return make(result, where)
@@ -468,7 +474,7 @@ def eye(
     device: Device | None = None,
     like: object = None,
     layout: Layout | None = None,
-) -> Value:
+) -> Array | DTensor:
     """Return a matrix with ones on its diagonal number *k*, and zeros elsewhere."""
     where = device if layout is None else layout
     shape, kind = (int(N), int(N if M is None else M)), np.dtype(dtype)
@@ -476,7 +482,7 @@ def eye(
     def block(slices: tuple[slice, ...]) -> Array:
         rows, columns = slices
         lengths = (rows.stop - rows.start, columns.stop - columns.start)
-        return _numpys.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)  # type: ignore[no-any-return]
+        return np.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)
 
     if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
         return of_array(_numpys.eye(*shape, k, kind), where)
@@ -484,7 +490,9 @@ def eye(
 
 
 @register
-def identity(n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None) -> Value:
+def identity(
+    n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None
+) -> Array | DTensor:
     """Return the identity matrix of *n* rows."""
     return eye(n, dtype=float if dtype is None else dtype, layout=layout)
 

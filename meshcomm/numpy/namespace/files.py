@@ -30,7 +30,7 @@ def _whole(x: object) -> object:
 
 
 def _written(
-    name: str, file: File, arrays: list[Value], write: Callable[[Value, list[Value]], object], suffix: str = ""
+    name: str, file: File, arrays: list[object], write: Callable[[Value, list[Value]], object], suffix: str = ""
 ) -> None:
     """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise.
 
@@ -56,7 +56,7 @@ def _written(
     broadcast_from_device(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
 
-def save(file: File, arr: Value, **options: Value) -> None:
+def save(file: File, arr: object, **options: Value) -> None:
     """Write an array to a ``.npy`` file: a large tensor in parallel. Collective."""
     large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
     if large and isinstance(file, str | os.PathLike):
@@ -84,7 +84,7 @@ def _zipped(name: str) -> Callable[..., None]:
 savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
 
 
-def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
+def savetxt(fname: File, X: object, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
     _written("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
 
@@ -108,7 +108,7 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
 
 
-class ZippedArrays(Mapping[str, Value]):
+class ZippedArrays(Mapping[str, object]):
     """The arrays of a ``.npz`` file, as tensors: each is read when it is asked for."""
 
     def __init__(self, file: np.lib.npyio.NpzFile) -> None:
@@ -147,7 +147,7 @@ def _check_mapped(filename: object, nbytes: int) -> None:
 class _Maps(type):
     """What ``memmap(...)`` and ``isinstance(x, memmap)`` do."""
 
-    def __call__(cls, *args: Value, **kwargs: Value) -> Value:
+    def __call__(cls, *args: object, **kwargs: object) -> Value:
         """Map a file on each rank, up to 64 MiB. Collective if it is made: rank 0 makes it."""
         numpys = np.memmap
         call = signature(numpys.__new__).bind(numpys, *args, **kwargs)

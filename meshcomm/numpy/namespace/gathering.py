@@ -20,7 +20,7 @@ class Unfit(Exception):
 
 
 def by_gathering(
-    function: Callable[..., Value], method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]
+    function: Callable[..., object], method: str | None, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Value:
     """Return what NumPy's *function* makes of tensors that come to all ranks, up to 64 MiB of each. Collective.
 
@@ -51,7 +51,7 @@ def _array(name: str, x: Value, pairs: _Pairs) -> object:
     return pairs[-1][1]
 
 
-def _given(result: Value, pairs: _Pairs) -> Value:
+def _given(result: object, pairs: _Pairs) -> Value:
     """Return what the program gets of a result."""
     if type(result) is np.ndarray:
         for tensor, array in pairs:  # all of them first: an out= may be a view of an operand

@@ -41,13 +41,13 @@ def indices(
 
 @register
 def fromfunction(
-    function: Callable[..., Value],
+    function: Callable[..., object],
     shape: Sequence[int],
     *,
     dtype: DTypeLike = float,
     like: object = None,
     layout: Layout | None = None,
-    **kwargs: Value,
+    **kwargs: object,
 ) -> Value:
     """Return what *function* makes of the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
@@ -101,7 +101,7 @@ class CoordinateGrid:
         self._numpys: Value = getattr(np, name)
         self.sparse: bool = self._numpys.sparse
 
-    def __getitem__(self, key: Value) -> Value:
+    def __getitem__(self, key: object) -> Value:
         if self.sparse or not isinstance(key, tuple):
             return as_tensors(self._numpys[key])
         lines = np.ogrid[key]
@@ -124,7 +124,7 @@ class Joined:
     def __init__(self, name: str) -> None:
         self._numpys: Value = getattr(np, name)
 
-    def __getitem__(self, key: Value) -> Value:
+    def __getitem__(self, key: object) -> Value:
         return as_tensors(self._numpys[key])
 
     def __len__(self) -> int:

@@ -16,10 +16,10 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 Growing: TypeAlias = Callable[..., Value]
 
-_GROWING: dict[Callable[..., Value], Growing] = {}
+_GROWING: dict[Callable[..., object], Growing] = {}
 
 
-def _grows(numpys: Callable[..., Value]) -> Callable[[Growing], Growing]:
+def _grows(numpys: Callable[..., object]) -> Callable[[Growing], Growing]:
     def register(function: Growing) -> Growing:
         _GROWING[numpys] = function
         return function
@@ -65,7 +65,7 @@ def _kron(a: object, b: object) -> object:
 
 
 @_grows(np.tile)
-def _tile(A: Value, reps: Value) -> Value:  # noqa: N803 - NumPy's name
+def _tile(A: object, reps: Value) -> Value:  # noqa: N803 - NumPy's name
     array = np.asarray(A)
     counts = tuple(map(index, reps)) if np.ndim(reps) else (index(reps),)
     ndim = max(array.ndim, len(counts))

@@ -15,7 +15,6 @@ from meshcomm.blocks.moved import is_moved
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_shape
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
@@ -29,7 +28,7 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
 
 
-def _made(arrays: SmallArrays, array: Array) -> object:
+def _made(arrays: SmallArrays, array: Array) -> Array | DTensor:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
     return whole_array(array) if arrays.everyone else arrays.make(array)
 
@@ -44,12 +43,13 @@ def in_script() -> bool:
     return is_scripted()
 
 
-def small(array: Array) -> Value:
+def small(array: Array) -> Array | DTensor:
     """Return what the program gets of a small array that all ranks have."""
     if is_alone():
         return array
     if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
-        return array.view(WholeArray)
+        whole: Array = array.view(WholeArray)
+        return whole
     return _made(small_arrays(), array)
 
 
@@ -66,7 +66,7 @@ def has_arrays(tensor: DTensor) -> bool:
 
 
 @_hooks.provides("whole")
-def for_program(tensor: DTensor) -> Value:
+def for_program(tensor: DTensor) -> Array | DTensor:
     """Return what the program gets for a new tensor, by the rule of creation or, in a script, by any call.
 
     A view whose elements had to move stays a tensor, which knows where they are.
@@ -77,7 +77,7 @@ def for_program(tensor: DTensor) -> Value:
     return whole_array(tensor._block)
 
 
-def of_array(array: Array, where: Device | None = None) -> Value:
+def of_array(array: Array, where: Device | None = None) -> Array | DTensor:
     """Return an array that all ranks have, and that is the tensor's from now on, as a tensor.
 
     An array of objects stays as it is, as tensors have none.
@@ -91,7 +91,7 @@ def of_array(array: Array, where: Device | None = None) -> Value:
     return for_program(tensor) if where is None else tensor
 
 
-def of_data(array: Array, where: Device | None = None) -> Value:
+def of_data(array: Array, where: Device | None = None) -> Array | DTensor:
     """Return an array as `of_array` does, and note what a tensor holds: the next collective call compares it.
 
     ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted in a call with
@@ -107,7 +107,7 @@ def of_data(array: Array, where: Device | None = None) -> Value:
 
 def create_by_blocks(
     shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
-) -> Value:
+) -> Array | DTensor:
     """Return the tensor whose block is what *block* makes of its slices, on each rank.
 
     Parameters

@@ -31,11 +31,11 @@ _CHANGING = frozenset((np.put, np.place, np.putmask, np.put_along_axis, np.fill_
 class Promotion:
     """The arrays in the arguments of a call, as tensors on the mesh of its tensors, which share their memory."""
 
-    def __init__(self, function: Any, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
+    def __init__(self, function: Any, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         first = _first_tensor((args, tuple(kwargs.values())))
         self._small_arrays = None if first is None else small_arrays_on(first.mesh)
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
-        self._written: list[Value] = []  # arrays that the call writes to
+        self._written: list[object] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
         self._has_shapes = False
         if self._small_arrays is None or not self._small_arrays.everyone or function in _OF_MEMORY:

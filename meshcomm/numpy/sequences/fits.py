@@ -19,7 +19,7 @@ from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
 
 
-def tensors(name: str, *operands: Value) -> list[Value]:
+def tensors(name: str, *operands: object) -> list[Value]:
     """Return operands as tensors on the mesh of those that are; None stays. Collective if one is a plain array."""
     converted = iter(tensors_of(name, [x for x in operands if x is not None]))
     return [None if x is None else next(converted) for x in operands]
@@ -66,7 +66,7 @@ def cov(
     if both is None:
         total: Any = rows.shape[1]
         factor: Any = total - degrees
-        means: Value = np.mean(rows, axis=1, keepdims=True)
+        means = np.mean(rows, axis=1, keepdims=True)
     else:
         total = float(np.sum(both))
         lost = degrees if weights is None else degrees * float(np.sum(both * weights)) / total
@@ -75,7 +75,7 @@ def cov(
     if factor <= 0:
         warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         factor = 0.0
-    off: Value = rows - means
+    off = rows - means
     scaled: Value = off if both is None else off * both
     covariances: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
     return np.squeeze(covariances.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
@@ -124,9 +124,9 @@ def corrcoef(
 
     Arguments are those of `cov`.
     """
-    result: Value = cov(x, y, rowvar, dtype=dtype)
+    result = cov(x, y, rowvar, dtype=dtype)
     if result.ndim == 0:
-        return result / result  # type: ignore[no-any-return]
+        return result / result
     deviations: Value = np.sqrt(np.diagonal(result).real)
     result = result / deviations[:, None] / deviations[None, :]
     if result.dtype.kind != "c":
@@ -162,10 +162,10 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     x: points at which to evaluate
     """
     coefficients, (_, at) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
-    result: Value = np.zeros_like(at)
+    result: DTensor = np.zeros_like(at)
     for coefficient in coefficients:
         result = result * at + coefficient
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 @implements(np.polyfit, partly=True)
@@ -211,7 +211,6 @@ def polyfit(
         values = values * (weights[:, None] if values.ndim == 2 else weights)
     scale: Value = np.sqrt(np.sum(powers * powers, axis=0))
     powers = powers / scale
-    coefficients: Value
     coefficients, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
     coefficients = (coefficients.T / scale).T
     matrix_rank = np.int32(int(rank))
@@ -222,7 +221,7 @@ def polyfit(
     if not cov:
         return coefficients
     base: Value = np.linalg.inv(powers.T @ powers) / np.multiply.outer(scale, scale)
-    factor: Value = 1
+    factor: object = 1
     if cov != "unscaled":
         if len(at) <= order:
             raise ValueError("the number of data points must exceed order to scale the covariance matrix")

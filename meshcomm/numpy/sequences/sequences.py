@@ -191,7 +191,6 @@ def trapezoid(
     axis: axis of the samples
     """
     name = "numpy.trapezoid"
-    samples: Value
     samples, *points_of = tensors_of(name, [y] if x is None else [y, x])
     (along,) = normalised_axes(axis, samples.ndim)
     widths: Value = dx

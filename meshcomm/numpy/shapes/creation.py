@@ -141,7 +141,7 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
 
 
 @implements(np.meshgrid)
-def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
+def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
     """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
 
     Each result is sharded along the axis of its own coordinates, as these are. Collective over the mesh if some of

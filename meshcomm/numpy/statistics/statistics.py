@@ -172,7 +172,7 @@ def _real(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
-def _quotient(total: Value, count: Value, wide: DType) -> Value:
+def _quotient(total: object, count: Value, wide: DType) -> Value:
     """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
     return total / (count if wide.kind == "m" else count.astype(_real(wide)))
 
@@ -441,7 +441,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
             if not name.endswith("mean"):
                 left = np.maximum(count - _freedom(name, ddof, correction), 0)
                 off = np.subtract(tensor, mean, dtype=wide)
-                squares: Value = (off * np.conjugate(off)).real
+                squares = (off * np.conjugate(off)).real
                 result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
                 result = np.sqrt(result) if name.endswith("std") else result
         if np.any(left == 0):
