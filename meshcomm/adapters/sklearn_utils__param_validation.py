@@ -6,7 +6,6 @@ from functools import wraps
 import numpy as np
 from sklearn.utils import _param_validation
 
-from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 
@@ -14,7 +13,7 @@ _numpys = _param_validation.validate_parameter_constraints
 
 
 @wraps(_numpys)
-def _checked(constraints: object, params: Mapping[str, Value], caller_name: str) -> None:
+def _checked(constraints: object, params: Mapping[str, object], caller_name: str) -> None:
     # The checks ask for types and dtypes, and look at no elements.
     seen = {name: np.empty((0,) * x.ndim, x.dtype) if type(x) is DTensor else x for name, x in params.items()}
     _numpys(constraints, seen, caller_name)

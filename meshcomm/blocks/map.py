@@ -155,7 +155,7 @@ class _ElementwiseRun(NamedTuple):
         result: DTensor = waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
         return result
 
-    def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
+    def _computed(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]
         if edges:
             if targets:  # of which a piece may be written before another one is read

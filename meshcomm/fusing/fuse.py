@@ -5,7 +5,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tracing import Value, is_traced
+from meshcomm.core._tracing import is_traced
 from meshcomm.core.arrays._waiting import begin_fusing, end_fusing
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
@@ -57,10 +57,10 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
     return fused
 
 
-def _has_tensor(values: list[Value]) -> bool:
+def _has_tensor(values: list[object]) -> bool:
     return any(isinstance(x, DTensor) for x in values)
 
 
-def _of_arrays(function: Callable[..., R], args: tuple[Value, ...], named: dict[str, Value]) -> R:
+def _of_arrays(function: Callable[..., R], args: tuple[object, ...], named: dict[str, object]) -> R:
     result: R = computed(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))
     return result

@@ -217,7 +217,7 @@ def _shared(key: Hashable) -> Hashable:
 
 def _moved_together(
     one: RelayoutOne,
-    jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]],
+    jobs: Sequence[tuple[object, Layout, DTensor | None, Hashable]],
     paths: Sequence[TreePath],
     limit: int | None,
     name: str | None,

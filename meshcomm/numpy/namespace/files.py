@@ -70,7 +70,7 @@ def save(file: File, arr: Value, **options: Value) -> None:
 
 def _zipped(name: str) -> Callable[..., None]:
     def savez(file: File, *args: object, **kwds: object) -> None:
-        def write(target: object, wholes: list[Value]) -> None:
+        def write(target: object, wholes: list[object]) -> None:
             unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
             getattr(np, name)(target, *unnamed, **named)
 

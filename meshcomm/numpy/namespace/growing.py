@@ -19,7 +19,7 @@ Growing: TypeAlias = Callable[..., Value]
 _GROWING: dict[Callable[..., Value], Growing] = {}
 
 
-def _grows(numpys: Callable[..., Value]) -> Callable[[Growing], Growing]:
+def _grows(numpys: Callable[..., object]) -> Callable[[Growing], Growing]:
     def register(function: Growing) -> Growing:
         _GROWING[numpys] = function
         return function
@@ -94,7 +94,7 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     return _by_indices(shape, array.dtype, block)
 
 
-def _by_blocks(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> object:
+def _by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     try:
         return _GROWING[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):
