@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
@@ -31,7 +31,7 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 
 
 @implements(np.block)
-def block(arrays: Value) -> DTensor:
+def block(arrays: ArrayLike) -> DTensor:
     """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
     nested_tensors = _nested(arrays, iter(tensors_of("numpy.block", leaves)))

@@ -7,7 +7,7 @@ the others, such as subtract, the axis is whole on each device first.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
@@ -42,13 +42,13 @@ ASSOCIATIVE = {
 
 def reduce(
     ufunc: np.ufunc,
-    array: Value,
+    array: ArrayLike,
     axis: Axis = 0,
     dtype: DTypeLike | None = None,
     *,
     keepdims: bool = False,
-    initial: Value = NO_VALUE,
-    where: Value = True,
+    initial: ArrayLike = NO_VALUE,
+    where: ArrayLike = True,
 ) -> DTensor:
     """Return what *ufunc* makes of the elements along *axis*, one after the other. Collective if one of them is cut.
 
@@ -100,7 +100,7 @@ def reduce(
     return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]
 
 
-def mask_of(where: Value) -> Value:
+def mask_of(where: ArrayLike) -> Value:
     """Return ``where=`` as NumPy takes it: of lists, numbers say what is true; None is False."""
     if isinstance(where, list | tuple):
         return np.asarray(where, np.bool_)
@@ -131,7 +131,7 @@ def _reduced_whole(
     return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 
 
-def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def accumulate(ufunc: np.ufunc, array: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
     """Return what *ufunc* makes of the elements up to each one along *axis*. Collective if that is cut.
 
     Source: numpy.ufunc.accumulate. Arguments are those of `reduce`.
@@ -150,7 +150,9 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
     return make(*whole, tensor.shape, small.dtype)
 
 
-def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def reduceat(
+    ufunc: np.ufunc, array: ArrayLike, indices: ArrayLike, axis: int = 0, dtype: DTypeLike | None = None
+) -> DTensor:
     """Return what *ufunc* makes of the elements between *indices* along *axis*. Collective if that is cut.
 
     The axis is whole on each device first. *indices* are the same on all ranks. Source: numpy.ufunc.reduceat.
@@ -169,7 +171,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     return make(*of_whole_blocks(tensor, [along], name, made), shape, kind)
 
 
-def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:
+def outer(ufunc: np.ufunc, a: ArrayLike, b: ArrayLike, **options: Value) -> Value:
     """Return what *ufunc* makes of each element of *a* with each of *b*. Collective if an operand has to move.
 
     Source: numpy.ufunc.outer.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
@@ -86,7 +87,7 @@ def viewed(tensor: TypedTensor, kind: type) -> Value:
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-def operated(name: str, tensor: TypedTensor, other: Value) -> Value:
+def operated(name: str, tensor: TypedTensor, other: ArrayLike) -> Value:
     """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())

@@ -106,8 +106,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: ArrayLike = NO_VALUE,
+        where: ArrayLike = True,
     ) -> Self:
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
 
@@ -164,8 +164,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: ArrayLike = NO_VALUE,
+        where: ArrayLike = True,
     ) -> Self:
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
@@ -186,8 +186,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: ArrayLike = NO_VALUE,
+        where: ArrayLike = True,
     ) -> Self:
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
@@ -209,8 +209,8 @@ class NumpyMethods(TypedTensor):
         keepdims: bool = False,
         *,
         out: Self | None = None,
-        initial: Value = NO_VALUE,
-        where: Value = True,
+        initial: ArrayLike = NO_VALUE,
+        where: ArrayLike = True,
     ) -> Self:
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
@@ -227,7 +227,9 @@ class NumpyMethods(TypedTensor):
             np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
         )
 
-    def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
+    def any(
+        self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: ArrayLike = True
+    ) -> Self:
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -241,7 +243,9 @@ class NumpyMethods(TypedTensor):
         """
         return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
 
-    def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
+    def all(
+        self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: ArrayLike = True
+    ) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.

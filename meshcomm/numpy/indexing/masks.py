@@ -12,6 +12,7 @@ from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.make import cut, refuse_outside
@@ -125,7 +126,7 @@ def taken(tensor: DTensor, index: object) -> DTensor | None:
     return DTensor(block, _cut(tensor._spec, mask.ndim, ends), (ends[-1], *block.shape[1:]), tensor.dtype)
 
 
-def put(tensor: DTensor, index: object, value: Value) -> bool | None:
+def put(tensor: DTensor, index: object, value: ArrayLike) -> bool | None:
     """Run ``tensor[index] = value`` if *index* is a mask that is cut as the tensor; return None if it has not.
 
     The value is a number, an array that all ranks have, or a tensor of as many elements as the mask chooses.

@@ -13,7 +13,7 @@ from textwrap import indent
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.make import map_into
 from meshcomm.core._arguments import as_shape
@@ -97,7 +97,7 @@ type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 @register
 def full(
     shape: ShapeLike,
-    fill_value: Value,
+    fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str = "C",
     *,
@@ -149,7 +149,7 @@ zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("one
 
 @register
 def empty_like(
-    prototype: Value,
+    prototype: ArrayLike,
     /,
     dtype: DTypeLike | None = None,
     order: str = "K",
@@ -165,8 +165,8 @@ def empty_like(
 
 @register
 def full_like(
-    a: Value,
-    fill_value: Value,
+    a: ArrayLike,
+    fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
@@ -212,7 +212,7 @@ def array(
 
 @register
 def asarray(
-    a: Value,
+    a: ArrayLike,
     dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
@@ -311,7 +311,7 @@ asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 
 
 @register
-def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
+def asarray_chkfinite(a: ArrayLike, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
     result = asarray(a, dtype)
     if result.dtype.kind in "fc" and not _numpys.isfinite(result).all():
@@ -321,7 +321,7 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | Non
 
 @register
 def from_dlpack(
-    x: Value, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
+    x: ArrayLike, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
 ) -> Value:
     """Return an array of another library as a tensor, by way of DLPack. Every rank passes the whole array."""
     return asarray(_numpys.from_dlpack(x), device=device, copy=copy, layout=layout)
@@ -419,8 +419,8 @@ def as_tensors(result: Value, where: Device | None = None, make: Callable[..., V
 
 @register
 def linspace(
-    start: Value,
-    stop: Value,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import quote
@@ -56,7 +57,7 @@ def _written(
     broadcast_from_device(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
 
-def save(file: File, arr: Value, **options: Value) -> None:
+def save(file: File, arr: ArrayLike, **options: Value) -> None:
     """Write an array to a ``.npy`` file: a large tensor in parallel. Collective."""
     large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
     if large and isinstance(file, str | os.PathLike):
@@ -84,7 +85,7 @@ def _zipped(name: str) -> Callable[..., None]:
 savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
 
 
-def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
+def savetxt(fname: File, X: ArrayLike, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
     _written("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -101,7 +101,7 @@ class CoordinateGrid:
         self._numpys: Value = getattr(np, name)
         self.sparse: bool = self._numpys.sparse
 
-    def __getitem__(self, key: Value) -> Value:
+    def __getitem__(self, key: ArrayLike) -> Value:
         if self.sparse or not isinstance(key, tuple):
             return as_tensors(self._numpys[key])
         lines = np.ogrid[key]
@@ -124,7 +124,7 @@ class Joined:
     def __init__(self, name: str) -> None:
         self._numpys: Value = getattr(np, name)
 
-    def __getitem__(self, key: Value) -> Value:
+    def __getitem__(self, key: ArrayLike) -> Value:
         return as_tensors(self._numpys[key])
 
     def __len__(self) -> int:
