@@ -203,7 +203,7 @@ def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
     wrapper = tracer.trace_primitives_map.get(function, function)
     of_arrays = primitive_vjps.get(wrapper)
 
-    def choose(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def choose(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
         maker: Maker | None = vjpmaker if is_dtensor(ans) else of_arrays
         if maker is None:
             raise NotImplementedError(f"autograd has no gradient for {function.__name__} of arrays")
@@ -216,7 +216,7 @@ def _relaid(function: Callable[..., object]) -> None:
     """Bring the gradients that autograd knows for *function* to the layouts of the arguments."""
     of_arrays = primitive_vjps[tracer.trace_primitives_map[function]]
 
-    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
         vjps = of_arrays(argnums, ans, args, kwargs)
         return lambda g: tuple(like(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
 
@@ -226,7 +226,7 @@ def _relaid(function: Callable[..., object]) -> None:
 def _each(*vjps: Maker) -> Maker:
     """Return a maker of the gradients in all arguments from a maker for each of them."""
 
-    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
         pullbacks = [vjps[n](ans, *args, **kwargs) for n in argnums]
         return lambda g: tuple(vjp(g) for vjp in pullbacks)
 
@@ -259,7 +259,7 @@ def _where(condition: object, target: Value, of_x: bool) -> VJP:
     return vjp
 
 
-def _summed(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+def _summed(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
     """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
     between = not isinstance(args[0], str)
     text, operands = arguments_of(args[0], args[1:])

@@ -133,7 +133,7 @@ class Deferred(NDArrayOperatorsMixin):
         return repr(self.array())
 
 
-def _total(function: Callable[..., Value]) -> object:
+def _total(function: Callable[..., object]) -> object:
     return lambda self, *args, **named: _reduced(function, self, args, named)
 
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside

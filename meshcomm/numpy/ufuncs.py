@@ -7,7 +7,7 @@ the others, such as subtract, the axis is whole on each device first.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped

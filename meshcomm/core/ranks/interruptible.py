@@ -283,7 +283,7 @@ def _request_class(mpi: ModuleType) -> type:
     return PolledRequest
 
 
-def _message(test: Callable[[], tuple[bool, Value]]) -> object:
+def _message(test: Callable[[], tuple[bool, object]]) -> object:
     """Return the message with which *test* says at last that a request is complete."""
     answer: Value = wait_until(lambda: answer if (answer := test())[0] else None)
     return answer[1]
@@ -333,7 +333,7 @@ def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
     return GatedCommunicator
 
 
-def _with_defaults(call: Callable[..., Value], replacement: Callable[..., Value]) -> Callable[..., Value]:
+def _with_defaults(call: Callable[..., object], replacement: Callable[..., object]) -> Callable[..., Value]:
     """Return a method with the arguments of *call*, all of which it hands to its *replacement* by position."""
     parameters = signature(call)
 

@@ -425,8 +425,8 @@ def as_tensors(result: Value, where: Device | None = None, make: Callable[..., o
 
 @register
 def linspace(
-    start: Value,
-    stop: Value,
+    start: ArrayLike,
+    stop: ArrayLike,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import quote
@@ -70,7 +71,7 @@ def save(file: File, arr: object, **options: Value) -> None:
 
 def _zipped(name: str) -> Callable[..., None]:
     def savez(file: File, *args: object, **kwds: object) -> None:
-        def write(target: object, wholes: list[Value]) -> None:
+        def write(target: object, wholes: list[object]) -> None:
             unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
             getattr(np, name)(target, *unnamed, **named)
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array

@@ -94,7 +94,7 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     return _by_indices(shape, array.dtype, block)
 
 
-def _by_blocks(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> object:
+def _by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     try:
         return _GROWING[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):

@@ -43,7 +43,7 @@ class RankKernel(IPythonKernel):  # type: ignore[misc]
         for name in self.shell_handlers.keys() - {"execute_request"}:
             self.shell_handlers[name] = self._alone(self.shell_handlers[name])
 
-    def _alone(self, handle: Callable[..., Value]) -> Callable[..., Value]:
+    def _alone(self, handle: Callable[..., object]) -> Callable[..., Value]:
         async def handle_alone(*args: object) -> None:
             with self.shell.job.gates.alone(_BESIDES):
                 answer = handle(*args)
