@@ -46,7 +46,7 @@ Operation: TypeAlias = Callable[..., Array]
 Call: TypeAlias = tuple[Any, ...]
 
 
-class _Linear(torch.autograd.Function):  # type: ignore[misc]
+class _Linear(torch.autograd.Function):
     """A linear operation on the arrays of all ranks. Its inputs are that of this rank, the operation and its call."""
 
     @staticmethod

@@ -44,7 +44,7 @@ Maker: TypeAlias = Callable[..., VJP]
 """As autograd calls it, with the result and the arguments of an operation: makes a `VJP`."""
 
 
-class DTensorBox(ArrayBox):  # type: ignore[misc]
+class DTensorBox(ArrayBox):
     """A DTensor that autograd follows; it has the attributes of arrays, a layout and a mesh."""
 
     __slots__ = ()
@@ -52,8 +52,7 @@ class DTensorBox(ArrayBox):  # type: ignore[misc]
     @property
     def layout(self) -> "Layout":
         """The layout."""
-        layout: Layout = self._value.layout
-        return layout
+        return self._value.layout
 
     @property
     def mesh(self) -> "Mesh":
@@ -65,7 +64,7 @@ class DTensorBox(ArrayBox):  # type: ignore[misc]
         return relayout(self, layout, name, **more)
 
 
-class DTensorSpace(VSpace):  # type: ignore[misc]
+class DTensorSpace(VSpace):
     """The DTensors of one shape, dtype and layout."""
 
     def __init__(self, value: DTensor) -> None:
@@ -93,7 +92,7 @@ DTensorBox.register(DTensor)
 DTensorSpace.register(DTensor)
 
 
-class _StackPerThread(tracer.TraceStack):  # type: ignore[misc]
+class _StackPerThread(tracer.TraceStack):
     """The depth of nested traces, for each thread by itself.
 
     autograd numbers traces with one counter, which ranks of a simulated world would use in turns: an inner trace could

@@ -70,7 +70,7 @@ class _GroupReduction(NamedTuple):
         """Return the results of an array. Collective over the mesh if a reduced axis is cut."""
         array = self.by._obj
         result = array._replace_maybe_drop_dims(self._of_variable(array.variable))
-        return self._completed(self.by._restore_dim_order(result))  # type: ignore[no-any-return]
+        return self._completed(self.by._restore_dim_order(result))
 
     def of_dataset(self, numeric_only: bool) -> Dataset:
         """Return the results of a dataset, or of its numbers. Collective over the mesh if a reduced axis is cut."""
@@ -88,7 +88,7 @@ class _GroupReduction(NamedTuple):
             variables = {name: Variable(variable.dims, variable.data) for name, variable in variables.items()}
         left = dataset.drop_dims([d for d in self.dims if d in dataset.dims])
         result = Dataset(variables, left.coords, dataset.attrs if self.keep_attrs else None)
-        return self._completed(result)  # type: ignore[no-any-return]
+        return self._completed(result)
 
     @property
     def _groups(self) -> list[slice | list[int]]:
@@ -98,7 +98,7 @@ class _GroupReduction(NamedTuple):
     @property
     def _result_dim(self) -> Hashable:
         """The dimension that results have instead of that of the elements."""
-        return self.by.encoded.unique_coord.dims[0]  # type: ignore[no-any-return]
+        return self.by.encoded.unique_coord.dims[0]
 
     def _of_variable(self, variable: Variable) -> Variable:
         """Return the results of a variable that has the dimension of the elements."""
@@ -231,7 +231,7 @@ def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
     data, axis, dims = rolling.obj.variable._data, rolling.obj.get_axis_num(rolling.dim[0]), rolling.obj.dims
 
     def move(block: Array) -> Array:
-        return _like(rolling, DataArray(block, dims=dims))._bottleneck_reduce(function, False).variable._data  # type: ignore[no-any-return]
+        return _like(rolling, DataArray(block, dims=dims))._bottleneck_reduce(function, False).variable._data
 
     n, reach = data.shape[axis], rolling.window[0] - 1
     # The error of windows that are too long, on all ranks.

@@ -53,15 +53,13 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
 
 def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
     """Return the tensor with elements below *min* and above *max* replaced by these."""
-    clipped: DTensor = _untyped_np.clip(x, min, max)
-    return clipped
+    return _untyped_np.clip(x, min, max)
 
 
 def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the indices that sort the tensor along *axis*. Collective over the mesh."""
     if not descending:
-        indices: DTensor = _untyped_np.argsort(x, axis=axis, stable=stable)
-        return indices
+        return _untyped_np.argsort(x, axis=axis, stable=stable)
     # Stable descending order: argsort the reversed axis, reverse the result, and convert positions back.
     reversed_indices: DTensor = _untyped_np.flip(
         _untyped_np.argsort(_untyped_np.flip(x, axis), axis=axis, stable=stable), axis
@@ -72,8 +70,7 @@ def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the tensor sorted along *axis*. Collective over the mesh."""
     result = _untyped_np.sort(x, axis=axis, stable=stable)
-    ordered: DTensor = _untyped_np.flip(result, axis) if descending else result
-    return ordered
+    return _untyped_np.flip(result, axis) if descending else result
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
@@ -103,8 +100,7 @@ def pinv(x: DTensor, /, *, rtol: ArrayLike | DTensor | None = None) -> DTensor:
 
     Singular values up to *rtol* times the largest one count as zero; by default the precision times the longer side.
     """
-    inverse: DTensor = _untyped_np.linalg.pinv(x, rtol=rtol)
-    return inverse
+    return _untyped_np.linalg.pinv(x, rtol=rtol)
 
 
 class FloatInfo(NamedTuple):

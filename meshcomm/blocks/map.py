@@ -51,8 +51,7 @@ def elementwise(
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
     """
-    results: DTensor | Sequence[DTensor] = completed(deciding(name, function, operands, out))
-    return results
+    return completed(deciding(name, function, operands, out))
 
 
 def deciding(
@@ -151,8 +150,7 @@ class _ElementwiseRun(NamedTuple):
                 value = np.array(aligned_block(self.name, x, self.shape, self.layout))
             values.append(value)
             owners.append(owner)
-        result: DTensor = waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
-        return result
+        return waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
 
     def _computed(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]

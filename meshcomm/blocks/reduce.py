@@ -194,8 +194,7 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    result: DTensor = reducing(how, tensor, keepdims).run()
-    return result
+    return reducing(how, tensor, keepdims).run()
 
 
 def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:

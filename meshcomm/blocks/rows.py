@@ -100,8 +100,7 @@ class RowRanks(NamedTuple):
 
     def allreduce_max(self, *values: int) -> list[int]:
         """Return the maximum of each value over the ranks. Collective."""
-        maxima: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
-        return maxima
+        return self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
 
     def exchanged_counts(self, counts: Indices) -> Indices:
         """Return the number that each rank has for this one, from those that this one has for each. Collective."""
@@ -414,8 +413,7 @@ def _ranges(starts: Indices, lengths: Indices) -> Indices:
     [3, 4, 10, 11, 12]
     """
     before = np.cumsum(lengths) - lengths
-    numbers: Indices = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
-    return numbers
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Indices]:

@@ -93,8 +93,7 @@ def _of_torch(x: Any, name: str, torch: Any) -> NDArray[Any]:
     x = x.resolve_conj().resolve_neg()
     kind = str(x.dtype).removeprefix("torch.")
     if hasattr(np, kind):
-        array: NDArray[Any] = x.numpy()
-        return array
+        return x.numpy()
     try:
         dtype = np.dtype(getattr(import_module("ml_dtypes"), kind))
     except (ImportError, AttributeError) as error:

@@ -45,8 +45,7 @@ def open_traced(x: T) -> T:
 
 def traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
     """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one."""
-    result: R = _hooks.call("traced", function, operands, options)
-    return result
+    return _hooks.call("traced", function, operands, options)
 
 
 def traceable(

@@ -56,5 +56,4 @@ def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
     real = np.longdouble if dtype.itemsize > 16 else np.float64
     angles: Array = numerators.astype(real)
     angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
-    result: Array = np.cos(angles) + 1j * np.sin(angles)
-    return result
+    return np.cos(angles) + 1j * np.sin(angles)

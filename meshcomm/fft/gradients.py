@@ -44,8 +44,7 @@ def transform_vjp(grad: DTensor, x: DTensor, transform: Transform, options: FFTO
     gradient = _undo_resizing(resized, transform, untraced(x).shape)
     if transform.change == "doubles":
         gradient = gradient * _weights(untraced(gradient), transform)
-    result: DTensor = like(gradient, x)
-    return result
+    return like(gradient, x)
 
 
 def _transposed(grad: DTensor, transform: Transform, options: FFTOptions) -> DTensor:

@@ -102,8 +102,7 @@ class FFTPlan:
 
         ``LayoutError``, ``ShapeError`` or ``DTypeError`` if a tensor does not fit the plan.
         """
-        result: Tensors = self._run("forward", tensor, out)
-        return result
+        return self._run("forward", tensor, out)
 
     @refusable
     def backward(self, tensor: Tensors, out: Tensors | None = None) -> Tensors:
@@ -112,8 +111,7 @@ class FFTPlan:
         Arguments and errors are those of `forward`. If *s* cropped or padded the arrays, the results have those
         lengths.
         """
-        result: Tensors = self._run("backward", tensor, out)
-        return result
+        return self._run("backward", tensor, out)
 
     def frequencies(self, d: float | Sequence[float] = 1.0) -> tuple[DTensor, ...]:
         """Return the frequencies along each transformed axis, sharded as the spectra: see `meshcomm.fft.frequencies`.

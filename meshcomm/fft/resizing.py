@@ -216,8 +216,7 @@ def _on_grid(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: st
         results: Value = [resize(x, how) for x, how in zip(spectra, resizings, strict=True)]
     else:
         results = _resize_all(spectra, resizings)
-    result: Spectra = results if isinstance(t_hat, list | tuple) else results[0]
-    return result
+    return results if isinstance(t_hat, list | tuple) else results[0]
 
 
 def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Resizing:
@@ -265,8 +264,7 @@ def _vjp(grad: DTensor, x: DTensor, how: Resizing) -> DTensor:
         axis._replace(old_grid_length=axis.new_grid_length, new_grid_length=axis.old_grid_length)
         for axis in how.resized_axes
     )
-    gradient: DTensor = like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
-    return gradient
+    return like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
 
 
 differentiable(resize, _vjp)

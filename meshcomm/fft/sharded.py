@@ -178,8 +178,7 @@ class _Powers:
     def of(self, exponents: Array) -> Array:
         """Return the powers for *exponents* from 0 to n - 1."""
         high, low = np.divmod(exponents, self._step)
-        result: Array = (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
-        return result
+        return (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
@@ -207,5 +206,4 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: RunTransform) ->
     product = anywhere(large, factors * tensor)
     back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
     scale = scale_of(transform, n, np.empty(0, work).real.dtype)
-    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * scale
-    return result
+    return getitem(back, leading(tensor.ndim, axis, n)) * factors * scale

@@ -62,5 +62,4 @@ def _has_tensor(values: list[object]) -> bool:
 
 
 def _of_arrays(function: Callable[..., R], args: tuple[object, ...], named: dict[str, object]) -> R:
-    result: R = computed(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))
-    return result
+    return computed(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))

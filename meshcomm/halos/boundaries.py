@@ -127,8 +127,7 @@ def as_element(value: object, dtype: DType) -> np.generic:
     element = np.empty(1, dtype)
     with np.errstate(all="ignore"):
         element[:] = value
-    first: np.generic = element[0]
-    return first
+    return element[0]
 
 
 def holds(dtype: DType, value: object) -> bool:

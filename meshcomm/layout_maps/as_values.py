@@ -18,8 +18,7 @@ def _assigning(ufunc: np.ufunc) -> Callable[[S, object], S]:
     """Return the operator in place of *ufunc*, which makes a new value."""
 
     def operator(self: S, other: object) -> S:
-        result: S = self.assign(ufunc(self.value, unwrapped(other)))
-        return result
+        return self.assign(ufunc(self.value, unwrapped(other)))
 
     return operator
 

@@ -387,8 +387,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
         arrays = described.arrays or [None] * len(layouts)
         tensors = [distribute(array, layout, root) for array, layout in zip(arrays, layouts, strict=True)]
-        distributed: Nested = rebuilt(described.node, tensors.__getitem__)
-        return distributed
+        return rebuilt(described.node, tensors.__getitem__)
 
     def _is_first(self, layouts: Sequence[Layout]) -> bool:
         mesh = self._mesh or (layouts[0].mesh if layouts else None)

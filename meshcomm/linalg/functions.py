@@ -91,8 +91,7 @@ def task_of_solve(
 
 def _as_column(vector: DTensor) -> DTensor:
     value = vector
-    column: DTensor = value[:, None]
-    return column
+    return value[:, None]
 
 
 @refusable
@@ -309,8 +308,7 @@ def svd(
 
 def svdvals(x: DTensor, /, *, layout: Layout | None = None) -> DTensor:
     """Return the singular values of matrices, largest first, as numpy.linalg.svdvals. Collective, as `svd`."""
-    values: DTensor = svd(x, compute_uv=False, layout=layout)
-    return values
+    return svd(x, compute_uv=False, layout=layout)
 
 
 @refusable
@@ -340,8 +338,7 @@ def eigh(
         return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
 
     def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
-        pairs: Sequence[DTensor] = way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
-        return pairs
+        return way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
 
     origins = (_FREE, ((0, -2), None))
     task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", beyond=beyond)

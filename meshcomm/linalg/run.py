@@ -89,5 +89,4 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
 def way_to(way: str, name: str) -> Callable[..., Any]:
     """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
     module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
-    function: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
-    return function
+    return getattr(import_module(f"meshcomm.linalg.{module}"), name)

@@ -70,10 +70,7 @@ def solve_triangular(
         return by_scipy.triangular(a, b, kind, lower, unit_diagonal)
 
     def large(a: DTensor, b: DTensor) -> DTensor:
-        solution: DTensor = way_to("large", "solve_triangular")(
-            a, b, trans=kind, lower=lower, unit_diagonal=unit_diagonal
-        )
-        return solution
+        return way_to("large", "solve_triangular")(a, b, trans=kind, lower=lower, unit_diagonal=unit_diagonal)
 
     options = f"trans={kind}, {lower=}, {unit_diagonal=}"
     return run(task_of_solve("linalg.solve_triangular", b, compute, large, options), (a, b), layout)[0]
@@ -162,8 +159,7 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
         return by_scipy.cho_solution(c, b, lower)
 
     def large(c: DTensor, b: DTensor) -> DTensor:
-        solution: DTensor = way_to("large", "cho_solve")(c, b, lower=lower)
-        return solution
+        return way_to("large", "cho_solve")(c, b, lower=lower)
 
     return run(task_of_solve("linalg.cho_solve", b, compute, large, f"{lower=}"), (factor, b), layout)[0]
 

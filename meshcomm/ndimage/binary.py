@@ -51,8 +51,7 @@ def generate_binary_structure(rank: int, connectivity: int) -> Array:
     >>> mc.ndimage.generate_binary_structure(2, 1).astype(int).tolist()
     [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
     """
-    structure: Array = scipy_ndimage().generate_binary_structure(rank, connectivity)
-    return structure
+    return scipy_ndimage().generate_binary_structure(rank, connectivity)
 
 
 def iterate_structure(structure: ArrayLike, iterations: int, origin: Ints | None = None) -> Value:
@@ -88,8 +87,7 @@ class _BinaryStep(NamedTuple):
     centred: bool
 
     def __call__(self, block: Array, iterations: int, mask: Array | None) -> Array:
-        result: Array = getattr(scipy_ndimage(), self.name)(block, iterations=iterations, mask=mask, **self.arguments)
-        return result
+        return getattr(scipy_ndimage(), self.name)(block, iterations=iterations, mask=mask, **self.arguments)
 
 
 def _structure(name: str, structure: Operand, ndim: int) -> Array:

@@ -52,8 +52,7 @@ class ScipyCall:
     def __call__(self, block: Array, dtype: object) -> Array:
         """Return the filtered block."""
         options = {key: value for key, value in self._arguments.items() if not (key == "axes" and value is None)}
-        result: Array = self._function(block, output=dtype, **options)
-        return result
+        return self._function(block, output=dtype, **options)
 
     def __str__(self) -> str:
         return call_text(self._name, self._arguments)
@@ -91,8 +90,7 @@ def output_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
     """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
     one = (1,) * tensor.ndim
     target = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
-    dtype: DType = run(np.zeros(one, tensor.dtype), target).dtype
-    return dtype
+    return run(np.zeros(one, tensor.dtype), target).dtype
 
 
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:

@@ -72,8 +72,7 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
     """Return the dtype of a spline filter: SciPy's for one element; raise SciPy's errors."""
     function, one = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
-    dtype: DType = function(one, order, output=dtype_asked(output), mode=mode).dtype
-    return dtype
+    return function(one, order, output=dtype_asked(output), mode=mode).dtype
 
 
 @refusable

@@ -104,8 +104,7 @@ class _LabelGroups:
 
     def given(self, values: Array) -> Array | np.generic:
         """Return the results of the requested labels, or of the only group."""
-        result: Array | np.generic = values.reshape(-1)[0] if self.index is None else values[self.which]
-        return result
+        return values.reshape(-1)[0] if self.index is None else values[self.which]
 
 
 def _of_groups(

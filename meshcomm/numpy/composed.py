@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
@@ -239,7 +239,7 @@ def _edges(tensor: DTensor, edge: int) -> DTensor:
         if n > 2 * edge + 1:
             at = [*range(edge + 1), *range(n - edge, n)]
             few = np.take(few, at, axis=axis)
-    return few  # type: ignore[no-any-return]
+    return few
 
 
 @implements_each(np.array2string, np.array_repr, np.array_str)

@@ -106,8 +106,7 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
     """
     shape, layout = tensor.shape, _layout_on(tensor, grad)
     axes = normalised_axes(axis, len(shape))
-    gradient: DTensor = like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
-    return gradient
+    return like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
 
 
 @refusable

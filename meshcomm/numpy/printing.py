@@ -39,7 +39,7 @@ def array2string(
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
     shown, limits = _shown("array2string", as_tensor("array2string", a), threshold, edgeitems)
     text: Value = np.array2string
-    return text(shown, *args, **limits, **options)  # type: ignore[no-any-return]
+    return text(shown, *args, **limits, **options)
 
 
 @implements(np.array_str)

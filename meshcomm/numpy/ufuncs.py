@@ -7,7 +7,7 @@ the others, such as subtract, the axis is whole on each device first.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
@@ -86,8 +86,7 @@ def reduce(
 
     # Universal functions take the type of a date, but no dtype with its unit.
     def made(block: Array) -> Array:
-        result: Array = ufunc.reduce(block, axis=over, dtype=kind.type)
-        return result
+        return ufunc.reduce(block, axis=over, dtype=kind.type)
 
     def merged(rows: Array) -> Array:
         result: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
@@ -97,7 +96,7 @@ def reduce(
     result = reduced(how, tensor, keepdims)
     if initial is NO_VALUE or initial is None:
         return result
-    return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]
+    return ufunc(np.asarray(initial).astype(kind)[()], result)
 
 
 def mask_of(where: object) -> Value:
@@ -126,7 +125,7 @@ def _reduced_whole(
     chosen_ones = {} if mask is None else {"where": aligned_blocks(name, [mask], whole.shape, whole.layout)[0]}
 
     def made(block: Array) -> Array:
-        return ufunc.reduce(block, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
+        return ufunc.reduce(block, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)
 
     return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 

@@ -285,8 +285,7 @@ class Distributions(GeneratorBase):
         factor = _factor(np.asarray(spread, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
-            vectors: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
-            return vectors
+            return generator.standard_normal((*size, len(centre))) @ factor.T + centre
 
         return self._vectors(draw, len(centre), size, np.float64, layout)
 
@@ -357,11 +356,9 @@ class Distributions(GeneratorBase):
 def _factor(cov: Array, method: str) -> Array:
     """Return a matrix F with ``F @ F.T = cov``, computed as in NumPy."""
     if method == "cholesky":
-        factor: Array = np.linalg.cholesky(cov)
-        return factor
+        return np.linalg.cholesky(cov)
     if method == "eigh":
         values, vectors = np.linalg.eigh(cov)
     else:
         vectors, values, _ = np.linalg.svd(cov)
-    scaled: Array = vectors * np.sqrt(np.abs(values) if method == "eigh" else values)
-    return scaled
+    return vectors * np.sqrt(np.abs(values) if method == "eigh" else values)

@@ -220,8 +220,7 @@ class _Method(NamedTuple):
             method(*values, out=out, **self.options)
             return None
         size = tuple([interval.stop - interval.start for interval in drawn])
-        tile: Array = method(*values, size=size, **self.options)
-        return tile
+        return method(*values, size=size, **self.options)
 
 
 def _known(x: Values) -> Values:

@@ -231,8 +231,7 @@ class Generator(Distributions):
 
     def _keys(self, shape: Shape, layout: Layout) -> DTensor:
         """Return random integers of 64 bits: two of 2**28 are equal with a probability of 1 in 512."""
-        keys: DTensor = self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
-        return keys
+        return self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
 
     def _order(self, shape: Shape, layout: Layout) -> DTensor:
         """Return the indices of an axis in random order. Collective if it is sharded."""
@@ -250,8 +249,7 @@ class Generator(Distributions):
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
             below = max(1, n)  # with 0, NumPy has seen that none is drawn
-            index: DTensor = self.integers(below, size=shape, layout=layout)
-            return index
+            return self.integers(below, size=shape, layout=layout)
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)

@@ -84,8 +84,7 @@ class CachedContents(NamedTuple):
             if value and name not in ("arrays", *_AS_JSON)
         }
         values = [str(self.base), arrays, node_of_value(others), *(getattr(self.contents, name) for name in _AS_JSON)]
-        value: ContentsFields = json.loads(json.dumps(values))
-        return value
+        return json.loads(json.dumps(values))
 
 
 _LOOKED: dict[str, CachedContents] = {}

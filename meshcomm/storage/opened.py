@@ -224,8 +224,7 @@ class StoredArray:
             options = slices, outs, dtype, None, decode, check, max_scratch_bytes
             return load_request(self._store.path, layout, [self.name], *options)
 
-        tensor: DTensor = run_load(requested, meshes_of(layout, out))[self.name]
-        return tensor
+        return run_load(requested, meshes_of(layout, out))[self.name]
 
     def __getitem__(self, index: object) -> Array:
         chosen = selected(self.shape, index)

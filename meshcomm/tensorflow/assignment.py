@@ -307,8 +307,7 @@ def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_repli
     positions = np.stack([numbers[2], numbers[1], numbers[0], numbers[3]], axis=-1)
     starts = positions // stride * (shape * stride) + positions % stride
     cells = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
-    every: Indices = starts[:, None, :] + cells[None, :, :]
-    return every
+    return starts[:, None, :] + cells[None, :, :]
 
 
 def _along_rings(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:

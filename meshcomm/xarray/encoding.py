@@ -135,5 +135,4 @@ def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Vari
         return variable.astype("S2") if variable.dtype == "S1" else variable
     texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()
     fixed_length = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
-    result: xarray.Variable = characters.encode(fixed_length, name)
-    return result
+    return characters.encode(fixed_length, name)

@@ -318,8 +318,7 @@ class _OnDisk(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array | DTensor:
         basic = indexing.IndexingSupport.BASIC
-        result: Array | DTensor = indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
-        return result
+        return indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
 
     def _read(self, index: tuple[int | slice, ...]) -> Array | DTensor:
         """Return the elements of an index. Collective over the mesh."""

@@ -558,5 +558,4 @@ def broadcast_from_root(root: int, look: Callable[[], T], call: str, mesh: Mesh,
     with exchanging(location.rank_set):
         text = agree_on(location.rank_set, call, lambda: as_json_text(look() if location.device == root else None))
         texts = location.rank_set.everyone.communicator().allgather_texts(text)
-        result: T = json.loads(texts[member(location, mesh, root)])
-        return result
+        return json.loads(texts[member(location, mesh, root)])

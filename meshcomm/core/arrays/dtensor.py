@@ -144,8 +144,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         ...     print(world.run(program))
         [(4, 3), (4, 3)]
         """
-        moved: DTensor = _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
-        return moved
+        return _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
 
     def refresh(self) -> "DTensor":
         """Bring a view up to date whose elements had to move, and return it. Collective over the mesh.

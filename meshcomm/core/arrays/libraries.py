@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType

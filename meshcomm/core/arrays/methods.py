@@ -569,8 +569,7 @@ class NumpyMethods(TypedTensor):
         [10, 12]
         """
         call = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
-        result: Self = completed(call)
-        return result
+        return completed(call)
 
     def nonzero(self) -> tuple[Self, ...]:
         """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.

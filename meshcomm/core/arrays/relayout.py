@@ -291,8 +291,7 @@ def drop_plans(mesh: Mesh) -> None:
 @_hooks.provides("relayout")
 def _by_method(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
     """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
-    moved: DTensor = relayout(tensor, to, out=out, **options)
-    return moved
+    return relayout(tensor, to, out=out, **options)
 
 
 def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:

@@ -36,8 +36,7 @@ class StandardMethods(TypedTensor):
         """
         if api_version is not None and not api_version <= VERSION:
             raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
-        namespace: ModuleType = _hooks.call("namespace", self.mesh)
-        return namespace
+        return _hooks.call("namespace", self.mesh)
 
     def __dlpack__(self, **options: object) -> NoReturn:
         raise TypeError(
@@ -82,5 +81,4 @@ class StandardMethods(TypedTensor):
             error = ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
             note_refusal("to_device", error, self)
             raise error
-        moved: Self = self.__array_namespace__().asarray(self, device=device)
-        return moved
+        return self.__array_namespace__().asarray(self, device=device)

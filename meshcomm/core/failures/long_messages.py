@@ -68,8 +68,7 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
             )
 
     _let_crashes_end()
-    handler: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
-    return handler
+    return mpi.Comm.Create_errhandler(end)
 
 
 def _let_crashes_end() -> None:

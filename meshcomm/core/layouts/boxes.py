@@ -53,8 +53,7 @@ class Boxes(NamedTuple):
 
     def of(self, peer: int) -> Indices:
         """Return the boxes that *peer* gets, or gives."""
-        which: Indices = self.which[self.peers == peer]
-        return which
+        return self.which[self.peers == peer]
 
 
 def no_boxes(ndim: int, repeat: bool = False) -> Boxes:

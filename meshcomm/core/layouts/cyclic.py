@@ -64,8 +64,7 @@ class CyclicCut(_CyclicFields, AxisCut):
         [5, 3]
         """
         rounds, rest = np.divmod(index, self.period)
-        inside: Indices = rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
-        return inside
+        return rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
 
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the devices that hold these elements, and where they are in their blocks.

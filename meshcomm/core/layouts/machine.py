@@ -92,12 +92,10 @@ class Machine(FieldsOnly):
         ([0, 0, 1, 1], [0, 1, 0])
         """
         if isinstance(self.nodes, int):
-            block: Indices = ranks // self.nodes if self.nodes else np.zeros_like(ranks)
-            return block
+            return ranks // self.nodes if self.nodes else np.zeros_like(ranks)
         if ranks.size and ranks.max() >= len(self.nodes):
             raise MeshError(f"rank {ranks.max()} is beyond the {len(self.nodes)} ranks of the machine")
-        nodes: Indices = self._table[ranks]
-        return nodes
+        return self._table[ranks]
 
     def ranks_on(self, node: int) -> Indices:
         """Return the ranks on *node*, ascending; ``MeshError`` for the only node, which is not listed.

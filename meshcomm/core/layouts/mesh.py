@@ -144,8 +144,7 @@ class Mesh(TensorFlowMesh):
         """The world that this mesh runs in: the one in which it was created, else the one that all meshes share."""
         if self._world is not None:
             return self._world
-        world: MeshWorld = _hooks.call("world")
-        return world
+        return _hooks.call("world")
 
     @property
     def rank(self) -> int | None:

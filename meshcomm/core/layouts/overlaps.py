@@ -108,8 +108,7 @@ def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
     """Return how many elements blocks *in_a* of the cut *a* share with blocks *in_b* of the cut *b*, pair by pair."""
     if isinstance(a, Consecutive) and isinstance(b, Consecutive):
         (starts, stops), (others, ends) = a.ends(in_a), b.ends(in_b)
-        common: Indices = np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
-        return common
+        return np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
     if isinstance(a, Consecutive) and isinstance(b, CyclicCut):
         start, stop = a.ends(in_a)
         return b.before(in_b, stop) - b.before(in_b, start)

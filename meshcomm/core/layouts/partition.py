@@ -169,8 +169,7 @@ class Consecutive(AxisCut):
         """
         if self.blocks < _FEW:
             return [self.start(number) for number in range(self.blocks + 1)]
-        starts: list[int] = self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()
-        return starts
+        return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()
 
     def interval(self, number: int) -> Interval:
         """Return ``(start, stop)`` of block *number*."""
@@ -368,16 +367,14 @@ class ChosenCut(_Boundaries, Consecutive):
         return min(bisect_right(self.boundaries, index) - 1, self.blocks - 1)
 
     def starts(self, numbers: Indices) -> Indices:
-        starts: Indices = _arrays(self.boundaries)[0][numbers]
-        return starts
+        return _arrays(self.boundaries)[0][numbers]
 
     def blocks_of(self, indices: Indices) -> Indices:
         numbers = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
         return np.minimum(numbers, self.blocks - 1)
 
     def filled_before(self, numbers: Indices) -> Indices:
-        filled: Indices = _arrays(self.boundaries)[1][numbers]
-        return filled
+        return _arrays(self.boundaries)[1][numbers]
 
     def run(self, number: int) -> tuple[int, int, int]:
         return super().run(int(np.searchsorted(_arrays(self.boundaries)[1], number, side="right")) - 1)

@@ -139,8 +139,7 @@ class Plan(FieldsOnly):
         ...     print(world.run(program))
         [[0, 1, 2], [0, 1, 2]]
         """
-        moved: T = _hooks.call("relayout", tensor, self, out)
-        return moved
+        return _hooks.call("relayout", tensor, self, out)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -263,7 +263,7 @@ def start_over() -> None:
 def _request_class(mpi: ModuleType) -> type:
     kind: type = mpi.Request
 
-    class PolledRequest(kind):  # type: ignore[misc]
+    class PolledRequest(kind):
         """A request that waits in steps of Python."""
 
         def Wait(self, status: object = None) -> object:
@@ -293,7 +293,7 @@ def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
     """Return a class of communicators with the calls of mpi4py; those that it makes have it, too."""
     kind: Value = mpi.Intracomm
 
-    class GatedCommunicator(kind):  # type: ignore[misc]
+    class GatedCommunicator(kind):
         """A communicator whose calls can be interrupted while they wait."""
 
     def collective(call: Value, comm: Value, *args: Value) -> Value:

@@ -118,8 +118,7 @@ class _MPINumberMessages:
         timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
         self._wait_all(self._requests)
         timed()
-        differ: list[int] = self._sources[self._others[self._sources] != self._number].tolist()
-        return differ
+        return self._sources[self._others[self._sources] != self._number].tolist()
 
 
 def _countable(data: Bytes) -> list[Bytes]:
@@ -507,8 +506,7 @@ def _keyval() -> int:
             lasting_failures.append(str(error))
         world.orphaned = True
 
-    keyval: int = mpi().Comm.Create_keyval(delete_fn=forget)
-    return keyval
+    return mpi().Comm.Create_keyval(delete_fn=forget)
 
 
 def open_worlds() -> list[MPIWorld]:

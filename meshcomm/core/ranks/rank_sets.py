@@ -411,7 +411,7 @@ class RankSet(CallLog):
         self._resources[key] = resource
         if len(self._resources) > RESOURCES_PER_RANK_SET:
             self._resources.pop(next(iter(self._resources))).free()
-        return resource  # type: ignore[no-any-return]
+        return resource
 
     def free(self) -> None:
         """Free every communicator of the rank set. Collective over the rank set.

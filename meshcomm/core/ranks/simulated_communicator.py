@@ -112,8 +112,7 @@ class SimulatedCommunicator(Communicator):
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         def complete(brought: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-            largest: NDArray[np.int64] = np.max(brought, axis=0)
-            return largest
+            return np.max(brought, axis=0)
 
         return self._together("allreduce_max", values, complete).copy()
 

@@ -141,8 +141,7 @@ def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rou
 
 def _peers(boxes: list[Boxes]) -> Indices:
     """Return the peers that have some of these boxes, ascending."""
-    peers: Indices = np.unique(np.concatenate([tensor_boxes.peers for tensor_boxes in boxes]))
-    return peers
+    return np.unique(np.concatenate([tensor_boxes.peers for tensor_boxes in boxes]))
 
 
 class Packed:

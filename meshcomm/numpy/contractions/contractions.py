@@ -86,8 +86,7 @@ def einsum(
     [[8.0], [14.0]]
     """
     call = contracting("einsum", subscripts, operands, layout=layout, dtype=dtype, limit=max_scratch_bytes)
-    result: DTensor = completed(call)
-    return result
+    return completed(call)
 
 
 def contracting(
@@ -502,8 +501,7 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     [[2, 3]]
     """
     if is_traced(a) or is_traced(b):
-        product: DTensor = traced(np.matmul, (a, b))
-        return product
+        return traced(np.matmul, (a, b))
     call = product_of_one_device(a, b)
     if call is not None:
         return call

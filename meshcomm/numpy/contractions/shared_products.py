@@ -152,8 +152,7 @@ class SharedProduct:
         assert order is not None
         in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
         data = of_devices[device][self._moving.index(number)]
-        block: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
-        return block
+        return data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
 
     def _pieces_of(self, operand: Factor) -> list[_SharedPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout

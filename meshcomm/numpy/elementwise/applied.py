@@ -120,8 +120,7 @@ def interp(
     positions, *table_of_values = agree_on_plain(name, operands, mesh)
     points, values = (allgather_array(name, table) for table in table_of_values)
     at = positions if isinstance(positions, DTensor) else replicated(positions, mesh)
-    result: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
-    return result  # type: ignore[no-any-return]
+    return elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
 
 
 @implements(np.piecewise)
@@ -151,8 +150,7 @@ def piecewise(
         shaped = [np.broadcast_to(condition, block.shape) for condition in conditions]
         return np.piecewise(block, shaped, list(funclist), *args, **kw)
 
-    result: Value = elementwise(name, made, [tensor, *map(unwrapped, conditions)])
-    return result  # type: ignore[no-any-return]
+    return elementwise(name, made, [tensor, *map(unwrapped, conditions)])
 
 
 @implements(np.apply_along_axis)

@@ -88,8 +88,7 @@ def operation(*functions: Function | None, partly: bool = False) -> Callable[[Ca
 
         @wraps(decide)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            result: R = completed(decide(*args, **kwargs))
-            return result
+            return completed(decide(*args, **kwargs))
 
         _DECISIONS[run] = decide
         return run

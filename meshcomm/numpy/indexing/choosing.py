@@ -112,10 +112,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     def row_numbers(block: Array) -> tuple[Array, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
-        rows: tuple[Array, ...] = _unravel(
-            np.asarray(block) % size, lengths, order
-        )  # a sample is one, which may be out of bounds
-        return rows
+        return _unravel(np.asarray(block) % size, lengths, order)  # a sample is one, which may be out of bounds
 
     rows = elementwise(name, row_numbers, [tensor])
     assert isinstance(rows, tuple)

@@ -143,8 +143,7 @@ def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) ->
 def _writeable(array: Array, rows: int, columns: int) -> Array:
     """Return a view of the main diagonals of *array* along the last axis."""
     axes = [rows if axis == columns else axis for axis in range(array.ndim)]
-    view: Array = np.einsum(array, axes, [*(axis for axis in axes if axis != rows), rows])
-    return view
+    return np.einsum(array, axes, [*(axis for axis in axes if axis != rows), rows])
 
 
 def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:

@@ -64,8 +64,7 @@ def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Cal
 
 def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
     """Return the dtype of some fields. ``KeyError`` if there is no such one, as NumPy raises it."""
-    dtype: np.dtype[np.void] = np.empty(0, tensor.dtype)[list(names)].dtype
-    return dtype
+    return np.empty(0, tensor.dtype)[list(names)].dtype
 
 
 def names_in(tensor: DTensor, index: object) -> str | list[str] | None:

@@ -54,8 +54,7 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         if mask is not None:
             return masks.compressed(tensor, mask)
         return indexed(GET, tensor, index)
-    result: DTensor = completed(slice_of(tensor, index))
-    return result
+    return completed(slice_of(tensor, index))
 
 
 def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
@@ -85,8 +84,7 @@ def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
-    result: DTensor = completed(_slicing(tensor, items))
-    return result
+    return completed(_slicing(tensor, items))
 
 
 def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.make import cut, refuse_outside

@@ -56,8 +56,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     ...     print(world.run(program))
     [[0, 1, 2, 3], [10, 11, 12, 13]]
     """
-    result: DTensor = completed(_joined("concatenate", list(tensors), axis, layout))
-    return result
+    return completed(_joined("concatenate", list(tensors), axis, layout))
 
 
 @refusable
@@ -75,8 +74,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
     ...     print(world.run(program))
     [[[0, 1], [0, -1]], [[2, 3], [-2, -3]]]
     """
-    result: DTensor = completed(_stacked(tensors, axis, layout))
-    return result
+    return completed(_stacked(tensors, axis, layout))
 
 
 def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: object) -> Call | DTensor:

@@ -199,5 +199,4 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         return join_blocks(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
 
     wanted = tuple(tuple((0, *interval) for interval in needed(number)) for number in range(cut.blocks))
-    result: DTensor = assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()
-    return result
+    return assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()

@@ -79,5 +79,4 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
 
 
 def _converted(values: Found, dtype: DType) -> Found:
-    result: Found = values.astype(dtype, copy=False)
-    return result
+    return values.astype(dtype, copy=False)

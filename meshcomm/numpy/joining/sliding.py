@@ -101,8 +101,7 @@ def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), sizes=sizes))
     wanted = tuple(((0, start, stop),) for start, stop in longer)
     shape = (*tensor.shape[:axis], sum(sizes), *tensor.shape[axis + 1 :])
-    result: DTensor = assembling(_NAME, [tensor], axis, wanted, layout, shape=shape).run()
-    return result
+    return assembling(_NAME, [tensor], axis, wanted, layout, shape=shape).run()
 
 
 def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:

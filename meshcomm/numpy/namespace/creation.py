@@ -127,8 +127,7 @@ def _like(
 ) -> Array | DTensor:
     if where is None or not isinstance(a, DTensor):
         like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
-        result: Array | DTensor = as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
-        return result
+        return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
     return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, moved(a.layout, where))
 
 
@@ -381,7 +380,7 @@ def arange(
 def _count(first: object, last: Value, step: object) -> int:
     """Return how many steps from *first* stay before *last*; 0 if these are no common numbers."""
     if all(isinstance(x, int) for x in (first, last, step)) and step:
-        return -((first - last) // step)  # type: ignore[no-any-return]
+        return -((first - last) // step)
     are_numbers = all(isinstance(x, int | float | np.int64) for x in (first, last, step)) and step
     return ceil((last - first) / step) if are_numbers else 0
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import quote

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -34,7 +34,7 @@ def indices(
         inside = [_numpys.arange(s.start, s.stop, dtype=dtype) for s in slices[1:]]
         whole = _numpys.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
         lengths = [s.stop - s.start for s in slices]
-        return _numpys.array(whole, dtype).reshape(lengths)  # type: ignore[no-any-return]
+        return _numpys.array(whole, dtype).reshape(lengths)
 
     return create_by_blocks((len(shape), *shape), dtype, layout, block)
 

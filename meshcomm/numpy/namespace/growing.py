@@ -58,7 +58,7 @@ def _kron(a: object, b: object) -> object:
     def block(indices: Sequence[Array]) -> Array:
         outer = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
         inner = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
-        return outer * inner  # type: ignore[no-any-return]
+        return outer * inner
 
     shape = tuple(n * m for n, m in zip(first.shape, second.shape, strict=True))
     return _by_indices(shape, dtype, block)
@@ -89,7 +89,7 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     shape = tuple(n * count if position == number else n for position, n in enumerate(array.shape))
 
     def block(indices: Sequence[Array]) -> Array:
-        return array[np.ix_(*(i // count if position == number else i for position, i in enumerate(indices)))]  # type: ignore[no-any-return]
+        return array[np.ix_(*(i // count if position == number else i for position, i in enumerate(indices)))]
 
     return _by_indices(shape, array.dtype, block)
 

@@ -48,8 +48,7 @@ def small(array: Array) -> Array | DTensor:
     if is_alone():
         return array
     if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
-        whole: Array = array.view(WholeArray)
-        return whole
+        return array.view(WholeArray)
     return _made(small_arrays(), array)
 
 

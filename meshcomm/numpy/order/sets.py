@@ -273,8 +273,7 @@ def union1d(ar1: SetOperand, ar2: SetOperand) -> DTensor:
     ...     print(world.run(program)[0])
     [1, 3, 4]
     """
-    result: DTensor = _distinct(concatenate([ar1, ar2], axis=None))
-    return result
+    return _distinct(concatenate([ar1, ar2], axis=None))
 
 
 @implements(np.intersect1d, partly=True)
@@ -336,8 +335,7 @@ def setdiff1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> 
     first, second = _operands("numpy.setdiff1d", ar1, ar2)
     mesh = mesh_of([first, second])
     first = first if assume_unique else _distinct(first)
-    result: DTensor = as_replicated(first, mesh)[isin(first, second, invert=True)]
-    return result
+    return as_replicated(first, mesh)[isin(first, second, invert=True)]
 
 
 @implements(np.setxor1d, partly=True)
@@ -363,8 +361,7 @@ def setxor1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> D
     once = ones_like(astype(both, bool))
     once[1:] = differ
     once[:-1] &= differ
-    result: DTensor = both[once]
-    return result
+    return both[once]
 
 
 @implements(np.ediff1d, partly=True)

@@ -60,7 +60,7 @@ def cov(
     first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
     rows: Value = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
     if not rows.shape[0]:
-        return rows.reshape(0, 0)  # type: ignore[no-any-return]
+        return rows.reshape(0, 0)
     degrees = (0 if bias else 1) if ddof is None else ddof
     both = _weights(rows.shape[1], repeats, weights)
     if both is None:
@@ -78,7 +78,7 @@ def cov(
     off = rows - means
     scaled: Value = off if both is None else off * both
     covariances: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
-    return np.squeeze(covariances.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
+    return np.squeeze(covariances.astype(rows.dtype, copy=False))
 
 
 def _variables(arrays: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
@@ -130,8 +130,8 @@ def corrcoef(
     deviations: Value = np.sqrt(np.diagonal(result).real)
     result = result / deviations[:, None] / deviations[None, :]
     if result.dtype.kind != "c":
-        return np.clip(result, -1, 1)  # type: ignore[no-any-return]
-    return np.clip(result.real, -1, 1) + 1j * np.clip(result.imag, -1, 1)  # type: ignore[no-any-return]
+        return np.clip(result, -1, 1)
+    return np.clip(result.real, -1, 1) + 1j * np.clip(result.imag, -1, 1)
 
 
 # -- polynomials ------------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def trapezoid(
             widths = widths.reshape([-1 if a == along else 1 for a in range(samples.ndim)])
     before = (slice(None),) * along
     sums = samples[(*before, slice(1, None))] + samples[(*before, slice(None, -1))]
-    return np.sum(widths * sums / 2.0, axis=along)  # type: ignore[no-any-return]
+    return np.sum(widths * sums / 2.0, axis=along)
 
 
 @implements(np.unwrap, partly=True)
@@ -324,5 +324,4 @@ def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int
         return convolved[start + offset - first : stop + offset - first].copy()
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
-    result: DTensor = assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()
-    return result
+    return assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()

@@ -60,8 +60,7 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     (['x'], [6, 7, 8, 9, 10, 11], True)
     """
     if layout is None:
-        result: DTensor = completed(_reshaped(t, shape))
-        return result
+        return completed(_reshaped(t, shape))
     if is_traced(t):
         return relayout(completed(_reshaped(t, shape)), layout)
     tensor = as_tensor("reshape", t)
@@ -118,8 +117,7 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
     wanted: sharding specs of the result, if the shapes allow them
     name: name of the operation
     """
-    result: DTensor = completed(regrouping_of(tensor, shape, wanted, name))
-    return result
+    return completed(regrouping_of(tensor, shape, wanted, name))
 
 
 def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:

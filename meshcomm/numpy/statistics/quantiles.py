@@ -133,8 +133,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
             return with_out(f"numpy.{name}", out, result)
 
         def of(block: Array, **where: object) -> ArrayLike:
-            quantiles: ArrayLike = named(block, levels, method=method, **where)
-            return quantiles
+            return named(block, levels, method=method, **where)
 
         of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
@@ -260,8 +259,7 @@ def _is_nan(value: object) -> bool:
 
 def _median_of_line(size: int, pick: Picked) -> ArrayLike:
     low, high = pick([(size - 1) // 2, size // 2])
-    middle: ArrayLike = np.median(np.array([low] if size % 2 else [low, high]))
-    return middle
+    return np.median(np.array([low] if size % 2 else [low, high]))
 
 
 def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
@@ -319,8 +317,7 @@ def _weighted(
 
     def of(lines: Array, **where: object) -> ArrayLike:
         loads = loads_of_block if lines is block else np.ones(lines.shape)
-        quantiles: ArrayLike = function(lines, levels, method=method, weights=loads, **where)
-        return quantiles
+        return function(lines, levels, method=method, weights=loads, **where)
 
     quantiles = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
     layout = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)

@@ -447,7 +447,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
         result = result.astype(kind, copy=False)
-        return result if keepdims else np.squeeze(result, reduced_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
+        return result if keepdims else np.squeeze(result, reduced_axes(axis, tensor.ndim))
 
     return found
 

@@ -60,8 +60,7 @@ def _opened(low: Low) -> Hdf5Dataset | Hdf5Group:
     """Return a thing of a file, by the library's lower interface, which looks up its name once."""
     h5py = h5py_library()
     kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}
-    opened: Hdf5Dataset | Hdf5Group = next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
-    return opened
+    return next(kind for id_type, kind in kinds.items() if isinstance(low, id_type))(low)
 
 
 def is_no_variable(dataset: Hdf5Dataset) -> bool:

@@ -198,8 +198,7 @@ class Hdf5Writer(SnapshotWriter):
         max_shape = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
         space = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         kind = _kind(h5py, array.name, array.dtype)
-        dataset: Hdf5Dataset = h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
-        return dataset
+        return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
 
     def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
         dataset = self._old(name)
@@ -228,8 +227,7 @@ class Hdf5Writer(SnapshotWriter):
             return None
         member = self._hdf5.get(name)
         if isinstance(self._hdf5.get(name, getlink=True), h5py.HardLink) and isinstance(member, h5py.Dataset):
-            dataset: Hdf5Dataset = member
-            return dataset
+            return member
         kind = "a group" if isinstance(member, h5py.Group) else "a link"
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 

@@ -272,8 +272,7 @@ def _dtype(text: object, what: str) -> DType:
         return np.dtype(OF_NUMPY[text])
     if isinstance(text, str) and text in OF_ML_DTYPES:
         try:
-            dtype: DType = np.dtype(getattr(import_module("ml_dtypes"), OF_ML_DTYPES[text]))
-            return dtype
+            return np.dtype(getattr(import_module("ml_dtypes"), OF_ML_DTYPES[text]))
         except ImportError:
             raise CheckpointError(f"{what} is {text}: pip install ml_dtypes") from None
     raise CheckpointError(f"{what}: dtype {quote(text)} is none that NumPy has")

@@ -60,8 +60,7 @@ def texts(path: Path, name: str) -> Array:
     """Return the texts of an array of texts of any length: objects, of the class str."""
     array = open_array(path, name)
     with reading(path):
-        result: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
-        return result
+        return np.asarray(array[(slice(None),) * len(array.shape)], object)
 
 
 def open_array(path: Path, name: str) -> _Array:

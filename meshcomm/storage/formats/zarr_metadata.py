@@ -136,8 +136,7 @@ def as_attributes(metadata: Mapping[str, object]) -> JsonObject:
     >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
     {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
     """
-    attributes: JsonObject = json.loads(json.dumps(dict(metadata), default=_plain))
-    return attributes
+    return json.loads(json.dumps(dict(metadata), default=_plain))
 
 
 def _plain(value: Array) -> object:
@@ -145,5 +144,4 @@ def _plain(value: Array) -> object:
         raise TypeError(f"an attribute of zarr is no complex number, as {quote(value)} is")
     if value.dtype.kind == "f":
         value = value.astype("f8")  # a long double has no value of Python
-    plain: object = (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()
-    return plain
+    return (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()

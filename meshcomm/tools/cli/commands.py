@@ -57,7 +57,6 @@ def imported(path: str, *names: str) -> Action:
     def action(options: argparse.Namespace) -> int:
         module, _, function = path.partition(":")
         values = [getattr(options, name) for name in names] or [options]
-        code: int = getattr(import_module(f"meshcomm.tools.cli.{module}"), function)(*values)
-        return code
+        return getattr(import_module(f"meshcomm.tools.cli.{module}"), function)(*values)
 
     return action

@@ -236,8 +236,7 @@ def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int 
     turns = Turns(communicator, runs)
     for _ in range(max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turns.seconds_per_turn, 1e-9))))):
         turns.take_turn()
-    shortest: list[float] = turns.seconds().min(axis=0).tolist()
-    return shortest
+    return turns.seconds().min(axis=0).tolist()
 
 
 def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:
@@ -289,8 +288,7 @@ def fit(counts: Floats, times: Floats, known_times: Floats | float = 0.0) -> Flo
             solutions.append(candidates[(candidates >= 0).all(axis=1)])
     costs = np.concatenate(solutions)
     factors = _factors(costs @ columns.T + known_times, times)
-    best: Floats = costs[np.log(factors).sum(axis=1).argmin()][index]
-    return best
+    return costs[np.log(factors).sum(axis=1).argmin()][index]
 
 
 def _factors(predicted: Floats, times: Floats) -> Floats:

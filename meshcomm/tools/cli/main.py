@@ -51,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "run" and arguments is None and options.ranks is None:
             same_hashes()
         if options.command is not None:
-            code: int = options.action(options)
-            return code
+            return options.action(options)
         parser.print_help()
         sys.stdout.flush()
         return 0

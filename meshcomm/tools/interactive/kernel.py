@@ -21,7 +21,7 @@ from meshcomm.tools.interactive.streams import share_input
 _BESIDES = "completion, inspection and widgets use rank 0 alone"
 
 
-class KernelShell(FirstShell, ZMQInteractiveShell):  # type: ignore[misc]
+class KernelShell(FirstShell, ZMQInteractiveShell):
     """The shell of a kernel."""
 
     def user_expressions(self, expressions: Value) -> Value:
@@ -30,7 +30,7 @@ class KernelShell(FirstShell, ZMQInteractiveShell):  # type: ignore[misc]
             return super().user_expressions(expressions)
 
 
-class RankKernel(IPythonKernel):  # type: ignore[misc]
+class RankKernel(IPythonKernel):
     """ipykernel's kernel: what it does but for cells is done on rank 0 alone."""
 
     shell_class = Type(KernelShell)

@@ -9,7 +9,7 @@ from meshcomm.tools.interactive.shells import FirstShell, RankShell
 from meshcomm.tools.interactive.terminal import take_terminal
 
 
-class PromptShell(FirstShell, TerminalInteractiveShell):  # type: ignore[misc]
+class PromptShell(FirstShell, TerminalInteractiveShell):
     """The shell of a prompt."""
 
 

@@ -26,7 +26,7 @@ _EVERYWHERE = (
 """Magics that run code, or change what code computes: on all ranks. Others of IPython act on rank 0."""
 
 
-class RankShell(InteractiveShell):  # type: ignore[misc]  # IPython is not typed strictly
+class RankShell(InteractiveShell):  # IPython is not typed strictly
     """What the shells of all ranks have in common."""
 
     job: ClassVar[Job]
@@ -152,7 +152,7 @@ class FirstShell(RankShell):
         return True
 
 
-class QuietDisplay(DisplayHook):  # type: ignore[misc]
+class QuietDisplay(DisplayHook):
     """Shows results of a rank as text, after all ranks have computed what rank 0 shows of them."""
 
     def write_output_prompt(self) -> None:
