@@ -39,10 +39,8 @@ OfBlocks: TypeAlias = Callable[..., object]
 """A function of NumPy on blocks, which takes ``out=`` as universal functions do; it returns an array, or several."""
 
 
-def elementwise(
-    name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
-) -> DTensor | Sequence[DTensor]:
-    """Return the results of an elementwise function, one tensor or several. Collective if an operand has to move.
+def elementwise(name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()) -> DTensor:
+    """Return the result of an elementwise function. Collective if an operand has to move.
 
     Parameters
     ----------
@@ -51,6 +49,13 @@ def elementwise(
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
     """
+    return completed(deciding(name, function, operands, out))
+
+
+def elementwise_results(
+    name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
+) -> tuple[DTensor, ...]:
+    """Return the results of an elementwise function of several. Arguments are those of `elementwise`."""
     return completed(deciding(name, function, operands, out))
 
 

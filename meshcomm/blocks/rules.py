@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import ndim_of, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -65,7 +65,7 @@ def is_plain(x: object) -> bool:
     """Return whether *x* is a plain array, or a list, with axes that can be sharded."""
     if isinstance(x, (DTensor, *NUMBERS)):
         return False
-    return isinstance(x, list | tuple) or np.ndim(x) > 0  # type: ignore[arg-type]  # whatever NumPy takes
+    return isinstance(x, list | tuple) or ndim_of(x) > 0
 
 
 def mesh_of(operands: Iterable[object]) -> Mesh:

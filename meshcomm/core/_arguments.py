@@ -6,7 +6,7 @@ Arguments are typed as ``object`` where a check takes anything.
 import operator
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -20,6 +20,9 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.errors import AxisError, DTypeError, GroupError, IntegerError, MeshError, ShapeError
 
 T = TypeVar("T")
+
+ndim_of: Callable[[object], int] = np.ndim  # type: ignore[assignment]  # it takes anything
+"""`numpy.ndim` of whatever NumPy takes."""
 
 
 def quote(value: object) -> str:

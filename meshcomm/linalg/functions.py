@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import replicated
 from meshcomm.blocks.rules import NUMBERS
-from meshcomm.core._arguments import NO_VALUE, integer, normalised_axes
+from meshcomm.core._arguments import NO_VALUE, integer, ndim_of, normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -74,7 +74,7 @@ def task_of_solve(
 
     *compute* is for arrays and *large* for large matrices; both take the right sides as columns.
     """
-    if np.ndim(unwrapped(b)) != 1:  # type: ignore[arg-type]  # whatever NumPy takes
+    if ndim_of(unwrapped(b)) != 1:
         origins = (((1, -2), (1, -1)),)
         return Task(name, compute, origins, (2, 2), options, columns=True, beyond=lambda way, m: [large(*m)])
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -120,12 +121,12 @@ def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Calla
     if chosen is not None:
         folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
         of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
-        yield chosen, (lambda: _load_mkl(folder, mpi)) if of_mkl else (lambda: _load(chosen))
+        yield chosen, partial(_load_mkl, folder, mpi) if of_mkl else partial(_load, chosen)
         return
     for folder in [*folders_of_wheel(), *mkl_folders()]:
-        yield f"MKL in {folder}", lambda folder=folder: _load_mkl(folder, mpi)  # type: ignore[misc]
+        yield f"MKL in {folder}", partial(_load_mkl, folder, mpi)
     for name in (*_NAMES[mpi.interface], *_ANY_MPI):
-        yield name, lambda name=name: _load(name)  # type: ignore[misc]
+        yield name, partial(_load, name)
 
 
 def folders_of_wheel() -> list[Path]:

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
-from meshcomm.blocks.map import elementwise, with_out
+from meshcomm.blocks.map import elementwise_results, with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.small import allgather_array
 from meshcomm.core._arguments import as_shape, normalised_axes, quote
@@ -147,7 +147,7 @@ def _spaced(function: Callable[..., Any]) -> Function:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
         ends: Value = [unwrapped(start), unwrapped(stop)]
         if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
-            ends = elementwise(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
+            ends = elementwise_results(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
         tensors = [end for end in ends if isinstance(end, DTensor)]
         (along,) = normalised_axes(axis, tensors[0].ndim + 1)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import counted, quote
+from meshcomm.core._arguments import counted, ndim_of, quote
 from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
@@ -119,7 +119,7 @@ class Contents(NumpyMethods):
         >>> t.tolist()
         [7, 7, 7]
         """
-        if np.ndim(value) != 0:  # type: ignore[arg-type]  # whatever NumPy takes
+        if ndim_of(value) != 0:
             raise ValueError(f"t.fill takes a number, not {quote(value)}")
         self[...] = value
 
@@ -290,7 +290,7 @@ class Flat(Generic[T]):
 
     def __setitem__(self, index: object, value: object) -> None:
         """Write to the elements at such an index; values repeat if there are too few."""
-        if isinstance(index, int | np.integer) and np.ndim(value) == 0:  # type: ignore[arg-type]  # whatever NumPy takes
+        if isinstance(index, int | np.integer) and ndim_of(value) == 0:
             self._tensor[_flat_index(self._tensor, index)] = value
             return
         if isinstance(index, slice):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.map import elementwise, with_out
+from meshcomm.blocks.map import elementwise, elementwise_results, with_out
 from meshcomm.blocks.rules import broadcast_shape, shape_of
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_shape
@@ -66,7 +66,6 @@ def choose(
         lambda block, *arrays: _choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
         [numbers, *others],
     )
-    assert isinstance(result, DTensor)
     return with_out(name, out, result)
 
 
@@ -86,9 +85,7 @@ def select(
         conditions = [np.asarray(block) for block in blocks[:count]]
         return np.select(conditions, blocks[count:-1], blocks[-1])
 
-    result = elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
-    assert isinstance(result, DTensor)
-    return result
+    return elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
 
 
 @implements(np.unravel_index, partly=True)
@@ -114,9 +111,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
         return _unravel(np.asarray(block) % size, lengths, order)  # a sample is one, which may be out of bounds
 
-    rows = elementwise(name, row_numbers, [tensor])
-    assert isinstance(rows, tuple)
-    return rows
+    return elementwise_results(name, row_numbers, [tensor])
 
 
 @implements(np.ravel_multi_index, partly=True)
@@ -146,13 +141,11 @@ def ravel_multi_index(
     safe = tuple("clip" if axis_mode == "raise" else axis_mode for axis_mode in modes)
     if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(array) for array in index]):
         raise ValueError(f"{name}: no entry fits an axis of 0")  # on all ranks, also those without an element
-    flat = elementwise(
+    return elementwise(
         name,
         lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
         index,
     )
-    assert isinstance(flat, DTensor)
-    return flat
 
 
 @implements(np.ix_)

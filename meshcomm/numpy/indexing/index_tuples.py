@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.make import indices_along, make, on_device
-from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.map import elementwise, elementwise_results
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.session import session
 from meshcomm.blocks.small import agree_on_result
@@ -67,9 +67,7 @@ def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArr
     """Return what an elementwise *function* makes of *indices*."""
     if not isinstance(indices, DTensor):
         return function(indices)
-    result = elementwise(name, function, [indices])
-    assert isinstance(result, DTensor)
-    return result
+    return elementwise(name, function, [indices])
 
 
 def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
@@ -197,9 +195,7 @@ def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
 
     if not isinstance(indices, DTensor):
         return by_axis(indices)
-    index = elementwise(name, by_axis, [indices])
-    assert isinstance(index, tuple)
-    return index
+    return elementwise_results(name, by_axis, [indices])
 
 
 def beside(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:

@@ -16,7 +16,7 @@ from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
-from meshcomm.core._arguments import as_array, refuse_masked
+from meshcomm.core._arguments import as_array, ndim_of, refuse_masked
 from meshcomm.core._callers import guarded, naming_callers
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
@@ -267,7 +267,7 @@ def _check_kind(tensor: DTensor, value: object) -> None:
     if isinstance(value, DTensor):
         if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
             raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
-    elif np.ndim(value) == 0:  # type: ignore[arg-type]
+    elif ndim_of(value) == 0:
         refuse_masked(value)
         np.empty(1, tensor.dtype)[...] = value
     else:

@@ -58,9 +58,7 @@ def truth(tensor: DTensor) -> DTensor:
     """Return the tensor as one of bool: itself if it is one."""
     if tensor.dtype == np.bool_:
         return tensor
-    mask = elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
-    assert isinstance(mask, DTensor)
-    return mask
+    return elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
 
 
 def flat_true(name: str, mask: DTensor) -> DTensor:

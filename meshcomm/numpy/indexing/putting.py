@@ -163,7 +163,6 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
         return
     if line.size > 1:
         flat_indices = elementwise(name, lambda *blocks: _raveled(blocks, tensor.shape), index)
-        assert isinstance(flat_indices, DTensor)
         line = _modulo(name, line, flat_indices)  # type: ignore[assignment]  # a tensor
     assign(name, tensor, index, line)
 

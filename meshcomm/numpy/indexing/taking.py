@@ -14,7 +14,7 @@ from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.small import agree_on_result, of_rows
-from meshcomm.core._arguments import as_array, counted, integer, quote
+from meshcomm.core._arguments import as_array, counted, integer, ndim_of, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -67,7 +67,7 @@ def take(
 
 def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
     value = unwrapped(indices)
-    if not isinstance(value, DTensor) and not np.ndim(value):  # type: ignore[arg-type]  # whatever NumPy takes
+    if not isinstance(value, DTensor) and not ndim_of(value):
         agree_on_plain(name, [tensor, np.atleast_1d(as_array(value))], tensor.mesh)
     if axis is None and not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)

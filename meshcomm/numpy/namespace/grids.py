@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -52,14 +53,11 @@ def fromfunction(
     """Return what *function* makes of the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
     cut = layout_on(layout, lengths, np.dtype(dtype))
-    coordinates = [
-        create_by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
-        for axis in range(len(lengths))
-    ]
+    coordinates = [create_by_blocks(lengths, dtype, cut, partial(_along, axis, dtype)) for axis in range(len(lengths))]
     return function(*coordinates, **kwargs)
 
 
-def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
+def _along(axis: int, dtype: DTypeLike, slices: Sequence[slice]) -> Array:
     """Return the numbers of the elements along *axis*, for a block of these slices."""
     lengths = [s.stop - s.start for s in slices]
     numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)

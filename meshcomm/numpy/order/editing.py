@@ -191,7 +191,6 @@ def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
         positions[np.argsort(positions, kind="stable")] += np.arange(count, dtype=np.intp)
         return positions
     shifted = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [where])
-    assert isinstance(shifted, DTensor)
     order = argsort(shifted, kind="stable")
     later = numbers(shifted.mesh, 0, 1, order.layout.axes[0], count)
     assign(name, shifted, order, indexed(name, shifted, order) + later)

@@ -147,9 +147,7 @@ def searchsorted(
 
 
 def _of_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
-    result = elementwise(name, function, [tensor])
-    assert isinstance(result, DTensor)
-    return result
+    return elementwise(name, function, [tensor])
 
 
 def _in_order_of(tensor: DTensor, sorter: Operand) -> DTensor:

@@ -14,7 +14,7 @@ from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.blocks.views import abstract_array, reshaped_abstract_array, viewed, viewing
-from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
+from meshcomm.core._arguments import counted, ndim_of, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
 from meshcomm.core.arrays._recipes import Call, completed
@@ -303,7 +303,7 @@ def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequen
 
 def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     """Return *axes* from 0, in the order in which they are given."""
-    listed = tuple(axes) if np.ndim(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
+    listed = tuple(axes) if ndim_of(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
     normalised_axes(listed, ndim)  # which finds an axis that is named twice
     return [normalised_axis(a, ndim) for a in listed]
 

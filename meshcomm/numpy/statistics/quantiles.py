@@ -238,7 +238,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
     def found() -> ArrayLike:
         size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
         if statistic.ignores_nan and _is_nan(last[0]):
-            size -= int(sum(elementwise("isnan", np.isnan, [tensor]))._block[()])  # type: ignore[arg-type]  # one tensor
+            size -= int(sum(elementwise("isnan", np.isnan, [tensor]))._block[()])  # one tensor
         if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
             return statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
         assert statistic.of_line is not None
