@@ -53,13 +53,13 @@ def fromfunction(
     lengths = tuple(map(int, shape))
     cut = layout_on(layout, lengths, np.dtype(dtype))
     coordinates = [
-        create_by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
+        create_by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _axis_numbers(axis, slices, dtype))  # type: ignore[misc]
         for axis in range(len(lengths))
     ]
     return function(*coordinates, **kwargs)
 
 
-def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
+def _axis_numbers(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
     """Return the numbers of the elements along *axis*, for a block of these slices."""
     lengths = [s.stop - s.start for s in slices]
     numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
