@@ -83,9 +83,9 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
     ("past", "text"),
     [
         ({"digest": 6}, "relayout, and went on"),
-        ({"digest": 6, "asked": "barrier"}, "barrier, and went on"),
-        ({"digest": 6, "asked": "barrier", "ended": True}, "barrier, and ended"),
-        ({"digest": 6, "asked": ""}, "another call, and went on"),
+        ({"digest": 6, "requested_call": "barrier"}, "barrier, and went on"),
+        ({"digest": 6, "requested_call": "barrier", "ended": True}, "barrier, and ended"),
+        ({"digest": 6, "requested_call": ""}, "another call, and went on"),
         ({"noted": 3, "ended": True}, "relayout, and ended"),
     ],
 )

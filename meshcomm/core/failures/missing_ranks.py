@@ -46,7 +46,8 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     *before* are the answers of an earlier liveness check; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
-    >>> answers = {0: still._replace(requested_call="barrier", operation="barrier"), 1: still._replace(requested_call="to_numpy")}
+    >>> barrier = still._replace(requested_call="barrier", operation="barrier")
+    >>> answers = {0: barrier, 1: still._replace(requested_call="to_numpy")}
     >>> print(call_mismatch(answers, answers, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier

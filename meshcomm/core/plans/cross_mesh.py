@@ -22,9 +22,9 @@ that senders and receivers agree.
 # 1. Both sides see the same askers. T shares an element with B if and only if, along each axis, the number of T is in
 #    a range: from the target's block of the first element of B to the target's block of its last element. The sender
 #    gets the range for its own B, the receiver for each B, both from `_target_range`, that is `Cut.first_and_last`:
-#    both ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in the
-#    product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask for
-#    nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
+#    both ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in
+#    the product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask
+#    for nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
 #
 # 2. Turns. The turn of an asker is t = c * W + i. Since 0 <= i < W, `divmod(t, W)` gives (c, i) back: turns number the
 #    askers from 0 to A-1, each once.
