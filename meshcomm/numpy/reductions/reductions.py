@@ -109,14 +109,7 @@ def reducing_by(
 
     of_parts = _MERGES[merge]
     how = Reduction(
-        function.__name__,
-        axes,
-        reduce,
-        reduce,
-        merge,
-        kind,
-        takes_empty=not needs_elements,
-        ufunc=of_parts,
+        function.__name__, axes, reduce, reduce, merge, kind, takes_empty=not needs_elements, ufunc=of_parts
     )
     return reducing(how, tensor, keepdims)
 
