@@ -30,7 +30,7 @@ class Bare:
 
     def __init__(self, case: Case, operands: list[mc.DTensor]) -> None:
         grid = {"in_order": case.name == "eigh", "along": 0 if case.name == "solve" else None}  # as in meshcomm
-        self.job = ScalapackJob.begun("linalg.bare", operands[:1], BLOCK, no_check, **grid)
+        self.job = ScalapackJob.begin("linalg.bare", operands[:1], BLOCK, no_check, **grid)
         a, (self.n, _) = self.job.placed(operands[0]), operands[0].shape
         self.pairs = [(a, a.copy())]
         self.call = getattr(self, case.name)(*operands[1:])

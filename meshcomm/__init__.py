@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm.core._lazy import modules_of as _modules_of
 from meshcomm.core._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
-from meshcomm.core._mistakes import missing as _missing
+from meshcomm.core._mistakes import missing_attribute as _missing_attribute
 from meshcomm.core.failures import launchers as _launchers
 
 if _typing.TYPE_CHECKING:
@@ -52,7 +52,7 @@ if not _typing.TYPE_CHECKING:  # checkers know the names of _public, and see mis
         elif name in _module_of:
             value = globals()[name] = getattr(_import_module(_module_of[name]), name)
         else:
-            raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
+            raise _missing_attribute("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
         for folder, methods in _METHODS.items():
             if f"meshcomm.{folder}" in _sys.modules:
                 _import_module(f"meshcomm.{methods}")

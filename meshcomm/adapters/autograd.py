@@ -25,8 +25,8 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.numpy import gradients
 from meshcomm.numpy.contractions.contractions import arguments_of
 from meshcomm.numpy.contractions.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
-from meshcomm.numpy.gradients import count_over, like, sum_vjp, whole
-from meshcomm.numpy.indexing.index_tuples import along, beside, beside_index, flat
+from meshcomm.numpy.gradients import count_over, in_layout_of, sum_vjp, whole
+from meshcomm.numpy.indexing.index_tuples import along_axis_indices, beside_index, flat, index_along_axis
 from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.reductions.reductions import sum as sum_over
 
@@ -176,12 +176,12 @@ def _reduce_scatter_vjp(ans: object, x: object, *call: Value) -> VJP:
     return lambda g: gradients.reduce_scatter_vjp(g, groups, dimension, comm)
 
 
-defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: like(g, x), None, None)
+defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: in_layout_of(g, x), None, None)
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
-defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(like(g, ans)), None, None)
+defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(in_layout_of(g, ans)), None, None)
 defvjp(_PRIMITIVES[gradients.block_of], lambda ans, x: lambda g: of_block(g, x.layout, x.shape))
-defvjp(_PRIMITIVES[gradients.added_at], lambda ans, x, index, *_: lambda g: like(g[index], x), argnums=(0,))
-defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: like(sum_over(g, axes), x), None, None, None)
+defvjp(_PRIMITIVES[gradients.added_at], lambda ans, x, index, *_: lambda g: in_layout_of(g[index], x), argnums=(0,))
+defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: in_layout_of(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_reduce], _all_reduce_vjp)
@@ -217,7 +217,7 @@ def _relaid(function: Callable[..., object]) -> None:
 
     def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
         vjps = of_arrays(argnums, ans, args, kwargs)
-        return lambda g: tuple(like(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
+        return lambda g: tuple(in_layout_of(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
 
     _for_dtensors(function, vjpmaker)
 
@@ -253,7 +253,7 @@ def _extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdi
 def _where(condition: object, target: Value, of_x: bool) -> VJP:
     def vjp(g: object) -> Value:
         taken = anp.where(condition, g, 0.0) if of_x else anp.where(condition, 0.0, g)
-        return like(_narrowed(taken, np.shape(target)), target)
+        return in_layout_of(_narrowed(taken, np.shape(target)), target)
 
     return vjp
 
@@ -276,19 +276,19 @@ def _narrowed(grad: Value, shape: Shape) -> Value:
 
 
 def _indexed(ans: object, x: Value, index: object) -> VJP:
-    return lambda g: like(gradients.added_at(g, index, x.shape, x.layout), x)
+    return lambda g: in_layout_of(gradients.added_at(g, index, x.shape, x.layout), x)
 
 
 def _taken(
     ans: object, a: Value, indices: object, axis: int | None = None, *others: Value, mode: str = "raise"
 ) -> VJP:
     mode = others[1] if len(others) > 1 else mode  # after out
-    return _indexed(ans, a, along("numpy.take", a, indices, axis, mode))
+    return _indexed(ans, a, index_along_axis("numpy.take", a, indices, axis, mode))
 
 
 def _taken_along(ans: object, arr: Value, indices: object, axis: int | None = -1) -> VJP:
     name = "numpy.take_along_axis"
-    positions, number = beside(name, arr, indices, axis)
+    positions, number = along_axis_indices(name, arr, indices, axis)
     return _indexed(ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number))
 
 

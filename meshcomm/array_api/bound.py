@@ -16,7 +16,7 @@ import numpy as np
 import meshcomm.array_api as standard
 from meshcomm.array_api.info import Info
 from meshcomm.core import _hooks
-from meshcomm.core._mistakes import missing
+from meshcomm.core._mistakes import missing_attribute
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.numpy.namespace.creation import OWN
 from meshcomm.numpy.namespace.devices import Device, Everywhere
@@ -65,7 +65,7 @@ class Namespace(ModuleType):
         elif name == "lib" and self._numpys is np:
             value = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
         else:
-            raise missing(f"module {self.__name__!r}", name, {}, dir(self), self)
+            raise missing_attribute(f"module {self.__name__!r}", name, {}, dir(self), self)
         self.__dict__[name] = value
         return value
 

@@ -14,7 +14,7 @@ from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.numpy.namespace.devices import Device, moved
+from meshcomm.numpy.namespace.devices import Device, layout_moved_to
 
 Number: TypeAlias = int | float | complex
 ReturnsTensor: TypeAlias = Callable[..., DTensor]
@@ -22,7 +22,7 @@ ReturnsTensors: TypeAlias = Callable[..., tuple[DTensor, ...]]
 """Types of NumPy functions called with DTensors; NumPy's stubs say they return ndarray."""
 
 # Wrapped in `refusable`: an invalid device on one rank only must not go unnoticed.
-layout_on_device = refusable(moved)
+layout_on_device = refusable(layout_moved_to)
 _untyped_np: Any = np  # NumPy without its stubs: called with tensors
 
 

@@ -107,7 +107,7 @@ class Edges:
         return isinstance(other, Edges) and self._value == other._value
 
     @property
-    def moved(self) -> int:
+    def num_moved(self) -> int:
         """How many elements along the axis move."""
         return self.messages.total()
 
@@ -130,14 +130,14 @@ class Edges:
     def are_thin(self) -> bool:
         """Whether relayouts are no better: little moves, or half of what blocks want at most."""
         total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
-        return 2 * self.moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
+        return 2 * self.num_moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
-    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
+    def pieces_of_one(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
     def lazily(self, tensor: DTensor, name: str, device: int) -> Pieces:
-        """Return what `taken` does; what stays may be expressions that wait, if that of *tensor* does."""
+        """Return what `pieces_of_one` does; what stays may be expressions that wait, if that of *tensor* does."""
         return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
 
     def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[BlockPiece]:
@@ -186,7 +186,7 @@ class Edges:
         before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
         row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
-        def within(which: int, start: int, stop: int) -> Slices:
+        def interval_slices(which: int, start: int, stop: int) -> Slices:
             starts = self._starts[which]
             first = 0 if starts is None else starts[number]
             return (*before, slice(start - first, stop - first))
@@ -198,7 +198,7 @@ class Edges:
         for which, start, stop, owner in self._intervals(number):
             end = at + stop - start
             if owner == number:
-                pieces.append((at, end, which, within(which, start, stop)))
+                pieces.append((at, end, which, interval_slices(which, start, stop)))
             else:
                 pieces.append((at, end, which, None))
                 came.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
@@ -206,7 +206,7 @@ class Edges:
             at = end
         receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
         sends = [
-            (which, within(which, start, stop))
+            (which, interval_slices(which, start, stop))
             for receiver in receivers
             for which, start, stop, owner in self._intervals(receiver)
             if owner == number
@@ -214,7 +214,7 @@ class Edges:
         plan = self._plans[device] = _EdgePlan(tuple(sends), tuple(pieces), tuple(came))
         return plan
 
-    def ends(self, device: int) -> list[int]:
+    def piece_ends(self, device: int) -> list[int]:
         """Return where the pieces of a *device* begin and end."""
         plan = self._plans.get(device) or self._plan_for(device)
         return [end for piece in plan.pieces for end in piece[:2]]
@@ -245,7 +245,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
         return None
     wanted = tuple(((0, start, stop),) for start, stop in pairwise(new.all_starts()))
     edges = Edges((spec,), target, axis, wanted)
-    return edges if 2 * edges.moved <= shape[axis] else None
+    return edges if 2 * edges.num_moved <= shape[axis] else None
 
 
 @lru_cache(maxsize=1024)
@@ -402,10 +402,10 @@ def in_pieces(
     before = (slice(None),) * axis
     for interval in pairwise(ends):
         at = (*before, slice(*interval))
-        function(*[_within(block, interval, axis, into.ndim) for block in blocks], out=into[at])
+        function(*[_operand_interval(block, interval, axis, into.ndim) for block in blocks], out=into[at])
 
 
-def _within(block: object, interval: Interval, axis: int, ndim: int) -> object:
+def _operand_interval(block: object, interval: Interval, axis: int, ndim: int) -> object:
     """Return what an *interval* of the result needs of an operand; the result has *ndim* axes."""
     if isinstance(block, list):
         for start, stop, piece in block:
@@ -419,6 +419,6 @@ def _within(block: object, interval: Interval, axis: int, ndim: int) -> object:
     return block[(slice(None),) * along + (slice(*interval),)]
 
 
-def apart(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:
+def unshared_pieces(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:
     """Return *pieces* that share no memory with *target*."""
     return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]

@@ -102,7 +102,7 @@ class Exchange:
 class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
-    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[BegunExchange], R]) -> R:
+    def begin(self, buffer: Callable[[str, int], Bytes], request: Callable[[BegunExchange], R]) -> R:
         """Begin to exchange, and return the *request* for it. Collective over the ranks.
 
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
-from meshcomm.blocks.edges import Edges, apart, edges_of, in_pieces
+from meshcomm.blocks.edges import Edges, edges_of, in_pieces, unshared_pieces
 from meshcomm.blocks.make import map_into
 from meshcomm.blocks.rules import (
     ADVICE,
@@ -112,7 +112,7 @@ class _ElementwiseRun(NamedTuple):
         # All are computed in the layout of the first one.
         targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
         blocks = [
-            edges.taken(x, self.name, self.device)
+            edges.pieces_of_one(x, self.name, self.device)
             if edges is not None and isinstance(x, DTensor)
             else aligned_block(self.name, x, self.shape, self.layout)
             for x, edges in zip(operands, self.edges, strict=True)
@@ -161,7 +161,7 @@ class _ElementwiseRun(NamedTuple):
         edges = [x for x in self.edges if x is not None]
         if edges:
             if targets:  # of which a piece may be written before another one is read
-                blocks = [apart(block, targets[0]) if isinstance(block, list) else block for block in blocks]
+                blocks = [unshared_pieces(block, targets[0]) if isinstance(block, list) else block for block in blocks]
             shape, ends = _in_pieces(self.layout, self.shape, self.edges, self.device)
             into = targets or [new_block(shape, self.dtypes[0])]
             in_pieces(self.function, blocks, into[0], edges[0].axis, ends)
@@ -175,7 +175,7 @@ class _ElementwiseRun(NamedTuple):
 @lru_cache(maxsize=1024)
 def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], device: int) -> tuple[Shape, list[int]]:
     """Return the shape of a block, and where the pieces of operands begin and end in it, each end once."""
-    ends = {end for x in edges if x is not None for end in x.ends(device)}
+    ends = {end for x in edges if x is not None for end in x.piece_ends(device)}
     return layout.block_shape(shape, device), sorted(ends)
 
 

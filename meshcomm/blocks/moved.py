@@ -115,7 +115,7 @@ class _ViewRegion(NamedTuple):
     def fetch(self, base: DTensor) -> DTensor:
         """Return the elements, in the layout of the view. Collective over the mesh."""
         way = self._way(base)
-        return relaid(way.taken(), self.layout.axes, "a view", self.layout.mesh)
+        return relaid(way.elements(), self.layout.axes, "a view", self.layout.mesh)
 
     def send(self, base: DTensor, values: DTensor) -> None:
         """Write *values* to *base*. Collective over the mesh."""
@@ -159,7 +159,7 @@ class _SliceView(NamedTuple):
         added = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
         return cls(base, (*items, ...), order, added, where.shape)
 
-    def taken(self) -> DTensor:
+    def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
         turned = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
         taken = turned[(*self.added, ...)]
@@ -196,7 +196,7 @@ class _FlatView(NamedTuple):
         stop = start + size * step
         return cls(base, slice(start, None if stop < 0 else stop, step), where.shape)
 
-    def taken(self) -> DTensor:
+    def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
         if self.items == slice(0, self.base.size):
             return _tensor(self.base.reshape(self.shape))
@@ -233,7 +233,7 @@ class _ListedView(NamedTuple):
         layout = where.layout
         return cls(base, tuple(from_callback(where.shape, np.intp, layout, numbers(k)) for k in range(base.ndim)))
 
-    def taken(self) -> DTensor:
+    def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
         return _tensor(self.base[self.indices])
 

@@ -218,7 +218,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     share, takes_empty = how.share, how.takes_empty
     names = sharding(source.mesh, [n for a in axes for n in source.axes[a]])
 
-    def counts(device: int) -> bool:
+    def has_elements(device: int) -> bool:
         block = source.block_shape(whole, device)
         return all(block[a] > 0 for a in axes)
 
@@ -235,7 +235,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
         form = ("shares", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
-    return Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish, form), layout, shape
+    return Partial(key, text, run, names, how.merge, how.dtype, has_elements, how.shares, finish, form), layout, shape
 
 
 def _all_filled(cut: AnyCut) -> bool:

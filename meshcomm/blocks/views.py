@@ -133,7 +133,7 @@ def axes_in_memory(tensor: DTensor) -> Shape | None:
     return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
 
 
-def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
+def tensor_of_inner_blocks(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
     """Return a tensor whose blocks are parts of larger ones, which no tensor owns: those of a shape *around* it."""
     return DTensor(local, layout, shape, dtype, View(None, _abstract(around, dtype).strides))
 

@@ -33,7 +33,7 @@ def opened(path: Path, flags: int, mode: int = PUBLIC) -> int:
     return os.open(path, flags | os.O_CLOEXEC | (os.O_NOFOLLOW if writes else 0), mode)
 
 
-def aside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return a new name, which nobody can guess, for what is written beside *path* until it is complete."""
     return path.with_name(f".{path.name}.{SystemRandom().getrandbits(64):016x}{ASIDE}")
 
@@ -45,7 +45,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
     It has the permissions *mode*, or those of a file of this user that it replaces.
     """
     path = resolved(path.parent) / path.name
-    new = aside(path)
+    new = temporary_path(path)
     try:
         with _naming(path, new):
             with open(_created(path, new, mode), "w", encoding="utf-8") as file:
@@ -60,7 +60,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 def check_can_create(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for the name *path*."""
     path = resolved(path.parent) / path.name
-    new = aside(path)
+    new = temporary_path(path)
     with _naming(path, new):
         os.close(_created(path, new, PRIVATE))
         new.unlink()
@@ -179,11 +179,11 @@ def _is_shared(folder: str, owner: int) -> bool:
     if status.st_uid in (0, os.geteuid()):
         return False
     # In a container that does not know root, what belongs to root seems to belong to nobody.
-    return not (status.st_uid == owner == _nobody())
+    return not (status.st_uid == owner == _overflow_user())
 
 
 @cache
-def _nobody() -> int | None:
+def _overflow_user() -> int | None:
     """Return which user all users are that this container does not know, if root is one of them."""
     with contextlib.suppress(OSError, ValueError):
         rows = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]

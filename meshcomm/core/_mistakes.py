@@ -95,7 +95,9 @@ def suggestion(name: object, choices: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def missing(what: str, name: str, instead: dict[str, str], attributes: Iterable[str], obj: object) -> AttributeError:
+def missing_attribute(
+    what: str, name: str, instead: dict[str, str], attributes: Iterable[str], obj: object
+) -> AttributeError:
     """Return the error for an attribute that is not there.
 
     Parameters
@@ -124,7 +126,7 @@ def only_public(module: str, public: Sequence[str]) -> tuple[Callable[[str], obj
     """
 
     def of_module(name: str) -> object:
-        raise missing(f"module {module!r}", name, {}, public, sys.modules[module])
+        raise missing_attribute(f"module {module!r}", name, {}, public, sys.modules[module])
 
     return of_module, lambda: sorted(public)
 

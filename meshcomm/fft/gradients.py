@@ -16,7 +16,7 @@ from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.padding import pad_or_crop
 from meshcomm.fft.planning import FFTPlan, ResultLayout, execute_plan, transform_of_plan
-from meshcomm.numpy.gradients import differentiable, like
+from meshcomm.numpy.gradients import differentiable, in_layout_of
 
 
 @refusable
@@ -44,7 +44,7 @@ def transform_vjp(grad: DTensor, x: DTensor, transform: Transform, options: FFTO
     gradient = _undo_resizing(resized, transform, untraced(x).shape)
     if transform.change == "doubles":
         gradient = gradient * _weights(untraced(gradient), transform)
-    return like(gradient, x)
+    return in_layout_of(gradient, x)
 
 
 def _transposed(grad: DTensor, transform: Transform, options: FFTOptions) -> DTensor:

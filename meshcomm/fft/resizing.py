@@ -34,7 +34,7 @@ from meshcomm.fft.calls import Ints, axes_of, listed
 from meshcomm.fft.kinds import NORMS
 from meshcomm.fft.padding import span
 from meshcomm.fft.spectra import halves, lengths_of
-from meshcomm.numpy.gradients import differentiable, like
+from meshcomm.numpy.gradients import differentiable, in_layout_of
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.joining.rolling import flip, roll
@@ -264,7 +264,7 @@ def _vjp(grad: DTensor, x: DTensor, how: Resizing) -> DTensor:
         axis._replace(old_grid_length=axis.new_grid_length, new_grid_length=axis.old_grid_length)
         for axis in how.resized_axes
     )
-    return like(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
+    return in_layout_of(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
 
 
 differentiable(resize, _vjp)

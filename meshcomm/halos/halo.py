@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.blocks.exchanges import BegunExchange, Repeated
 from meshcomm.blocks.session import Session, session
-from meshcomm.blocks.views import within
+from meshcomm.blocks.views import tensor_of_inner_blocks
 from meshcomm.core._arguments import integer
 from meshcomm.core._types import Array, Bytes, DType, Shape, Slices
 from meshcomm.core.arrays.dtensor import DTensor
@@ -179,7 +179,7 @@ class Halo:
         ((6,), [5, 5, 5, 5])
         """
         around = tuple(n + sum(rule.width) for n, rule in zip(self.shape, self._pattern.rules, strict=True))
-        return within(self.inner, self.layout, self.shape, self.dtype, around)
+        return tensor_of_inner_blocks(self.inner, self.layout, self.shape, self.dtype, around)
 
     def __repr__(self) -> str:
         shape = f"{self.local.shape} with ghosts here" if self._blocks else "this rank is outside of the mesh"
@@ -256,7 +256,7 @@ class Halo:
                     [self],
                     "start an update",
                     call_session,
-                    lambda exchange: exchange.begun(self._buffer, self._requested),
+                    lambda exchange: exchange.begin(self._buffer, self._requested),
                 )
         assert self._request is not None
         return self._request

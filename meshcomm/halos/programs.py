@@ -8,7 +8,7 @@ import numpy as np
 from meshcomm.blocks.exchanges import Exchange, Prepared, Repeated
 from meshcomm.blocks.session import Session
 from meshcomm.core._types import Array, Bytes, Names
-from meshcomm.core.layouts.coordinates import used
+from meshcomm.core.layouts.coordinates import used_dims
 from meshcomm.core.memory.blocks import new_bytes
 from meshcomm.halos.axes import sources_of
 from meshcomm.halos.exchange import GhostReturns, HaloPattern, ghosts, returns
@@ -133,7 +133,7 @@ REDUCE = Prepared[Returned]("halo reduce of {}".format, _built_reduce)
 
 def _dims(patterns: Sequence[HaloPattern]) -> Names:
     """Return the mesh dimensions along which ranks exchange ghosts."""
-    sharding = set().union(*(used(pattern.layout) for pattern in patterns))
+    sharding = set().union(*(used_dims(pattern.layout) for pattern in patterns))
     return tuple(name for name, size in patterns[0].layout.mesh.dims if size > 1 and name in sharding)
 
 

@@ -61,12 +61,12 @@ def lu_factors(a: Array) -> tuple[Array, ...]:
     """Return LAPACK's factors L and U in one matrix, and its pivots. A zero on the diagonal of U is no error."""
     factor = _scipy("lu_factor")
 
-    def one(a: Array) -> object:
+    def factor_one(a: Array) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return factor(a)
 
-    return _over_stacks(one, (2,), [a])
+    return _over_stacks(factor_one, (2,), [a])
 
 
 def lu_solution(factors: Array, pivots: Array, b: Array, trans: int) -> Array:

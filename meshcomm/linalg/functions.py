@@ -76,9 +76,9 @@ def task_of_solve(
     """
     if ndim_of(unwrapped(b)) != 1:
         origins = (((1, -2), (1, -1)),)
-        return Task(name, compute, origins, (2, 2), options, columns=True, beyond=lambda way, m: [large(*m)])
+        return Task(name, compute, origins, (2, 2), options, columns=True, for_large=lambda way, m: [large(*m)])
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         a, vector = matrices
         x = large(a, _as_column(vector))
         return [x[:, 0]]
@@ -86,7 +86,7 @@ def task_of_solve(
     def of_vector(a: Array, b: Array) -> Array:
         return compute(a, b[..., None])[..., 0]
 
-    return Task(name, of_vector, (((1, -1),),), (2, 1), options, beyond=beyond)
+    return Task(name, of_vector, (((1, -1),),), (2, 1), options, for_large=for_large)
 
 
 def _as_column(vector: DTensor) -> DTensor:
@@ -108,7 +108,7 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     ...     print(world.run(program))
     [[[0.5, 0.0]], [[0.0, 0.25]]]
     """
-    task = Task("linalg.inv", LAPACK.inv, (_LIKE,), beyond=lambda way, m: [way_to(way, "inv")(*m)])
+    task = Task("linalg.inv", LAPACK.inv, (_LIKE,), for_large=lambda way, m: [way_to(way, "inv")(*m)])
     return run(task, (a,), layout)[0]
 
 
@@ -116,18 +116,18 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     """Return the determinant of matrices, as numpy.linalg.det. Collective over the mesh if they are sharded."""
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         sign, logarithm = way_to(way, "slogdet")(*matrices)
         determinant = sign * np.exp(logarithm)
         return [determinant.astype(matrices[0].dtype)]
 
-    return run(Task("linalg.det", LAPACK.det, ((),), beyond=beyond), (a,), layout)[0]
+    return run(Task("linalg.det", LAPACK.det, ((),), for_large=for_large), (a,), layout)[0]
 
 
 @refusable
 def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
-    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), beyond=lambda way, m: way_to(way, "slogdet")(*m))
+    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda way, m: way_to(way, "slogdet")(*m))
     return result_type("slogdet")(run(task, (a,), layout))
 
 
@@ -163,7 +163,7 @@ def lstsq(
     def compute(a: Array, b: Array) -> object:
         return LAPACK.lstsq(a, b, rcond)
 
-    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         a, b = matrices
         cutoff = float(np.finfo(a.dtype).eps) * max(a.shape) if rcond is None else rcond
         sides = _as_column(b) if vector else b
@@ -174,7 +174,9 @@ def lstsq(
         return x[:, 0] if vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
 
     origins = (((0, -1), *columns), columns or _FREE, (), _FREE)
-    task = Task("linalg.lstsq", compute, origins, (2, 1 if vector else 2), f"{rcond=}", stacked=False, beyond=beyond)
+    task = Task(
+        "linalg.lstsq", compute, origins, (2, 1 if vector else 2), f"{rcond=}", stacked=False, for_large=for_large
+    )
     x, residuals, rank, s = run(task, (a, b), layout)
     return x, residuals, rank, s
 
@@ -217,10 +219,10 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
             return LAPACK.cholesky(a)
         return LAPACK.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         return [scalapack.cholesky(*matrices, lower=not upper)]
 
-    return run(Task("linalg.cholesky", compute, (_LIKE,), (2,), f"{upper=}", beyond=beyond), (a,), layout)[0]
+    return run(Task("linalg.cholesky", compute, (_LIKE,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[0]
 
 
 @refusable
@@ -247,13 +249,13 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> An
     rest = (None, (0, -1) if len(shape) > 1 and shape[-2] < shape[-1] else None)  # R of a wide matrix is wide
     origins = {"r": (rest,), "raw": (rest, _FREE)}.get(mode, (((0, -2), None), rest))
 
-    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         if mode not in ("reduced", "r"):
             raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
         factors = way_to(way, "qr")(*matrices, mode)
         return factors if mode == "reduced" else [factors if isinstance(factors, DTensor) else factors[1]]
 
-    task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", beyond=beyond)
+    task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", for_large=for_large)
     results = run(task, (a,), layout)
     if mode == "r":
         return results[0]
@@ -293,7 +295,7 @@ def svd(
     def compute(a: Array) -> Any:  # noqa: ANN401
         return LAPACK.svd(a, full_matrices, compute_uv, hermitian)
 
-    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         (m,) = matrices
         if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
             raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
@@ -302,7 +304,7 @@ def svd(
 
     origins = (((0, -2), None), _FREE, (None, (0, -1))) if compute_uv else (_FREE,)
     options = f"{full_matrices=}, {compute_uv=}, {hermitian=}"
-    results = run(Task("linalg.svd", compute, origins, (2,), options, beyond=beyond), (a,), layout)
+    results = run(Task("linalg.svd", compute, origins, (2,), options, for_large=for_large), (a,), layout)
     return result_type("svd")(results) if compute_uv else results[0]
 
 
@@ -337,11 +339,11 @@ def eigh(
     def compute(a: Array) -> object:
         return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
 
-    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         return way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
 
     origins = (_FREE, ((0, -2), None))
-    task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", beyond=beyond)
+    task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", for_large=for_large)
     return result_type("eigh")(run(task, (a,), layout))
 
 
@@ -349,10 +351,10 @@ def eigh(
 def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DTensor:  # noqa: N803
     """Return eigenvalues of Hermitian matrices, smallest first, as numpy.linalg.eigvalsh. Collective, as `eigh`."""
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         return [way_to(way, "eigvalsh")(*matrices, UPLO=UPLO)]
 
-    task = Task("linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_FREE,), (2,), f"{UPLO=}", beyond=beyond)
+    task = Task("linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_FREE,), (2,), f"{UPLO=}", for_large=for_large)
     return run(task, (a,), layout)[0]
 
 
@@ -407,7 +409,7 @@ def pinv(
             return LAPACK.pinv(a, hermitian=hermitian)
         return LAPACK.pinv(a, cutoff, hermitian=hermitian)
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         relative = 1e-15 if cutoff is None else float(matrices[1])
         if way == "tall":
             return [way_to(way, "pinv")(matrices[0], relative)]
@@ -418,7 +420,7 @@ def pinv(
 
     cores = (2,) if cutoff is None else (2, 0)
     options = f"{hermitian=}, {number_text(cutoff)}"
-    task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, options, beyond=beyond)
+    task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, options, for_large=for_large)
     return run(task, values, layout)[0]
 
 

@@ -32,13 +32,13 @@ def grid_of(session: Session, layout: Layout, library: ScalapackLibrary) -> Blac
     The session has the ranks of all devices. On other ranks the context is -1.
     """
     key = "BLACS", layout.mesh, tuple(map(tuple, layout.axes))
-    return session.cached_resource(key, lambda: _made(session, _positions_of(layout, session), library))
+    return session.cached_resource(key, lambda: _new_grid(session, _positions_of(layout, session), library))
 
 
 def grid_of_all(session: Session, library: ScalapackLibrary) -> BlacsGrid:
     """Return the grid of all ranks of the session, in one row. Collective over them."""
     positions = np.arange(len(session.ranks), dtype=np.intc)
-    return session.cached_resource("BLACS of all", lambda: _made(session, positions.reshape(1, -1), library))
+    return session.cached_resource("BLACS of all", lambda: _new_grid(session, positions.reshape(1, -1), library))
 
 
 def _positions_of(layout: Layout, session: Session) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
@@ -52,7 +52,7 @@ def _positions_of(layout: Layout, session: Session) -> np.ndarray[tuple[int, int
     return grid
 
 
-def _made(
+def _new_grid(
     session: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: ScalapackLibrary
 ) -> BlacsGrid:
     """Return a new grid. Collective over the session."""

@@ -68,15 +68,15 @@ class ScalapackJob:
         check_is_mpi(name, mesh)
         operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
-        def begun(session: Session) -> ScalapackJob:
+        def open_job(session: Session) -> ScalapackJob:
             call = f"{name}({operands}; {options})"
             (layouts, blocks), scalapack = session.agree_on_result(call, lambda: (planned(), library()))
             return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
 
-        return in_session(name, mesh, begun, target) or cls(mesh, *planned(), None, ())
+        return in_session(name, mesh, open_job, target) or cls(mesh, *planned(), None, ())
 
     @classmethod
-    def begun(
+    def begin(
         cls,
         name: str,
         operands: Sequence[DTensor],

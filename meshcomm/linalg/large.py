@@ -65,7 +65,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 
     *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
-    job = ScalapackJob.begun("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
+    job = ScalapackJob.begin("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
     factors, sides = job.placed(a), job.transposed(b)
     if job.is_inside and a.size:
         pivots = job.factored(factors)
@@ -78,7 +78,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
-    job = ScalapackJob.begun("linalg.inv", [a], block, check_square, along=_PIVOTS)
+    job = ScalapackJob.begin("linalg.inv", [a], block, check_square, along=_PIVOTS)
     inverse = job.placed(a)
     if job.is_inside and a.size:
         pivots = job.factored(inverse)
@@ -89,7 +89,7 @@ def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
     """Return the sign of the determinant of a square matrix, and the logarithm of its size, by getrf. Collective."""
-    job = ScalapackJob.begun("linalg.slogdet", [a], block, check_square, along=_PIVOTS)
+    job = ScalapackJob.begin("linalg.slogdet", [a], block, check_square, along=_PIVOTS)
     factors = job.placed(a)
     sign, log = np.ones((), "c16"), np.zeros(())
     if job.is_inside and a.size:
@@ -115,7 +115,7 @@ def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> PivotedLU:
     The factors are one matrix: U with its diagonal, and below it L, whose diagonal is 1. A zero on the diagonal of U
     is no error.
     """
-    job = ScalapackJob.begun("linalg.lu_factor", [a], block, any_shape, along=_PIVOTS)
+    job = ScalapackJob.begin("linalg.lu_factor", [a], block, any_shape, along=_PIVOTS)
     factors = job.transposed(a)
     length = min(a.shape)
     cyclic = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
@@ -136,7 +136,7 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
     With *trans* 1 the transpose of *a* is solved, with 2 the transpose of its conjugate.
     """
     factors, exchanged = lu
-    job = ScalapackJob.begun("linalg.lu_solve", [factors.T, b], block, check_square, f"{trans=}")
+    job = ScalapackJob.begin("linalg.lu_solve", [factors.T, b], block, check_square, f"{trans=}")
     placed, sides = job.transposed(factors), job.transposed(b)
     local_pivots = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.is_inside and b.size:
@@ -154,7 +154,7 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     Source: scipy.linalg.cho_solve.
     The other triangle of *factor* than the *lower* or upper one is not read.
     """
-    job = ScalapackJob.begun("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
+    job = ScalapackJob.begin("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
     placed, sides = job.placed(factor), job.transposed(b)
     if job.is_inside and b.size:
         conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
@@ -188,7 +188,7 @@ def solve_triangular(
     ``LinAlgError`` if there is a zero on the diagonal.
     """
     options = f"{trans=} {lower=} {unit_diagonal=}"
-    job = ScalapackJob.begun("linalg.solve_triangular", [a, b], block, check_square, options)
+    job = ScalapackJob.begin("linalg.solve_triangular", [a, b], block, check_square, options)
     placed, sides = job.placed(a), job.transposed(b)
     if job.is_inside and b.size:
         if trans == 2:
@@ -210,7 +210,7 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     With fewer rows than columns, it is the shortest x with ``a x = b``. *a* must have full rank: ``LinAlgError`` if a
     diagonal element of its triangular factor is as small as rounding errors. `svd` serves for all ranks.
     """
-    job = ScalapackJob.begun("linalg.lstsq", [a, b], block, check_rows)
+    job = ScalapackJob.begin("linalg.lstsq", [a, b], block, check_rows)
     (m, n), sides = a.shape, b.shape[1]
     placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
     if job.is_inside and a.size and b.size:

@@ -63,10 +63,10 @@ def norm(
     def compute(x: Array) -> Array:
         return of_values(LAPACK.svd(x, compute_uv=False))
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         return [_of_values(svdvals(*matrices), of_values)]
 
-    task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", beyond=beyond)
+    task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", for_large=for_large)
     norms_of_matrices: Value = run(task, (np.moveaxis(tensor, matrix_axes, (-2, -1)),))[0]
     result: Value = np.expand_dims(norms_of_matrices, axes) if keepdims else norms_of_matrices
     return in_layout(result, layout)
@@ -123,7 +123,7 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
     layout: layout of the result
     """
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         (matrix,) = matrices
         if p in (None, 2, -2):
             ratio: Callable[[Array], Array] = lambda s: s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]  # noqa: E731
@@ -134,7 +134,7 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
         except np.linalg.LinAlgError:
             return [first * inf]
 
-    task = Task("linalg.cond", lambda x: LAPACK.cond(x, p), ((),), (2,), f"{p=}", beyond=beyond)
+    task = Task("linalg.cond", lambda x: LAPACK.cond(x, p), ((),), (2,), f"{p=}", for_large=for_large)
     return run(task, (x,), layout)[0]
 
 
@@ -177,11 +177,11 @@ def matrix_rank(
     def compute(a: Array, cutoff: Array | None = None) -> Array:
         return of_values(LAPACK.svd(a, compute_uv=False, hermitian=hermitian), cutoff)
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         cutoff = matrices[1]._block if len(matrices) > 1 else None
         return [_of_values(svdvals(matrices[0]), lambda s: of_values(s, cutoff))]
 
     values = [tensor] if tolerance is None else [tensor, unwrapped(tolerance)]
     options = f"{hermitian=}, {number_text(tol)}, {number_text(rtol)}"
-    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(values)], options, beyond=beyond)
+    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(values)], options, for_large=for_large)
     return run(task, values, layout)[0]

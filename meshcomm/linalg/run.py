@@ -55,7 +55,7 @@ def run(task: Task, values: Sequence[object], layout: ResultLayouts = None) -> l
 def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> list[DTensor]:
     """Return the results for matrices too large for one rank. Collective over the mesh."""
     stack, _ = stack_of(task, operands)
-    if task.beyond is None or any(n != 1 for n in stack):
+    if task.for_large is None or any(n != 1 for n in stack):
         raise no_way(task.name, way, "LAPACK alone has it")
     dtype = work_dtype([t.dtype for t, core in zip(operands, task.cores, strict=True) if core])
     matrices = []
@@ -64,7 +64,7 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
         pivots = number == 1 and len(operands) == 3
         matrices.append(matrix if matrix.dtype == dtype or pivots else matrix.astype(dtype))
     try:
-        results = list(task.beyond(way.way, matrices))
+        results = list(task.for_large(way.way, matrices))
     except ImportError as error:
         raise ImportError(f"{task.name}: {way.why}: {error}. {_OTHERWISE}") from error
     return [getitem(result, (None,) * len(stack)) if stack else result for result in results]

@@ -92,7 +92,7 @@ def lu_factor(a: DTensor, *, layout: ResultLayouts = None) -> LU:
     [1.0, 0.5]
     """
     origins = (((0, -2), (0, -1)), (None,))
-    task = Task("linalg.lu_factor", by_scipy.lu_factors, origins, beyond=lambda way, m: way_to(way, "lu")(*m))
+    task = Task("linalg.lu_factor", by_scipy.lu_factors, origins, for_large=lambda way, m: way_to(way, "lu")(*m))
     return LU(*run(task, (a,), layout))
 
 
@@ -122,7 +122,7 @@ def lu_solve(
             return by_scipy.lu_solution(lu, piv, b[..., None], kind)[..., 0]
         return by_scipy.lu_solution(lu, piv, b, kind)
 
-    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         lu, piv, right = matrices
         value = right
         x = way_to(way, "lu_solve")((lu, piv), value[:, None] if vector else value, trans=kind)
@@ -130,7 +130,7 @@ def lu_solve(
 
     origins = (((2, -1),),) if vector else (((2, -2), (2, -1)),)
     cores = (2, 1, 1 if vector else 2)
-    task = Task("linalg.lu_solve", compute, origins, cores, f"trans={kind}", columns=not vector, beyond=beyond)
+    task = Task("linalg.lu_solve", compute, origins, cores, f"trans={kind}", columns=not vector, for_large=for_large)
     return run(task, (factors, pivots, b), layout)[0]
 
 

@@ -60,7 +60,7 @@ def eigh(
 
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = ScalapackJob.begun("linalg.eigh", [a], block, check_square, f"{UPLO=} {subset_by_index=}", in_order=True)
+    job = ScalapackJob.begin("linalg.eigh", [a], block, check_square, f"{UPLO=} {subset_by_index=}", in_order=True)
     real, n = real_of(a.dtype), a.shape[0]
     first, last = subset_by_index or (0, n - 1)
     matrix = job.placed(a)
@@ -89,7 +89,7 @@ def eigh(
 @refusable
 def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTensor:  # noqa: N803
     """Return the eigenvalues that `eigh` returns, by syev or heev, in less time. Collective."""
-    job = ScalapackJob.begun("linalg.eigvalsh", [a], block, check_square, f"{UPLO=}", in_order=True)
+    job = ScalapackJob.begin("linalg.eigvalsh", [a], block, check_square, f"{UPLO=}", in_order=True)
     matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
@@ -109,7 +109,7 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
     U has as many columns, and V^H as many rows, as there are singular values. Without *compute_uv* both are None.
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = ScalapackJob.begun("linalg.svd", [a], block, any_shape, f"{compute_uv=}")
+    job = ScalapackJob.begin("linalg.svd", [a], block, any_shape, f"{compute_uv=}")
     (m, n), length = a.shape, min(a.shape)
     matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
     left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
@@ -132,7 +132,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = ScalapackJob.begun("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
+    job = ScalapackJob.begin("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None

@@ -26,7 +26,7 @@ Origin: TypeAlias = tuple[int, int] | None
 ResultLayouts: TypeAlias = Layout | Sequence[Layout | None] | None
 """The argument ``layout=`` of a function: a layout, or for several results a layout or None for each."""
 
-Beyond: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
+ForLarge: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
 """A function for matrices that are too large for one rank; its first argument is the way."""
 
 
@@ -43,7 +43,7 @@ class Task(NamedTuple):
     stacked: whether *compute* takes stacks
     columns: whether the columns of the last operand are independent
     either: whether results may be real or complex, depending on values
-    beyond: function for large matrices
+    for_large: function for large matrices
     """
 
     name: str
@@ -54,7 +54,7 @@ class Task(NamedTuple):
     stacked: bool = True
     columns: bool = False
     either: bool = False
-    beyond: Beyond | None = None
+    for_large: ForLarge | None = None
 
     def computed(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results for *arrays*, each in C's order."""

@@ -19,7 +19,7 @@ from importlib import import_module as _import_module
 
 import numpy as _np
 
-from meshcomm.core._mistakes import missing as _missing
+from meshcomm.core._mistakes import missing_attribute as _missing_attribute
 
 if _typing.TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
     from numpy import *  # noqa: F403
@@ -33,7 +33,7 @@ if not _typing.TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
         if name not in __all__ and not hasattr(_np, name):  # such as matlib, once it is imported
-            raise _missing(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
+            raise _missing_attribute(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
         value = globals()[name] = _import_module(_NAMES).named(name)
         return value
 

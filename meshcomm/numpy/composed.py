@@ -151,15 +151,15 @@ def _spaced(function: Callable[..., Any]) -> Function:
         tensors = [end for end in ends if isinstance(end, DTensor)]
         (along,) = normalised_axes(axis, tensors[0].ndim + 1)
 
-        def made(*blocks: Array) -> Array:
+        def points_between(*blocks: Array) -> Array:
             values = iter(blocks)
             first, last = (next(values) if isinstance(end, DTensor) else end for end in ends)
             return np.asarray(function(first, last, num, endpoint, axis=along, **options))
 
-        dtype = made(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
+        dtype = points_between(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
         axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:along], num, *tensors[0].shape[along:])
         layout = Layout((*axes[:along], (), *axes[along:]), tensors[0].mesh)
-        samples = mapped(made, *tensors, layout=layout, shape=shape, dtype=dtype)
+        samples = mapped(points_between, *tensors, layout=layout, shape=shape, dtype=dtype)
         if not retstep:
             return samples
         intervals = num - 1 if endpoint else num
@@ -269,10 +269,10 @@ def _text(function: Callable[..., str]) -> Function:
 def _by_samples(function: Function) -> Function:
     """Return NumPy's *function* that asks for dtypes and shapes only."""
 
-    def asked(*args: object, **kwargs: object) -> object:
+    def function_of_samples(*args: object, **kwargs: object) -> object:
         return function(*map(_sampled, args), **{key: _sampled(x) for key, x in kwargs.items()})
 
-    return asked
+    return function_of_samples
 
 
 def _sampled(x: object) -> object:

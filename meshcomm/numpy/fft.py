@@ -14,12 +14,14 @@ _Like: _typing.TypeAlias = _typing.Any
 def _frequencies(name: str) -> _Like:
     numpys = getattr(_np.fft, name)
 
-    def made(n: int, d: float = 1.0, device: _Like = None, *, dtype: _Like = None, layout: _Like = None) -> _Like:
+    def frequencies(
+        n: int, d: float = 1.0, device: _Like = None, *, dtype: _Like = None, layout: _Like = None
+    ) -> _Like:
         values = numpys(n, d)
         return _of_array(values if dtype is None else values.astype(dtype), device if layout is None else layout)
 
-    made.__name__, made.__doc__ = name, numpys.__doc__.partition(">>>")[0]
-    return made
+    frequencies.__name__, frequencies.__doc__ = name, numpys.__doc__.partition(">>>")[0]
+    return frequencies
 
 
 if not _typing.TYPE_CHECKING:

@@ -83,7 +83,7 @@ def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
 def _back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
     """Return *grad* in the layout of *tensor*, in a call that differs from a relayout of the program."""
     with session(operation, _layout_on(tensor, grad).mesh):
-        gradient: DTensor = like(grad, tensor)
+        gradient: DTensor = in_layout_of(grad, tensor)
     return gradient
 
 
@@ -106,7 +106,7 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
     """
     shape, layout = tensor.shape, _layout_on(tensor, grad)
     axes = normalised_axes(axis, len(shape))
-    return like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
+    return in_layout_of(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
 
 
 @refusable
@@ -183,7 +183,7 @@ def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number:
             factors.append((index, np.ones(n, dtype=bool)))
         wanted += index
     text = f"{','.join(term for term, _ in factors)}->{wanted}"
-    return like(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
+    return in_layout_of(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
 
 
 def _on_a_mesh(text: str, factors: Sequence[Value], operands: Sequence[Value]) -> object:
@@ -204,7 +204,7 @@ def _layout_on(x: Value, *others: Value) -> Layout:
     return layout
 
 
-def like(grad: Value, x: Value) -> Value:
+def in_layout_of(grad: Value, x: Value) -> Value:
     """Return *grad*, a gradient in *x*, in the layout of *x*. Collective over the mesh if it has to move.
 
     It is a plain array if *x* is one, and real if *x* is. A gradient that is like *x* already is returned itself.

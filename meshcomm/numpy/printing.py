@@ -10,7 +10,7 @@ from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import take
 
 
-def _shown(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | None) -> tuple[Array, dict[str, int]]:
+def _summary(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | None) -> tuple[Array, dict[str, int]]:
     """Return an array that NumPy prints like *tensor*, and the options for it. Collective.
 
     Of a tensor with more elements than *threshold* it has the corners: of each long axis *edgeitems* elements at both
@@ -37,7 +37,7 @@ def array2string(
     **options: object,
 ) -> str:
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
-    shown, limits = _shown("array2string", as_tensor("array2string", a), threshold, edgeitems)
+    shown, limits = _summary("array2string", as_tensor("array2string", a), threshold, edgeitems)
     text: Value = np.array2string
     return text(shown, *args, **limits, **options)
 
@@ -47,7 +47,7 @@ def array_str(
     a: DTensor, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
 ) -> str:
     """Return the text of a tensor, as ``str`` does of an array."""
-    shown, limits = _shown("array_str", as_tensor("array_str", a), None, None)
+    shown, limits = _summary("array_str", as_tensor("array_str", a), None, None)
     with np.printoptions(**limits):  # type: ignore[arg-type]
         return np.array_str(shown, max_line_width, precision, suppress_small)
 
@@ -58,7 +58,7 @@ def array_repr(
 ) -> str:
     """Return the text of a tensor, as ``repr`` does of an array."""
     tensor = as_tensor("array_repr", arr)
-    shown, limits = _shown("array_repr", tensor, None, None)
+    shown, limits = _summary("array_repr", tensor, None, None)
     with np.printoptions(**limits):  # type: ignore[arg-type]
         if shown.shape == tensor.shape:
             return np.array_repr(shown, max_line_width, precision, suppress_small)

@@ -266,7 +266,7 @@ def _dtype_of(x: object) -> Value:
     return value.dtype if isinstance(value, DTensor) else x
 
 
-_BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.taken, operator.setitem: masks.put}
+_BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.masked_elements, operator.setitem: masks.put}
 """The fast paths of calls of which none is kept: they return None where the function of ours has to look."""
 
 _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}

@@ -85,14 +85,14 @@ def reduce(
     over = axis_argument(axes, tensor.ndim)
 
     # Universal functions take the type of a date, but no dtype with its unit.
-    def made(block: Array) -> Array:
+    def reduce_block(block: Array) -> Array:
         return ufunc.reduce(block, axis=over, dtype=kind.type)
 
     def merged(rows: Array) -> Array:
         result: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
         return np.asarray(result)
 
-    how = Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind, ufunc=ufunc)
+    how = Reduction(name, axes, reduce_block, reduce_block, _MERGED_BY.get(ufunc, merged), kind, ufunc=ufunc)
     result = reduced(how, tensor, keepdims)
     if initial is NO_VALUE or initial is None:
         return result
@@ -124,10 +124,10 @@ def _reduced_whole(
     whole = whole_along(tensor, axes, name)
     chosen_ones = {} if mask is None else {"where": aligned_blocks(name, [mask], whole.shape, whole.layout)[0]}
 
-    def made(block: Array) -> Array:
+    def reduce_whole(block: Array) -> Array:
         return ufunc.reduce(block, axis=axis_argument(axes, tensor.ndim), **options, **chosen_ones)
 
-    return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
+    return mapped(reduce_whole, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 
 
 def accumulate(ufunc: np.ufunc, array: object, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
@@ -162,10 +162,10 @@ def reduceat(ufunc: np.ufunc, array: object, indices: Value, axis: int = 0, dtyp
     sample = np.ones([n if a == along else 1 for a, n in enumerate(tensor.shape)], tensor.dtype)
     kind = ufunc.reduceat(sample, at, along, dtype).dtype  # or NumPy's error
 
-    def made(block: Array) -> Array:
+    def reduceat_block(block: Array) -> Array:
         return np.asarray(ufunc.reduceat(block, at, along, dtype), order="C")
 
-    return make(*of_whole_blocks(tensor, [along], name, made), shape, kind)
+    return make(*of_whole_blocks(tensor, [along], name, reduceat_block), shape, kind)
 
 
 def outer(ufunc: np.ufunc, a: object, b: object, **options: object) -> Value:
@@ -233,7 +233,7 @@ def with_where(
     With *numbers*, NaN does not count.
     """
 
-    def found(
+    def reduce_tensor(
         a: DTensor,
         axis: Axis = None,
         dtype: DTypeLike | None = None,
@@ -249,4 +249,4 @@ def with_where(
             where = np.logical_and(~np.isnan(a), where)
         return reduce(ufunc, a, axis, keepdims=bool(keepdims), initial=initial, where=where, **options)
 
-    return found
+    return reduce_tensor

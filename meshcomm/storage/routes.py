@@ -34,7 +34,7 @@ import numpy as np
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.coordinates import numbers_of, one, used
+from meshcomm.core.layouts.coordinates import numbers_of, single_index, used_dims
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.partition import Cut, Interval
@@ -113,7 +113,7 @@ class Route(NamedTuple):
     @property
     def distinct_dims(self) -> set[str]:
         """The mesh dimensions along which blocks differ."""
-        return used(self.layout) | set(self.extra)
+        return used_dims(self.layout) | set(self.extra)
 
 
 class Round(NamedTuple):
@@ -161,9 +161,9 @@ class Round(NamedTuple):
         route, n = self.route, self.route.shape[axis]
         cut = route.layout.cut(axis, n)
         if route.is_made_contiguous(axis):
-            start, stop = (int(cut.before(one(number), end)[0]) for end in self._bounds(axis, n))
+            start, stop = (int(cut.before(single_index(number), end)[0]) for end in self._bounds(axis, n))
             return start, stop
-        return self._bounds(axis, int(cut.lengths(one(number))[0]))
+        return self._bounds(axis, int(cut.lengths(single_index(number))[0]))
 
     def _intervals(self, axis: int, number: int, device: int) -> list[Interval]:
         route, n = self.route, self.route.shape[axis]
@@ -354,7 +354,7 @@ def _chosen(
     These are the limit, whether the route is staged, the unit, and that id.
     """
     (shape, file), (limit, staged, unit, _) = shapes, others
-    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
+    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used_dims(layout))
     plain = Route(layout, shape, itemsize, None, (), False, False, shape, file)
     routes = []
     for even in (False, True) if any(map(plain.is_cyclic, range(len(shape)))) else (False,):

@@ -55,9 +55,9 @@ class DeviceAssignment:
             raise MeshError(
                 f"core_assignment has shape {self._core_assignment.shape}; a replica has at least one core"
             )
-        self._ranks, self._replicas_at = self._found()
+        self._ranks, self._replicas_at = self._ranks_and_replicas()
 
-    def _found(self) -> tuple[Int32Array, dict[tuple[int, int], list[int]]]:
+    def _ranks_and_replicas(self) -> tuple[Int32Array, dict[tuple[int, int], list[int]]]:
         """Return the rank of each logical device, and the replicas by the task and the number of a logical device."""
         ranks = np.empty(self._core_assignment.shape[:2], dtype=np.int32)
         replicas_at: dict[tuple[int, int], list[int]] = {}

@@ -260,7 +260,7 @@ class Strategy:
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         sizes = check_partition(tensor.shape, partition_dimensions, self.num_logical_devices)
         mesh = self._mesh(self._replica_ranks(), sizes)
-        return self._moved(tensor, Layout([f"d{i}" for i in range(len(sizes))], mesh))
+        return self._on_replica(tensor, Layout([f"d{i}" for i in range(len(sizes))], mesh))
 
     @refusable
     def experimental_replicate_to_logical_devices(self, tensor: DTensor | ArrayLike) -> DTensor:
@@ -281,7 +281,7 @@ class Strategy:
         mesh = self.replica_mesh()
         if isinstance(tensor, DTensor) and tensor.mesh.ranks == mesh.ranks and tensor.mesh.world is mesh.world:
             mesh = tensor.mesh
-        return self._moved(tensor, Layout.replicated(mesh, tensor.ndim))
+        return self._on_replica(tensor, Layout.replicated(mesh, tensor.ndim))
 
     @refusable
     def experimental_assign_to_logical_device(self, tensor: DTensor | ArrayLike, logical_device_id: int) -> DTensor:
@@ -307,9 +307,9 @@ class Strategy:
         ranks = self._replica_ranks()
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         layout = Layout.replicated(self._mesh((ranks[device],), (1,)), tensor.ndim)
-        return self._moved(tensor, layout)
+        return self._on_replica(tensor, layout)
 
-    def _moved(self, tensor: DTensor | Array, target: Layout) -> DTensor:
+    def _on_replica(self, tensor: DTensor | Array, target: Layout) -> DTensor:
         """Return *tensor* in the layout *target* on the replica. Collective over the replica for a DTensor."""
         if not isinstance(tensor, DTensor):
             return distribute(tensor, target)

@@ -81,7 +81,7 @@ def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
 
 
 def test_without_signals_each_rank_prints(error, monkeypatch):
-    monkeypatch.setattr(host_signals, "_shown", lambda name: None)
+    monkeypatch.setattr(host_signals, "_new_signal", lambda name: None)
     monkeypatch.setattr(host_signals, "_connected", lambda name: None)
     first, second = error("alike", 0), error("alike", 1)
     assert first.ours
@@ -108,7 +108,7 @@ def test_another_user_shows_nothing_to_us(error, monkeypatch):
 
 def test_ranks_that_have_ended():
     assert host_signals.ended(range(3)) == []
-    kept = host_signals._shown("ended 1")
+    kept = host_signals._new_signal("ended 1")
     assert host_signals.ended(range(3)) == [1]
     kept.close()
     assert host_signals.ended(range(3)) == []

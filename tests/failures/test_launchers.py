@@ -98,7 +98,7 @@ def test_copies_that_are_alone(environment, given, library, texts):
         launchers.refuse_alone(1, lambda: library)
     assert all(text in str(error.value) for text in texts), error.value
     assert launchers.is_reported_by_another(error.value), "rank 1 leaves it to rank 0"
-    assert launchers.alone(4, lambda: library) == "", "ranks of one world are not alone"
+    assert launchers.isolation_reason(4, lambda: library) == "", "ranks of one world are not alone"
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_copies_that_are_alone(environment, given, library, texts):
 )
 def test_one_process_that_is_meant_to_be_alone(environment, given):
     environment(given)
-    assert launchers.alone(1, lambda: "an MPI") == ""
+    assert launchers.isolation_reason(1, lambda: "an MPI") == ""
 
 
-PROGRAM = "from meshcomm.core.failures import launchers; print(bool(launchers.alone(1, lambda: 'an MPI')))"
+PROGRAM = "from meshcomm.core.failures import launchers; print(bool(launchers.isolation_reason(1, lambda: 'an MPI')))"
 
 
 @pytest.mark.parametrize(("through", "alone"), [("a shell", True), ("Python", False)])

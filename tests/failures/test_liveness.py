@@ -24,7 +24,7 @@ WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)
 
 
 def test_different_calls_are_a_mismatch_if_nobody_has_moved():
-    answers = {0: WAITS, 1: WAITS._replace(asked="barrier", operation="barrier"), 2: WAITS}
+    answers = {0: WAITS, 1: WAITS._replace(requested_call="barrier", operation="barrier"), 2: WAITS}
     text = missing_ranks.call_mismatch(answers, answers, 4)
     assert text.splitlines() == [
         "ranks made different collective calls as call 4 on ranks 0-2:",
@@ -33,16 +33,18 @@ def test_different_calls_are_a_mismatch_if_nobody_has_moved():
     ]
 
 
-OTHER = WAITS._replace(asked="barrier", operation="barrier")
+OTHER = WAITS._replace(requested_call="barrier", operation="barrier")
 INNOCENT = {
     "the same call": WAITS,
     "a call later, which all have made": WAITS._replace(rank_set_calls=5, number=5, operation="to_numpy"),
-    "the same call under another name": WAITS._replace(asked="relayout named 'b'", operation="relayout named 'b'"),
+    "the same call under another name": WAITS._replace(
+        requested_call="relayout named 'b'", operation="relayout named 'b'"
+    ),
     "computes": COMPUTES,
     "has ended": OTHER._replace(ended=True),
     "waits for a request": OTHER._replace(waits=False),
     "waits on another rank set": OTHER._replace(waits=False, others="1-2", number=0),
-    "does not remember": OTHER._replace(asked=""),
+    "does not remember": OTHER._replace(requested_call=""),
     "does not answer": None,
 }
 
@@ -81,15 +83,15 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
     ("past", "text"),
     [
         ({"digest": 6}, "relayout, and went on"),
-        ({"digest": 6, "asked": "barrier"}, "barrier, and went on"),
-        ({"digest": 6, "asked": "barrier", "ended": True}, "barrier, and ended"),
-        ({"digest": 6, "asked": ""}, "another call, and went on"),
+        ({"digest": 6, "requested_call": "barrier"}, "barrier, and went on"),
+        ({"digest": 6, "requested_call": "barrier", "ended": True}, "barrier, and ended"),
+        ({"digest": 6, "requested_call": ""}, "another call, and went on"),
         ({"noted": 3, "ended": True}, "relayout, and ended"),
     ],
 )
 def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     waits = WAITS._replace(digest=5, noted=4)
-    made = COMPUTES._replace(rank_set_calls=4, asked="relayout", noted=4)._replace(**past)
+    made = COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted=4)._replace(**past)
     answers = {0: waits, 1: made}
     lines = [
         "ranks made different collective calls as call 4 on ranks 0-1:",
@@ -99,11 +101,14 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
     assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
     for innocent in ({"digest": 5}, {"digest": None}, {"noted": 3, "digest": None}, {"noted": 4, "ended": True}):
-        answers = {0: waits, 1: COMPUTES._replace(rank_set_calls=4, asked="relayout", noted=4)._replace(**innocent)}
+        answers = {
+            0: waits,
+            1: COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted=4)._replace(**innocent),
+        }
         assert missing_ranks.call_mismatch(answers, answers, 4) == "", innocent
 
 
-REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=7)
+REQUEST = WAITS._replace(requested_call="start_relayout", operation="wait for a relayout", waits=False, digest=7)
 
 
 def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
@@ -318,7 +323,7 @@ def test_two_liveness_checks_are_apart_though_several_ranks_ask(rank_set, clock)
 
 
 def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
-    failed = {0: WAITS, 1: COMPUTES._replace(rank_set_calls=5, over="an exchange ended with an error")}
+    failed = {0: WAITS, 1: COMPUTES._replace(rank_set_calls=5, end_reason="an exchange ended with an error")}
     assert missing_ranks.ended_ranks(failed, failed, 4) == ""
 
 
@@ -366,7 +371,7 @@ def test_no_message_is_left_over_whoever_leaves_first(rank_set, order, asks):
         ranks[rank].note_written()
         ranks[rank].leave()
     serve(ranks)
-    assert all(each.over for each in ranks)
+    assert all(each.is_over for each in ranks)
     assert all(each._channel.closed for each in ranks)
     assert liveness.open_liveness_checks() == []
     for each in ranks:  # nothing happens any more

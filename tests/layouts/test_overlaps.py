@@ -58,7 +58,7 @@ def test_rows_have_the_same_form_on_both_sides():
     for number, cut, other in pairs(1500, first=2 * PAIRS):
         for a, b in itertools.product(range(cut.blocks), range(other.blocks)):
             one, two = axis_overlaps(cut, a, other), axis_overlaps(other, b, cut)
-            one, two = one.some(one.numbers == b), two.some(two.numbers == a)
+            one, two = one.subset(one.numbers == b), two.subset(two.numbers == a)
             assert (one.starts == two.starts).all(), f"{number}: {cut} {a} {other} {b}"
             assert (one.stops == two.stops).all()
             assert (one.repeats is None) == (two.repeats is None)

@@ -3,7 +3,7 @@
 import pytest
 
 from meshcomm.core.failures.recorder import Arrival
-from meshcomm.tools.measuring.waits import Arrivals, Late, explained
+from meshcomm.tools.measuring.waits import Arrivals, LastArrival, explained
 
 STREAM = "0-3 #1"
 
@@ -85,4 +85,4 @@ def test_hostile_numbers():
 
 def test_the_later_of_two_at_one_time_is_the_one_of_the_higher_rank():
     """So that all ranks name the same one."""
-    assert arrivals(5, 5).last([[STREAM, 1, "0-1"]]) == Late(6, 11)
+    assert arrivals(5, 5).last([[STREAM, 1, "0-1"]]) == LastArrival(6, 11)

@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 import meshcomm.numpy as namespace
-from meshcomm.blocks.views import within
+from meshcomm.blocks.views import tensor_of_inner_blocks
 from meshcomm.numpy.indexing import pages
 from support.sampling import sampled
 
@@ -145,7 +145,9 @@ def test_rows_of_blocks_with_gaps_are_right():
         mesh = mc.create_mesh([("x", 2)])
         around = np.zeros((100, 310))
         around[:, 5:305] = array[100 * mesh.rank : 100 * mesh.rank + 100]
-        t = within(around[:, 5:305], mc.Layout(["x", mc.UNSHARDED], mesh), array.shape, array.dtype, (200, 310))
+        t = tensor_of_inner_blocks(
+            around[:, 5:305], mc.Layout(["x", mc.UNSHARDED], mesh), array.shape, array.dtype, (200, 310)
+        )
         for i in [*range(0, 200, 9)] * 8:
             assert (t[i].sum(), t[i, 7]) == (array[i].sum(), array[i, 7])
 

@@ -86,7 +86,7 @@ def test_intervals_are_found_by_their_indices(seed):
             expected = [
                 at for at in range(ruler.count) if ruler.interval(at).start < stop and start < ruler.interval(at).stop
             ]
-            assert list(ruler.within(start, stop)) == expected
+            assert list(ruler.interval_numbers(start, stop)) == expected
 
 
 def test_devices_without_elements_are_listed():

@@ -279,5 +279,5 @@ def _cut(plan: Plan, device: int) -> Exchanged:
     source, target = step.held_box(device), step.target_box(device)
     assert source is not None
     assert target is not None
-    boxes = step.kept(device)
+    boxes = step.kept_boxes(device)
     return Exchanged(step.itemsize, 0, lambda _: source, lambda _: target, lambda _: boxes, lambda _: boxes)

@@ -16,11 +16,11 @@ from meshcomm.core.arrays.compile import no_memory
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
 from meshcomm.core.arrays.moving import RELAYOUT
-from meshcomm.core.layouts.coordinates import one
+from meshcomm.core.layouts.coordinates import single_index
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
-from meshcomm.core.layouts.mesh import Mesh, only
+from meshcomm.core.layouts.mesh import Mesh, one_device_mesh
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.partition import Runs, local_indices
 from meshcomm.core.layouts.specs import CutSpec
@@ -178,7 +178,7 @@ def from_callback(
         return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
     block = _new_block(layout, lengths, kind, location.device)
     for slices in layout.blocks(lengths, location.device):
-        first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]
+        first = [int(local_indices(span, single_index(run.start))[0]) for span, run in zip(box, slices, strict=True)]
         where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
         opaque(block)[where] = opaque(_called(fn, slices, kind))
     return DTensor(block, layout, lengths, kind)
@@ -525,7 +525,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root
             return new, np.ascontiguousarray(whole) if location.device == root else None
 
         new, source = agree_on(rank_set, f"{call}: {shape} {text}", new_blocks)
-    at_root = Layout.replicated(only(mesh, root), len(shape))
+    at_root = Layout.replicated(one_device_mesh(mesh, root), len(shape))
     key = "distribute", shape, new.dtype, at_root, layout, None, None
     RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
     return DTensor(new, layout, shape, new.dtype)

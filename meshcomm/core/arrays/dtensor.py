@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
-from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing
+from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing_attribute
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
@@ -27,7 +27,7 @@ from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import Spec
-from meshcomm.core.layouts.mesh import Mesh, only
+from meshcomm.core.layouts.mesh import Mesh, one_device_mesh
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.calls import collective
@@ -82,7 +82,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
             if name in libraries.OF_SCRIPTS and is_scripted():
                 return libraries.OF_SCRIPTS[name](self)
             names = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
-            raise missing("a DTensor", name, OF_TENSORS, names, self)
+            raise missing_attribute("a DTensor", name, OF_TENSORS, names, self)
 
     @property
     def ndim(self) -> int:
@@ -237,7 +237,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         if root is not None:
             with collective("to_numpy", self.mesh):  # so that the others learn of a wrong root
                 check_root(root, self.mesh)
-        return self._gathered("to_numpy", self.mesh if root is None else only(self.mesh, root))
+        return self._gathered("to_numpy", self.mesh if root is None else one_device_mesh(self.mesh, root))
 
     def _gathered(self, name: str, mesh: Mesh) -> Array | None:
         """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""

@@ -125,7 +125,7 @@ def _shared(error: BaseException) -> host_signals.Error | None:
     rank, _ = comm_world()
     text, seen = host_signals.shared_text(error)
     # A rank that has seen it prints it with the line that it comes from.
-    return host_signals.Error(text, rank, [] if seen else _others(), _others_tell_until())
+    return host_signals.Error(text, rank, [] if seen else _other_ranks(), _others_tell_until())
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
@@ -180,7 +180,7 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
             shared.note_printed()
         host_signals.note_reported()
         host_signals.show_ending()
-        host_signals.let_tell(_others(), _others_tell_until())
+        host_signals.let_tell(_other_ranks(), _others_tell_until())
     else:
         host_signals.note_reported()
         time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
@@ -253,7 +253,7 @@ def show_words() -> None:
         host_signals.show_words(rank)
 
 
-def _others() -> list[int]:
+def _other_ranks() -> list[int]:
     rank, size = comm_world()
     return [*range(rank), *range(rank + 1, size)]
 

@@ -17,7 +17,7 @@ class Answer(NamedTuple):
 
     calls: int  # how many calls it has made in all; it changes with each one
     rank_set_calls: int  # how many calls it has made on this rank set
-    asked: str  # what the call on this rank set was that it was asked for; nothing if it does not remember
+    requested_call: str  # what the call on this rank set was that it was asked for; nothing if it does not remember
     operation: str
     """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
     number: int  # the number of that call if it is on this rank set, else 0
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     """That digest after the number of calls that it was asked for; None if it does not remember."""
     files: bool = False  # whether it reads or writes a file
     at: str = ""  # the line of the program that it is at, if it is in no call
-    over: str = ""  # why it makes no more calls on this rank set; nothing if it may
+    end_reason: str = ""  # why it makes no more calls on this rank set; nothing if it may
 
 
 class WaitReport(NamedTuple):
@@ -50,7 +50,7 @@ def answer(rank_set: WatchedRankSet | None, number: int, noted: int = -1, last: 
     With the digest after so many *noted* calls. *last* is what it said when it left the rank set.
     """
     asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is rank_set and call[2] == number), "")
-    now = (last or state(rank_set))._replace(asked=asked, files=watch.is_in_file_io_or_library())
+    now = (last or state(rank_set))._replace(requested_call=asked, files=watch.is_in_file_io_or_library())
     return now if rank_set is None else now._replace(noted=rank_set.noted, digest=rank_set.digest_after(noted))
 
 
@@ -61,12 +61,24 @@ def state(rank_set: WatchedRankSet | None, ended: bool = False) -> Answer:
     call = None if ended else watch.call()
     if call is None:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, calls, "", "", 0, False, "", watch.idle_seconds, error, ended, at=at, over=over)
+        return Answer(
+            watch.count, calls, "", "", 0, False, "", watch.idle_seconds, error, ended, at=at, end_reason=over
+        )
     number = call[2] if call[1] is rank_set else 0
     others = "" if call[1] is rank_set or call[1] is None else rank_set_name(call[1])
     waits, operation = number > 0, watch.operation()
     return Answer(
-        watch.count, calls, "", operation, abs(number), waits, others, watch.idle_seconds, error, False, over=over
+        watch.count,
+        calls,
+        "",
+        operation,
+        abs(number),
+        waits,
+        others,
+        watch.idle_seconds,
+        error,
+        False,
+        end_reason=over,
     )
 
 

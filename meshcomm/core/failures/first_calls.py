@@ -69,7 +69,7 @@ class FirstCalls:
         if self._ended[1] and before == self._ended:
             self.report = WaitReport(watch.count, has_ended(self._ended[1]), "", True)
 
-    def missing(self, report: WaitReport | None, number: int) -> str:
+    def missing_ranks_text(self, report: WaitReport | None, number: int) -> str:
         """Return who is missing in call *number*, as far as this rank knows."""
         return report.text if report is not None else ""
 

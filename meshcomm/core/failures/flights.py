@@ -39,7 +39,7 @@ class Flown(TypedDict):
     number: int
     began: float  # seconds since 1970
     digests: list[str]
-    """What it has noted, as `meshcomm.core.ranks.call_log.Noted` has it; none if that is not known."""
+    """What it has noted, as `meshcomm.core.ranks.call_log.CallNotes` has it; none if that is not known."""
     about: str  # its arguments; nothing if they are not known
     rank_set: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
 

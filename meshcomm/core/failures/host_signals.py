@@ -51,7 +51,7 @@ E = TypeVar("E", bound=BaseException)
 def show_end(rank: int, code: int) -> None:
     """Show to this host, until this process is gone, that *rank* of COMM_WORLD has ended its program, with *code*."""
     for name in (f"ended with {code}", f"ended {rank}"):
-        signal = _shown(name)
+        signal = _new_signal(name)
         if signal is not None:
             signal.detach()  # Python closes what it still knows long before MPI lets this process go
 
@@ -70,7 +70,7 @@ class Questions:
     """Questions to *rank*, this one in COMM_WORLD, of others on this host."""
 
     def __init__(self, rank: int) -> None:
-        self._signal = _shown(f"answers {rank}")
+        self._signal = _new_signal(f"answers {rank}")
         self._asking: list[socket.socket] = []
 
     def answer(self, reply: Callable[[bytes], bytes]) -> None:
@@ -110,7 +110,7 @@ _words: list[int] = []
 
 def show_words(rank: int) -> None:
     """Show until `note_reported` that *rank*, this one in COMM_WORLD, has an error to report."""
-    signal = _shown(f"tells {rank}") if not _words else None
+    signal = _new_signal(f"tells {rank}") if not _words else None
     if signal is not None:
         _words.append(signal.detach())
 
@@ -123,7 +123,7 @@ def note_reported() -> None:
 
 def show_ending() -> None:
     """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
-    signal = _shown("ends the job")
+    signal = _new_signal("ends the job")
     if signal is not None:
         signal.detach()  # until this process is gone
 
@@ -206,7 +206,7 @@ class Error:
 
     def note_printed(self) -> None:
         """Show that this rank has printed the error."""
-        self._printed = self._printed or _shown(f"has printed {self._text}")
+        self._printed = self._printed or _new_signal(f"has printed {self._text}")
 
     def settled(self, seconds: float) -> "Error":
         """Return the error when another rank has printed it, or as one that is ours to print.
@@ -237,7 +237,7 @@ class Bell:
     """A bell of *rank*, this one in COMM_WORLD, which any rank on this host can `ring`."""
 
     def __init__(self, rank: int) -> None:
-        self._signal = _shown(f"wakes {rank}")
+        self._signal = _new_signal(f"wakes {rank}")
         self.has_rung = False
 
     def wait(self, seconds: float) -> bool:
@@ -263,7 +263,7 @@ def _address(name: str) -> str:
     return f"\0meshcomm {blake2b(text.encode(errors='backslashreplace'), digest_size=16).hexdigest()}"
 
 
-def _shown(name: str) -> socket.socket | None:
+def _new_signal(name: str) -> socket.socket | None:
     """Return a new signal, or None if there is one of that name already, or no signals here."""
     return _socket(name, shows=True)
 
@@ -284,7 +284,7 @@ def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket 
     """Return a new signal, or a connection to the one that is there; neither if there are no signals here."""
     end = time.monotonic() + _LISTENS_WITHIN
     while True:
-        signal = _shown(name)
+        signal = _new_signal(name)
         other = _connected(name) if signal is None else None
         if signal or other or sys.platform != "linux" or time.monotonic() > end:
             return signal, other

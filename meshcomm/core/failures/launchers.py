@@ -202,7 +202,7 @@ def _text_of(path: str) -> str:
     return ""
 
 
-def alone(world_size: int, library: Callable[[], str]) -> str:
+def isolation_reason(world_size: int, library: Callable[[], str]) -> str:
     """Return why this process is alone although it was launched with others, and the cure; nothing if all is well.
 
     MPI knows of *world_size* ranks; *library* returns its name.
@@ -236,7 +236,7 @@ def alone_text(facts: Launch, library: str) -> str:
 
 def refuse_alone(world_size: int, library: Callable[[], str]) -> None:
     """Raise ``MeshError`` if this process is `alone`, on every copy; the first of them prints it."""
-    reason = alone(world_size, library)
+    reason = isolation_reason(world_size, library)
     if reason:
         from meshcomm.errors import MeshError  # here, as this file is read where not even NumPy is installed
 

@@ -90,7 +90,7 @@ class LivenessCheck:
         self._byes: set[int] = set()
         self._ending: set[int] = set()
         self._written: set[int] = set()
-        self._done = self.over = False
+        self._done = self.is_over = False
         self._lock = threading.RLock()
         _open.append(self)
 
@@ -99,7 +99,7 @@ class LivenessCheck:
     def serve(self) -> None:
         """Answer the messages that have arrived."""
         with self._lock:
-            for source, (name, *arguments) in self._channel.receive() if not self.over else ():
+            for source, (name, *arguments) in self._channel.receive() if not self.is_over else ():
                 self._handle(source, str(name), *arguments)
             for ranks, census in list(self._censuses.items()):
                 self._close_when_complete(ranks, census)
@@ -117,7 +117,7 @@ class LivenessCheck:
         with self._lock:
             return bool(self._ending) or any(census.askers for census in self._censuses.values())
 
-    def missing(self, report: WaitReport | None, number: int) -> str:
+    def missing_ranks_text(self, report: WaitReport | None, number: int) -> str:
         """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
         return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
 
@@ -160,10 +160,10 @@ class LivenessCheck:
 
     def close(self, call: AbstractContextManager[object]) -> None:
         """Leave, and wait in *call* until all ranks of the rank set have left. Collective over the rank set."""
-        if not self.over:
+        if not self.is_over:
             self.leave(closes=True)  # before the call: others may wait in that one
             with call:
-                _serve_until(lambda: self.over, [self])
+                _serve_until(lambda: self.is_over, [self])
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class LivenessCheck:
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a liveness check of *ranks*."""
         last, calls = self._left[member]
-        return last._replace(rank_set_calls=calls.get(ranks, 0), over="") if ranks else last
+        return last._replace(rank_set_calls=calls.get(ranks, 0), end_reason="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:
@@ -289,7 +289,7 @@ class LivenessCheck:
             self._end()
 
     def _end(self) -> None:
-        self.over = True
+        self.is_over = True
         _open.remove(self)
         self._channel.close()
 
@@ -316,7 +316,7 @@ def leave_all(seconds: float) -> bool:
     left = open_liveness_checks()
     for liveness in left:
         liveness.leave()
-    return _serve_until(lambda: all(liveness.over for liveness in left), left, seconds)
+    return _serve_until(lambda: all(liveness.is_over for liveness in left), left, seconds)
 
 
 def _serve_until(

@@ -46,12 +46,13 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     *before* are the answers of an earlier liveness check; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
-    >>> answers = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
+    >>> barrier = still._replace(requested_call="barrier", operation="barrier")
+    >>> answers = {0: barrier, 1: still._replace(requested_call="to_numpy")}
     >>> print(call_mismatch(answers, answers, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: to_numpy
-    >>> alike = still._replace(asked="barrier", digest=5)
+    >>> alike = still._replace(requested_call="barrier", digest=5)
     >>> call_mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
     ''
     >>> print(call_mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
@@ -65,12 +66,14 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     waiting = {rank: answer for rank, answer in answers.items() if rank not in past}
     for rank, answer in waiting.items():
         earlier = before.get(rank)
-        if answer is None or earlier is None or not answer.number or answer.ended or not answer.asked:
+        if answer is None or earlier is None or not answer.number or answer.ended or not answer.requested_call:
             return ""
         if answer.calls != earlier.calls or answer.number != earlier.number or answer.operation != earlier.operation:
             return ""
         error = f"; it has to raise {answer.error}" if answer.error else ""
-        calls.setdefault((answer.asked if answer.waits else answer.operation, answer.digest, error), []).append(rank)
+        calls.setdefault(
+            (answer.requested_call if answer.waits else answer.operation, answer.digest, error), []
+        ).append(rank)
     if number != min((answer.number for answer in waiting.values() if answer), default=0):
         return ""
     in_calls = all(answer.waits for answer in waiting.values() if answer)
@@ -83,7 +86,7 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
         if None in digests or (len(digests) == 1 and not others):
             return ""
         for rank, answer in others.items():
-            operation = answer.asked or "another call"
+            operation = answer.requested_call or "another call"
             kinds.add(kind(operation))
             text = f"{operation}, and {'ended' if answer.ended else 'went on'}"
             calls.setdefault((text, answer.digest, ""), []).append(rank)
@@ -115,7 +118,7 @@ def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     'rank 0 has ended without it'
     >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(rank_set_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
-    >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
+    >>> failed = {0: done._replace(ended=False, end_reason="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended_ranks(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
     >>> ended_ranks(failed, {}, 2)
@@ -130,11 +133,11 @@ def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
         if (
             answer is not None
             and earlier is not None
-            and answer.over
-            and earlier.over
+            and answer.end_reason
+            and earlier.end_reason
             and answer.rank_set_calls <= number
         ):
-            return f"rank {rank} makes no more calls on these ranks: {answer.over}"
+            return f"rank {rank} makes no more calls on these ranks: {answer.end_reason}"
     return ""
 
 

@@ -41,7 +41,7 @@ class Arrival(NamedTuple):
     """That of the rank among those of the stream."""
 
 
-class Needed(NamedTuple):
+class NeededArrivals(NamedTuple):
     """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
 
     stream: str
@@ -53,7 +53,7 @@ class Waits(NamedTuple):
     """Why an operation may wait for other ranks, and they for this one."""
 
     arrivals: tuple[Arrival, ...] = ()
-    needed: tuple[Needed, ...] = ()
+    needed: tuple[NeededArrivals, ...] = ()
 
 
 NOBODY = Waits()
@@ -95,7 +95,7 @@ class CallListener(Protocol):
     def exchanged(self, way: str, began: int, traffic: Traffic) -> None: ...
     def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY) -> None: ...
     def timer(self, what: str, peers: Waits = NOBODY) -> "Timer": ...
-    def together(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
+    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
     def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> "Timer": ...
     def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None: ...
     def agreed(self) -> None: ...

@@ -167,7 +167,7 @@ class _Watchdog:
             return
         missing = ""
         if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
-            missing = "".join(f"\n  {line}" for line in asked.missing(report, abs(call[2])).splitlines())
+            missing = "".join(f"\n  {line}" for line in asked.missing_ranks_text(report, abs(call[2])).splitlines())
         if report is not None and asked is not None and report.ended and not asked.leaving:
             reason = f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}"
             self._end(rank_set, reason, host_signals.code_of_end() or 1)
@@ -216,7 +216,7 @@ class _Watchdog:
         if liveness is not None:
             liveness.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
-            while time.monotonic() < end and not liveness.over and not liveness.all_written:
+            while time.monotonic() < end and not liveness.is_over and not liveness.all_written:
                 liveness.serve()
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""

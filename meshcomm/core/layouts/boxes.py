@@ -45,7 +45,7 @@ class Boxes(NamedTuple):
         sizes: Indices = np.prod(self.stops - self.starts, axis=1, dtype=np.intp)
         return sizes if self.repeats is None else sizes * self.repeats.counts.prod(axis=(1, 2), dtype=np.intp)
 
-    def some(self, which: Indices | slice) -> "Boxes":
+    def subset(self, which: Indices | slice) -> "Boxes":
         """Return the boxes of these rows, each for the peer 0."""
         starts, zero = self.starts[which], np.zeros(len(self.starts[which]), dtype=np.intp)
         repeats = self.repeats and Repeats(self.repeats.counts[which], self.repeats.steps[which])
@@ -78,17 +78,17 @@ def are_contiguous(block: Box, boxes: Boxes) -> bool:
 
 def without_peer(boxes: Boxes, position: int) -> Boxes:
     """Return *boxes* without those that only the peer at *position* gets, or gives."""
-    return boxes if (boxes.peers != position).all() else _some(boxes, boxes.peers != position)
+    return boxes if (boxes.peers != position).all() else _boxes_of_peers(boxes, boxes.peers != position)
 
 
 def with_peers(boxes: Boxes, positions: Indices) -> Boxes:
     """Return those of *boxes* that peers at *positions* get, or give."""
-    return _some(boxes, np.isin(boxes.peers, positions))
+    return _boxes_of_peers(boxes, np.isin(boxes.peers, positions))
 
 
-def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
+def _boxes_of_peers(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
     needed, which = np.unique(boxes.which[chosen], return_inverse=True)
-    return boxes.some(needed)._replace(peers=boxes.peers[chosen], which=which.reshape(-1))
+    return boxes.subset(needed)._replace(peers=boxes.peers[chosen], which=which.reshape(-1))
 
 
 def intersections(box: Box, others: Sequence[Box]) -> Boxes:

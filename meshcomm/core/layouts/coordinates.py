@@ -24,7 +24,7 @@ def effective(layout: Layout) -> tuple[Names, ...]:
     return tuple(renamed(names, tuple(n for n in names if layout.mesh.dim_size(n) > 1)) for names in layout.axes)
 
 
-def used(layout: Layout) -> set[str]:
+def used_dims(layout: Layout) -> set[str]:
     """Return the mesh dimensions that shard some axis."""
     return {name for names in layout.axes for name in names}
 
@@ -90,18 +90,18 @@ def numbers_of(layout: Layout, devices: Indices) -> Indices:
     return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
 
 
-def _unused(layout: Layout) -> Names:
-    return tuple(name for name in layout.mesh.dim_names if name not in used(layout))
+def _unused_dims(layout: Layout) -> Names:
+    return tuple(name for name in layout.mesh.dim_names if name not in used_dims(layout))
 
 
 def replica_count(layout: Layout) -> int:
     """Return how many devices hold the same block."""
-    return devices_along(layout.mesh, _unused(layout))
+    return devices_along(layout.mesh, _unused_dims(layout))
 
 
 def replica_numbers(layout: Layout, devices: Indices) -> Indices:
     """Return the number of the replica that each of *devices* holds of its block."""
-    mesh, names = layout.mesh, _unused(layout)
+    mesh, names = layout.mesh, _unused_dims(layout)
     return ravel(mesh, names, coordinates_of(mesh, devices)) if names else np.zeros_like(devices)
 
 
@@ -111,11 +111,11 @@ def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices
     for axis, names in enumerate(layout.axes):
         for name, coordinate in unravel(mesh, names, numbers[:, axis]):
             devices += coordinate * mesh.stride(name)
-    for name, coordinate in unravel(mesh, _unused(layout), replicas):
+    for name, coordinate in unravel(mesh, _unused_dims(layout), replicas):
         devices += coordinate * mesh.stride(name)
     return devices
 
 
-def one(number: int) -> Indices:
+def single_index(number: int) -> Indices:
     """Return *number* as an array of one index."""
     return np.array([number], dtype=np.intp)

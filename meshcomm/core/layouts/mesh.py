@@ -413,7 +413,7 @@ def bound_to(world: MeshWorld | None, mesh: Mesh) -> Mesh:
     return bound
 
 
-def only(mesh: Mesh, device: int) -> Mesh:
+def one_device_mesh(mesh: Mesh, device: int) -> Mesh:
     """Return a mesh of one *device* of *mesh*, in the same world.
 
     >>> only(Mesh([4, 5], [("x", 2)]), 1).ranks

@@ -13,7 +13,7 @@ def no_layout(what: str, value: object) -> LayoutError:
     >>> print(no_layout("zeros takes a Layout", ["x"]))
     zeros takes a Layout, not list (['x']): write mc.Layout(['x'], mesh)
     """
-    return LayoutError(f"{what}, not {type(value).__name__} ({quote(value)}){_meant(value)}")
+    return LayoutError(f"{what}, not {type(value).__name__} ({quote(value)}){_meant_spec(value)}")
 
 
 def such_as(layout: Layout, ndim: int) -> str:
@@ -27,7 +27,7 @@ def such_as(layout: Layout, ndim: int) -> str:
     return f"; write one sharding spec per axis, such as {specs_repr(specs)}"
 
 
-def _meant(value: object) -> str:
+def _meant_spec(value: object) -> str:
     if isinstance(value, str):
         return ": mc.Layout(specs, mesh) takes a list with a spec for each axis, such as ['x', mc.UNSHARDED]"
     if isinstance(value, list | tuple):

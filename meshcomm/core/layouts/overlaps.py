@@ -58,7 +58,7 @@ class AxisOverlaps(NamedTuple):
         lengths = self.stops - self.starts
         return lengths if self.repeats is None else lengths * self.repeats.counts.prod(axis=1)
 
-    def some(self, chosen: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
+    def subset(self, chosen: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
         """Return the rows *chosen*, by a mask or by their numbers."""
         repeats = self.repeats and Repeats(self.repeats.counts[chosen], self.repeats.steps[chosen])
         return AxisOverlaps(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
@@ -81,7 +81,7 @@ def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | No
     """
     if not (isinstance(cut, Consecutive) and isinstance(other, Consecutive)):
         result = _common_runs(cut, number, other)
-        return result if allowed is None else result.some(np.isin(result.numbers, allowed))
+        return result if allowed is None else result.subset(np.isin(result.numbers, allowed))
     start, stop = cut.interval(number)
     between = other.overlapping((start, stop))
     if allowed is None:
@@ -91,7 +91,7 @@ def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | No
     starts, stops = other.ends(numbers)
     result = AxisOverlaps(numbers, np.maximum(starts, start), np.minimum(stops, stop))
     nonempty = result.stops > result.starts
-    return result if nonempty.all() else result.some(nonempty)
+    return result if nonempty.all() else result.subset(nonempty)
 
 
 @lru_cache(maxsize=4096)
@@ -284,4 +284,4 @@ def _joined(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
 
 def _ordered(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
     joined = _joined(parts)
-    return joined.some(np.lexsort((joined.starts, joined.numbers)))
+    return joined.subset(np.lexsort((joined.starts, joined.numbers)))

@@ -189,7 +189,7 @@ class Cuts(CutSpec):
         >>> Cuts("x", (0, 10, 25, 40)).shown("0, ..., 40")
         "Cuts('x', (0, ..., 40))"
         """
-        return f"Cuts({_shown(self)}, ({boundaries}))"
+        return f"Cuts({_names_text(self)}, ({boundaries}))"
 
 
 class Cyclic(CutSpec):
@@ -254,7 +254,7 @@ class Cyclic(CutSpec):
         return f"cyclic({self.block};{self.offset})" if self.offset else f"cyclic({self.block})"
 
     def __repr__(self) -> str:
-        return f"Cyclic({_shown(self)}, {self.block}{f', offset={self.offset}' if self.offset else ''})"
+        return f"Cyclic({_names_text(self)}, {self.block}{f', offset={self.offset}' if self.offset else ''})"
 
 
 def cut_at(names: Names, boundaries: Sequence[int], length: int) -> Names:
@@ -392,7 +392,7 @@ def _unpickled(kind: str, names: Names, rule: tuple[int, ...]) -> CutSpec:
     return Cuts(names, rule) if kind == "Cuts" else Cyclic(names, *rule)
 
 
-def _shown(names: Names) -> str:
+def _names_text(names: Names) -> str:
     return repr(names[0] if len(names) == 1 else tuple(names))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.core._types import Indices
-from meshcomm.core.layouts.coordinates import one
+from meshcomm.core.layouts.coordinates import single_index
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.plans.step import AllGather, Slice, Step
 
@@ -23,7 +23,7 @@ def costed_devices(step: Step) -> list[int]:
     size = len(step.ranks)
     devices = sorted({0, size // 2, size - 1})
     receives = step.received(np.array(devices, dtype=np.intp))[0].any()
-    return devices if receives else [*devices, step.busiest]
+    return devices if receives else [*devices, step.busiest_device]
 
 
 def seconds(step: Step, machine: Machine) -> float:
@@ -43,7 +43,7 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
     on_node = (nodes[:-1] == nodes[-1]) & ~is_self
     off_node = ~on_node & ~is_self
     # In one round, scratch holds all that is packed and unpacked. Boxes for the device itself are copied.
-    through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(one(device)).scratch[0]
+    through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(single_index(device)).scratch[0]
     messages, off_node_messages = float(on_node.sum()) * step.rounds, float(off_node.sum()) * step.rounds
     return Load(
         on_node_exchanges=float(step.rounds if messages and not off_node_messages else 0),

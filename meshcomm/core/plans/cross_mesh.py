@@ -21,10 +21,10 @@ that senders and receivers agree.
 #
 # 1. Both sides see the same askers. T shares an element with B if and only if, along each axis, the number of T is in
 #    a range: from the target's block of the first element of B to the target's block of its last element. The sender
-#    gets the range for its own B, the receiver for each B, both from `_wanted`, that is `Cut.first_and_last`: both
-#    ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in the
-#    product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask for
-#    nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
+#    gets the range for its own B, the receiver for each B, both from `_target_range`, that is `Cut.first_and_last`:
+#    both ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in
+#    the product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask
+#    for nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
 #
 # 2. Turns. The turn of an asker is t = c * W + i. Since 0 <= i < W, `divmod(t, W)` gives (c, i) back: turns number the
 #    askers from 0 to A-1, each once.
@@ -72,7 +72,7 @@ from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices, Ranks
 from meshcomm.core.layouts.boxes import Box, Boxes, are_contiguous, box_size, boxes_of_overlaps, no_boxes
-from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
+from meshcomm.core.layouts.coordinates import devices_with, numbers_of, replica_count, replica_numbers, single_index
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -134,7 +134,7 @@ class AllToAllBetween(AllToAll):
         return self._box(self.target, device)
 
     def _box(self, layout: Layout, device: int) -> Box | None:
-        in_mesh = int(devices_of(layout.mesh, one(self.ranks[device]))[0])
+        in_mesh = int(devices_of(layout.mesh, single_index(self.ranks[device]))[0])
         return layout.block_box(self.shape, in_mesh) if in_mesh >= 0 else None
 
     def group_of(self, device: int) -> tuple[int, ...]:
@@ -150,7 +150,7 @@ class AllToAllBetween(AllToAll):
         rank, box = self.ranks[device], self.target_box(device)
         if box is None or not box_size(box):
             return no_boxes(len(self.shape), self._is_cyclic)
-        target_numbers = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
+        target_numbers = numbers_of(self.target, devices_of(self.target.mesh, single_index(rank)))[0]
         cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
         overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
         rows, boxes = boxes_of_overlaps(overlaps)
@@ -159,22 +159,22 @@ class AllToAllBetween(AllToAll):
         senders = self._serving(rank, numbers)
         if not self.machine.one_node:
             senders = self._nearest(rank, numbers, senders)
-        senders = np.where(self._holds(one(rank), numbers)[:, 0], rank, senders)
+        senders = np.where(self._holds(single_index(rank), numbers)[:, 0], rank, senders)
         peers = self._positions(senders)
         order = np.argsort(peers, kind="stable")
-        return boxes.some(order)._replace(peers=peers[order], which=np.arange(len(peers), dtype=np.intp))
+        return boxes.subset(order)._replace(peers=peers[order], which=np.arange(len(peers), dtype=np.intp))
 
     def sends(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.held_box(device)
         if box is None or not box_size(box):
             return no_boxes(len(self.shape), self._is_cyclic)
-        numbers = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
+        numbers = numbers_of(self.source, devices_of(self.source.mesh, single_index(rank)))
         ranges = [self._wanted_by(axis, number) for axis, number in enumerate(numbers[0].tolist())]
         asking = self._served(rank, ranges)
         asking = asking[~self._holds(asking, numbers)[0]]
         if not self.machine.one_node:
             asking = self._nodes_first(rank, numbers, ranges, asking)
-        if self._wants(one(rank), ranges)[0]:
+        if self._wants(single_index(rank), ranges)[0]:
             asking = np.append(asking, rank)
         return self._boxes_for(asking, numbers[0].tolist())
 
@@ -196,7 +196,7 @@ class AllToAllBetween(AllToAll):
         which = np.repeat(first, counts) + within
         needed, which = np.unique(which, return_inverse=True)
         peers = np.repeat(self._positions(asking), counts)
-        return boxes.some(order[needed])._replace(peers=peers, which=which.reshape(-1))
+        return boxes.subset(order[needed])._replace(peers=peers, which=which.reshape(-1))
 
     def traffic(self, devices: Indices) -> StepTraffic:
         rows = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
@@ -208,12 +208,12 @@ class AllToAllBetween(AllToAll):
         sizes, others = receives.sizes * self.itemsize, receives.peers != device
         sent = np.unique(sends.which[sends.peers != device])
         packed = unpacked = 0
-        if source is not None and not are_contiguous(source, sends.some(sent)):
+        if source is not None and not are_contiguous(source, sends.subset(sent)):
             packed = int(sends.sizes[sent].sum()) * self.itemsize
-        if target is not None and not are_contiguous(target, receives.some(np.flatnonzero(others))):
+        if target is not None and not are_contiguous(target, receives.subset(np.flatnonzero(others))):
             unpacked = int(sizes[others].sum())
         blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (source, target)]
-        scratch = self._in_rounds(one(packed), one(unpacked))[0]
+        scratch = self._in_rounds(single_index(packed), single_index(unpacked))[0]
         return int(sizes[others].sum()), len(np.unique(receives.peers[others])), int(scratch), *blocks
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
@@ -252,7 +252,7 @@ class AllToAllBetween(AllToAll):
             inside &= (numbers[:, axis] >= r.start) & (numbers[:, axis] < r.stop)
         return inside
 
-    def _wanted(self, axis: int, numbers: Indices) -> tuple[Indices, Indices]:
+    def _target_range(self, axis: int, numbers: Indices) -> tuple[Indices, Indices]:
         """Return the first and the last block of the target, along *axis*, that overlaps each block of the source."""
         source, target = self.source.cut(axis, self.shape[axis]), self.target.cut(axis, self.shape[axis])
         if isinstance(source, Consecutive) and isinstance(target, Consecutive):
@@ -260,17 +260,17 @@ class AllToAllBetween(AllToAll):
         return np.zeros(len(numbers), dtype=np.intp), np.full(len(numbers), target.blocks - 1)
 
     def _wanted_by(self, axis: int, number: int) -> range:
-        """Return the range of blocks that `_wanted` gives for the block of the source with this *number*."""
-        first, last = self._wanted(axis, np.full((1, len(self.shape)), number, dtype=np.intp))
+        """Return the range of blocks that `_target_range` gives for the block of the source with this *number*."""
+        first, last = self._target_range(axis, np.full((1, len(self.shape)), number, dtype=np.intp))
         return range(int(first[0]), int(last[0]) + 1)
 
     def _serving(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
-        device = devices_of(self.target.mesh, one(rank))
+        device = devices_of(self.target.mesh, single_index(rank))
         wanted = numbers_of(self.target, device)[0]
         needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
         for axis in range(len(self.shape)):
-            first, last = self._wanted(axis, numbers)
+            first, last = self._target_range(axis, numbers)
             needed, index = needed * (last - first + 1), index * (last - first + 1) + wanted[axis] - first
         turn = replica_numbers(self.target, device)[0] * needed + index
         replicas = turn * replica_count(self.source) // (needed * replica_count(self.target))
@@ -278,7 +278,7 @@ class AllToAllBetween(AllToAll):
 
     def _served(self, rank: int, ranges: list[range]) -> Indices:
         """Return the ranks that it is the turn of *rank* to serve: the inverse of `_serving`, 3 of the proof."""
-        replica = int(replica_numbers(self.source, devices_of(self.source.mesh, one(rank)))[0])
+        replica = int(replica_numbers(self.source, devices_of(self.source.mesh, single_index(rank)))[0])
         needed, replicas = prod(map(len, ranges)), replica_count(self.source)
         asking = needed * replica_count(self.target)
         turns = np.arange(-(-replica * asking // replicas), -(-(replica + 1) * asking // replicas), dtype=np.intp)
@@ -290,13 +290,13 @@ class AllToAllBetween(AllToAll):
 
     def _nearest(self, rank: int, numbers: Indices, otherwise: Indices) -> Indices:
         """Return the rank on its node that serves *rank* with each block, or the one *otherwise*: 5b of the proof."""
-        local = self.machine.ranks_on(int(self.machine.node_of(one(rank))[0]))
+        local = self.machine.ranks_on(int(self.machine.node_of(single_index(rank))[0]))
         holds = self._holds(local, numbers)
         holders = holds.sum(axis=1)
         devices = devices_of(self.target.mesh, local)
         local_numbers, asks = numbers_of(self.target, devices), ~holds & (devices >= 0)
         for axis in range(len(self.shape)):
-            first, last = self._wanted(axis, numbers)
+            first, last = self._target_range(axis, numbers)
             asks &= (first[:, None] <= local_numbers[:, axis]) & (local_numbers[:, axis] <= last[:, None])
         before = asks[:, : int(np.searchsorted(local, rank))].sum(axis=1)
         turn = before % np.maximum(holders, 1)
@@ -315,7 +315,7 @@ class AllToAllBetween(AllToAll):
         """
         nodes, node_of = np.unique(self.machine.node_of(asking), return_inverse=True)
         elsewhere = asking[~self._have_holders(nodes, numbers)[node_of.reshape(-1)]]
-        local = self.machine.ranks_on(int(self.machine.node_of(one(rank))[0]))
+        local = self.machine.ranks_on(int(self.machine.node_of(single_index(rank))[0]))
         holds = self._holds(local, numbers)[0]
         wants = np.flatnonzero(self._wants(local, ranges) & ~holds)
         holders = local[holds]

@@ -19,7 +19,7 @@ from meshcomm.core._arguments import as_dtype, as_shape, check_size, counted, in
 from meshcomm.core._tuning import SAMPLED_DEVICES
 from meshcomm.core._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
-from meshcomm.core.layouts.coordinates import one
+from meshcomm.core.layouts.coordinates import single_index
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.layouts.mistakes import no_layout, such_as
@@ -121,7 +121,7 @@ class Plan(FieldsOnly):
         device, size = integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {size - 1}")
-        return DevicePlan(self, device, *_total(self, one(device)))
+        return DevicePlan(self, device, *_total(self, single_index(device)))
 
     def execute(self, tensor: T, out: T | None = None) -> T:
         """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
@@ -263,7 +263,7 @@ class DevicePlan(FieldsOnly):
         plan = self.plan
         exchanges = [step for step in plan.steps if not isinstance(step, Slice)]
         if not exchanges:
-            return Load(0, 0, 0, 0, 0, 0, float(plan.copy_step.traffic(one(self.device)).target[0]))
+            return Load(0, 0, 0, 0, 0, 0, float(plan.copy_step.traffic(single_index(self.device)).target[0]))
         return reduce(Load.plus, (step_load(step, plan.machine, self.device) for step in exchanges))
 
     @property

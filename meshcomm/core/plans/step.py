@@ -22,7 +22,7 @@ from meshcomm.core.layouts.coordinates import (
     numbers_at,
     numbers_of,
     unravel,
-    used,
+    used_dims,
 )
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
@@ -119,7 +119,7 @@ class Step(FieldsOnly):
     def permutes(self) -> bool:
         """Whether every device sends its whole block to one device, and receives the whole block of one."""
         cuts = ([layout.cut(axis, n) for axis, n in enumerate(self.shape)] for layout in (self.source, self.target))
-        return bool(self.dims) and next(cuts) == next(cuts) and set(self.dims) <= used(self.target)
+        return bool(self.dims) and next(cuts) == next(cuts) and set(self.dims) <= used_dims(self.target)
 
     @property
     def at_once(self) -> bool:
@@ -129,7 +129,7 @@ class Step(FieldsOnly):
     @property
     def exchanges_intersections(self) -> bool:
         """Whether each device sends what its block shares with the new blocks of its group: no other one has it."""
-        return self.block_layout is self.source and set(self.dims) <= used(self.source)
+        return self.block_layout is self.source and set(self.dims) <= used_dims(self.source)
 
     def held_box(self, device: int) -> Box | None:
         """Return the box of the block that *device* holds before the step; None if it holds none."""
@@ -176,12 +176,12 @@ class Step(FieldsOnly):
         the source is replicated. So each box is sent once, replicas share the work, and who has a box sends it itself.
         """
         coordinates = coordinates_of(self.mesh, device)
-        fixed = {name: coordinates[name] for name in used(self.target) - used(self.source)}
+        fixed = {name: coordinates[name] for name in used_dims(self.target) - used_dims(self.source)}
         boxes = self._boxes(self.source, device, self.target, fixed)
         # A mesh dimension that only the source uses: all its coordinates need the same box.
         copies = np.zeros(1, dtype=np.intp)
         for name in self.dims:
-            if name not in used(self.target):
+            if name not in used_dims(self.target):
                 offsets = np.arange(self.mesh.dim_size(name), dtype=np.intp) * self._group_strides[name]
                 copies = (copies[:, None] + offsets).ravel()
         which = np.tile(boxes.which, len(copies))
@@ -191,7 +191,7 @@ class Step(FieldsOnly):
         """Return the boxes, in global indices, that *device* receives from peers, itself included."""
         return self._boxes(self.target, device, self.source, {})
 
-    def kept(self, device: int) -> Boxes:
+    def kept_boxes(self, device: int) -> Boxes:
         """Return the boxes, in global indices, of its new block that *device* already holds, for itself."""
         return self._boxes(self.target, device, self.block_layout, coordinates_of(self.mesh, device))
 
@@ -214,7 +214,7 @@ class Step(FieldsOnly):
             peers += offsets[rows[:, axis]]
         if boxes.repeats is not None:  # a peer may get several boxes, which have to follow one another
             order = np.argsort(peers, kind="stable")
-            peers, boxes = peers[order], boxes.some(order)
+            peers, boxes = peers[order], boxes.subset(order)
         return boxes._replace(peers=peers, which=np.arange(len(peers), dtype=np.intp))
 
     def traffic(self, devices: Indices) -> StepTraffic:
@@ -226,7 +226,7 @@ class Step(FieldsOnly):
         source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
         received = target - overlap
         # A box for the device itself is packed only if others get the same box, and unpacked only in a gather.
-        shares = self.at_once or not set(self.dims) <= used(self.target)
+        shares = self.at_once or not set(self.dims) <= used_dims(self.target)
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
         messages = np.where(received > 0, messages - (overlap > 0), 0)
@@ -251,7 +251,7 @@ class Step(FieldsOnly):
         return target - common, target
 
     @cached_property
-    def busiest(self) -> int:
+    def busiest_device(self) -> int:
         """The device that receives the most; if several do, one of those with the largest new block."""
         received, target = self.received(np.arange(len(self.ranks), dtype=np.intp))
         return int(np.lexsort((target, received))[-1])

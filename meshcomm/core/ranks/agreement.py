@@ -85,10 +85,10 @@ def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, v
     if largest[0] == -largest[1] and not largest[4]:
         rank_set.refused = ""  # all ranks refused it
         return int(largest[5])
-    raise _wrong(rank_set, call, error, in_step=largest[2] == -largest[3])
+    raise _agreed_error(rank_set, call, error, in_step=largest[2] == -largest[3])
 
 
-def _wrong(rank_set: RankSet, call: str | None, error: Exception | None, in_step: bool) -> Exception:
+def _agreed_error(rank_set: RankSet, call: str | None, error: Exception | None, in_step: bool) -> Exception:
     """Return the error of one rank, or that calls differ, as all ranks raise it. Collective over *rank_set*.
 
     No call can follow unless the ranks are at the same step of the program: else equal calls would give them data of

@@ -51,7 +51,7 @@ _OF_CALLS = (
 )
 
 
-class Noted(NamedTuple):
+class CallNotes(NamedTuple):
     """What a call has noted."""
 
     digests: tuple[str, ...] = ()  # the digest of all calls after each call that it noted, as hexadecimal numbers
@@ -148,15 +148,15 @@ class CallLog:
         """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""
         return next((digest for count, digest, _ in list(self._digests) if count == noted), None)
 
-    def history(self, calls: Container[int]) -> dict[int, Noted]:
+    def history(self, calls: Container[int]) -> dict[int, CallNotes]:
         """Return what calls have noted, by their numbers: of *calls*, those that did. For other threads."""
-        notes: dict[int, Noted] = {}
+        notes: dict[int, CallNotes] = {}
         digests, before = list(self._digests), 0
         keys = {call.number: key for key, call in self._prepared.copy().items()}
         oldest = digests[0][2] if digests and digests[0][0] > 1 else None
         for _, digest, call in digests:
             if call != oldest and call in calls:
-                noted = notes.get(call) or Noted(about=_about(before, digest, keys))
+                noted = notes.get(call) or CallNotes(about=_call_arguments(before, digest, keys))
                 notes[call] = noted._replace(digests=(*noted.digests, f"{digest % 2**64:x}"))
             before = digest
         return notes
@@ -183,7 +183,7 @@ class CallLog:
         self.comparison_due = self.noted >= self._compare_at
         return call
 
-    def kept(self, key: Hashable) -> PreparedCall | None:
+    def prepared_call(self, key: Hashable) -> PreparedCall | None:
         """Return the call that is kept for *key*, or None; every rank of the rank set must ask."""
         call = self._prepared.get(key)
         if call is not None:
@@ -223,7 +223,7 @@ def next_digest(before: int, number: int) -> int:
     return hash((before, number)) >> 2
 
 
-def _about(before: int, digest: int, keys: Mapping[int, Hashable]) -> str:
+def _call_arguments(before: int, digest: int, keys: Mapping[int, Hashable]) -> str:
     """Return the arguments of the call, one of *keys* by number, that makes *digest* of the one *before*."""
     text = key_text(next((key for number, key in keys.items() if next_digest(before, number) == digest), None))
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."

@@ -197,7 +197,7 @@ class Collective(Generic[R]):
         run: Callable[..., R] | None = None
         try:
             _ = rank_set.machine  # which a plan depends on, agreed on when the rank set first communicates
-            prepared_call = rank_set.kept(key) if key is not None else None
+            prepared_call = rank_set.prepared_call(key) if key is not None else None
             if error is None:
                 run = prepared_call.run if prepared_call is not None else self._build(*subject, location)
         except Exception as problem:

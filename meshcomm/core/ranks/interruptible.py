@@ -123,7 +123,7 @@ class Gates:
         self._interrupted = self._interrupted or time.monotonic()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def uninterrupted(self) -> Iterator[None]:
         """Return a context that no signal ends: it ends with ``KeyboardInterrupt`` if one has come."""
         self._interrupted, self._holds = 0.0, True
         try:
@@ -134,7 +134,7 @@ class Gates:
             raise KeyboardInterrupt
 
     @contextmanager
-    def alone(self, reason: str) -> Iterator[None]:
+    def without_others(self, reason: str) -> Iterator[None]:
         """Return a context in which calls that need other ranks raise ``MeshError`` with this *reason*."""
         before, self.why_alone = self.why_alone, reason
         with ExitStack() as stack:
@@ -172,7 +172,7 @@ class Gates:
             return
         if self.why_alone:
             raise MeshError(f"{name} needs ranks {spans(sorted(ranks))}: {self.why_alone}")
-        with self.held(), self._waiting_for(ranks):
+        with self.uninterrupted(), self._waiting_for(ranks):
             self._pass(ranks, name)
             yield
 

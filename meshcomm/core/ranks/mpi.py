@@ -164,13 +164,13 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder.together("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
         timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         memory = message, received = [*send, self._byte], [*receive, self._byte]
-        timed = watch.recorder.together("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
+        timed = watch.recorder.collective_timer("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
         return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timed)
@@ -200,20 +200,20 @@ class MPICommunicator(Communicator):
         timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder.together("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
         timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder.together("MPI_Allreduce", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allreduce", self) if watch.recorder else UNTIMED
         self._comm.Allreduce(values, result, self._max)
         timed()
         return result
 
     def start_comparison(self, number: int) -> _MPIComparison:
         memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
-        timed = watch.recorder.together("MPI_Iallreduce", self) if watch.recorder else None
+        timed = watch.recorder.collective_timer("MPI_Iallreduce", self) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Iallreduce(numbers, largest, self._max)
         return _MPIComparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
@@ -239,7 +239,7 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder.together("MPI_Allgather", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allgather", self) if watch.recorder else UNTIMED
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
         timed()
         into = memory_for(lengths)
@@ -249,7 +249,7 @@ class MPICommunicator(Communicator):
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
         needed: list[int] = [self.rank == root] * self.size
-        timed = watch.recorder.together("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
         into = memory_for(lengths)
         self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
@@ -258,7 +258,7 @@ class MPICommunicator(Communicator):
 
     def broadcast(self, data: Bytes, root: int) -> None:
         needed: list[int] = [rank == root for rank in range(self.size)]
-        timed = watch.recorder.together("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
         timed()
@@ -276,7 +276,7 @@ class MPICommunicator(Communicator):
         timed()
 
     def barrier(self, seconds: float) -> list[int]:
-        timed = watch.recorder.together("MPI_Ibarrier", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Ibarrier", self) if watch.recorder else UNTIMED
         request = self._comm.Ibarrier()
         end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():

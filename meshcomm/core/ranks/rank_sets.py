@@ -13,9 +13,9 @@ within a rank set. Communicators are made when a group is first used, kept up to
 #
 # (A) The ranks of a rank set make the same calls in the same order. They agree on each new call, and compare the
 #     digest of all known ones (`RankSet.recall`, `RankSet.compare`); a program in which they differ ends.
-# (B) A rank set has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
-#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the rank set does so: all
-#     rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
+# (B) A rank set has a clock. A call stamps with it what it uses: its program (`recall`, `prepared_call`, `remember`),
+#     then the group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the rank set
+#     does so: all rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
 # (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
 #     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
 #     by more on some ranks than on others, as when the rows of an assignment go different ways. But all that these

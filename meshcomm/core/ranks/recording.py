@@ -11,7 +11,17 @@ from typing import final
 import numpy as np
 
 from meshcomm.core._types import Counts
-from meshcomm.core.failures.recorder import NOBODY, NOTHING, Arrival, InMemory, Needed, Stream, Timer, Traffic, Waits
+from meshcomm.core.failures.recorder import (
+    NOBODY,
+    NOTHING,
+    Arrival,
+    InMemory,
+    NeededArrivals,
+    Stream,
+    Timer,
+    Traffic,
+    Waits,
+)
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory._rendezvous import measure_times
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
@@ -161,7 +171,7 @@ class Recorder:
         """Return what to call when *what*, which now begins in MPI, is over."""
         return Timer(self, what, peers)
 
-    def together(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
+    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
         if not self._traces or not communicator.name:
             return Timer(self, what, NOBODY)
@@ -179,7 +189,7 @@ class Recorder:
         )
         arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
         return Timer(
-            self, what, Waits(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
+            self, what, Waits(arrivals, tuple(NeededArrivals(stream, self._next(stream), (0,)) for stream in received))
         )
 
     def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None:
@@ -200,7 +210,7 @@ class Recorder:
 
     def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
         number = self._next(stream)
-        return Waits((Arrival(stream, number, position),), (Needed(stream, number, positions),))
+        return Waits((Arrival(stream, number, position),), (NeededArrivals(stream, number, positions),))
 
     def _next(self, stream: str) -> int:
         number = self._numbers[stream] = self._numbers.get(stream, 0) + 1

@@ -222,7 +222,7 @@ class SimulatedWorld:
     def missing(self, key: Key, operation: str, members: tuple[int, ...]) -> list[int]:
         """Wait until all *members* are at *key*, or no rank can go on, and return those that have not arrived."""
         rendezvous, rank = self.arrive(key, operation, members, None, lambda brought: None), self.here()
-        rank.waits_at = None if rendezvous.over else rendezvous
+        rank.waits_at = None if rendezvous.is_over else rendezvous
         rendezvous.let_others_come()
         if rank.rank in rendezvous.left:
             return [member for member in members if member not in rendezvous.brought]
@@ -239,24 +239,24 @@ class Rendezvous(Generic[P, R]):
         self.operations: dict[int, str] = {}
         self.waiting: list[int] = []
         self.left: list[int] = []  # ranks that were here, but did not wait to the end
-        self.over = False
+        self.is_over = False
         self._outcome: R | None = None
         self._error: Exception | None = None
 
     def let_others_come(self) -> None:
         """Let others run until all have come, or this rank leaves."""
-        if not self.over:
+        if not self.is_over:
             rank = self._world.here()
             self.waiting.append(rank.rank)
             rank.wait()
 
     def test(self) -> bool:
         """Return whether all have come, after the others had a turn."""
-        if not self.over:
+        if not self.is_over:
             self._world.here().pause()
-        if self.over:
+        if self.is_over:
             self.result()
-        return self.over
+        return self.is_over
 
     def result(self) -> R:
         """Wait for the others, and return what came of it, on each rank."""
@@ -269,7 +269,7 @@ class Rendezvous(Generic[P, R]):
 
     def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
         """Make the outcome, or the error, of all ranks."""
-        self.over, world = True, self._world
+        self.is_over, world = True, self._world
         if len(set(self.operations.values())) > 1:
             lines = world._where([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
             self._error = CollectiveMismatch("\n  ".join(["simulated ranks made different calls:", *lines]))

@@ -120,7 +120,7 @@ def _copies(tensors: Sequence[Exchanged], sender: int, receiver: int) -> BoxCopi
     froms, tos = [], []
     for region, tensor in enumerate(tensors):
         exchanged = tensor.sends if sender == tensor.position else tensor.receives
-        boxes = exchanged.some(exchanged.of(receiver if sender == tensor.position else sender))
+        boxes = exchanged.subset(exchanged.of(receiver if sender == tensor.position else sender))
         froms.append(tensor.in_source(sender, region, boxes))
         tos.append(tensor.in_target(receiver, region, boxes))
     itemsizes = [tensor.itemsize for tensor in tensors]

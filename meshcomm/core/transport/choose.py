@@ -157,7 +157,7 @@ class Nonblocking:
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
-        wrong = self._sizes.wrong(sources, targets)
+        wrong = self._sizes.size_error(sources, targets)
         if wrong is not None:
             rank_set = self._group.rank_set
             join_and_raise(
@@ -190,7 +190,7 @@ class RepeatedExchange:
             BlockSizes(tensors).check(blocks, blocks)
             self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
             if sends:
-                crossing = [tensor.only(others, others) for tensor in tensors]
+                crossing = [tensor.between(others, others) for tensor in tensors]
                 self._messages = Packed(group, crossing, spec, overlaps=True)
             if self._channel is not None:
                 self._own = own_copies(tensors)
@@ -292,7 +292,7 @@ class _Chosen:
         """Fill the new blocks. Collective over the group."""
         group, recorder = self._group, watch.recorder
         began = 0 if recorder is None else monotonic_ns()
-        wrong = self._sizes.wrong(sources, targets)
+        wrong = self._sizes.size_error(sources, targets)
         if wrong is not None:
             join_and_raise(
                 wrong, group.rank_set, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation)
@@ -339,7 +339,7 @@ class _Chosen:
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
-        crossing = [tensor.only(others, others) for tensor in tensors]
+        crossing = [tensor.between(others, others) for tensor in tensors]
         off_node = Packed(group, crossing, spec, rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)

@@ -2,7 +2,7 @@
 
 In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed,
 it goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
-wait, see `Beside`. In all cases no data leave the call before it is compared.
+wait, see `SeparateComparison`. In all cases no data leave the call before it is compared.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def comparing(
             return DigestHeader(group, spec.number, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
             return Pairs(group, spec.number, tensors, *peers)
-    return Beside(group, spec.number, tensors)
+    return SeparateComparison(group, spec.number, tensors)
 
 
 class DigestHeader(Digests):
@@ -142,7 +142,7 @@ class Pairs:
             raise _difference(self._group, differing)
 
 
-class Beside:
+class SeparateComparison:
     """A reduction over the group, beside the messages.
 
     Parameters

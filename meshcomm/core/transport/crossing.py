@@ -190,7 +190,7 @@ class BufferCopies:
         boxes = crossing.held_by(self.me, peers)
         if not len(boxes):
             return None
-        source = tensor.in_source(tensor.position, 0, crossing.boxes.some(boxes))
+        source = tensor.in_source(tensor.position, 0, crossing.boxes.subset(boxes))
         target, sizes = self._in_buffer(crossing, boxes, source.extents), [tensor.source_bytes(tensor.position)]
         return BoxCopies(sizes, crossing.buffers, tensor.itemsize, *source[:3], *target)
 
@@ -200,7 +200,7 @@ class BufferCopies:
         boxes = crossing.held_by(self.me, peers)
         if not len(boxes):
             return None
-        target = tensor.in_target(tensor.position, 0, crossing.boxes.some(boxes))
+        target = tensor.in_target(tensor.position, 0, crossing.boxes.subset(boxes))
         source, sizes = self._in_buffer(crossing, boxes, target.extents), [tensor.target_bytes(tensor.position)]
         return BoxCopies(crossing.buffers, sizes, tensor.itemsize, *source[:3], *target)
 

@@ -85,7 +85,7 @@ class Exchanged:
         """The boxes that this rank receives."""
         return self.receives_of(self.position)
 
-    def only(self, senders: Indices, receivers: Indices) -> "Exchanged":
+    def between(self, senders: Indices, receivers: Indices) -> "Exchanged":
         """Return what this rank receives from *senders* and sends to *receivers*."""
         return replace(
             self,
@@ -200,11 +200,11 @@ class BlockSizes:
 
     def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
         """Raise what `wrong` returns, if anything."""
-        error = self.wrong(sources, targets)
+        error = self.size_error(sources, targets)
         if error is not None:
             raise error
 
-    def wrong(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
+    def size_error(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
         """Return what is wrong, unless all blocks are as long as their tensors say."""
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
             return None  # the same without lists: this is on the way of every small exchange
@@ -236,11 +236,11 @@ def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
 
     def sent(tensor: Exchanged) -> Strided:
         position, sends = tensor.position, tensor.sends
-        return tensor.in_source(position, 0, sends.some(sends.of(position)))
+        return tensor.in_source(position, 0, sends.subset(sends.of(position)))
 
     def received(tensor: Exchanged) -> Strided:
         position, receives = tensor.position, tensor.receives
-        return tensor.in_target(position, 0, receives.some(receives.of(position)))
+        return tensor.in_target(position, 0, receives.subset(receives.of(position)))
 
     froms, tos = numbered(once_each(tensors, sent)), numbered(once_each(tensors, received))
     itemsizes = [tensor.itemsize for tensor in tensors]

@@ -107,7 +107,7 @@ class LocalCopies:
         if plain is not None:
             return plain
         for number, which in chosen:
-            peer, rows = self.members[number], boxes.some(which)
+            peer, rows = self.members[number], boxes.subset(which)
             froms.append(tensor.in_source(peer, number, rows) if receives else tensor.in_source(position, 0, rows))
             tos.append(tensor.in_target(position, 0, rows) if receives else tensor.in_target(peer, number, rows))
         loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
@@ -170,7 +170,7 @@ def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, 
         if before is not None and after is not None and has_intervals(before) and has_intervals(after):
             corners = boxes.starts[box].tolist(), boxes.stops[box].tolist()
             return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
-    one = boxes.some(slice(box, box + 1))
+    one = boxes.subset(slice(box, box + 1))
     source, target = tensor.in_source(sender, 0, one), tensor.in_target(receiver, 0, one)
     return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)
 

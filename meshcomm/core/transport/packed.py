@@ -32,7 +32,7 @@ from meshcomm.core.memory.copies import Strided, as_byte_boxes
 from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
 from meshcomm.core.ranks.rank_sets import Group
-from meshcomm.core.transport.comparison import Beside, Comparing, DigestHeader, comparing
+from meshcomm.core.transport.comparison import Comparing, DigestHeader, SeparateComparison, comparing
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
 from meshcomm.core.transport.in_flight import InChannels, InFlight
 
@@ -362,7 +362,7 @@ class MessagesOnNode:
             assert self._group.rendezvous is not None
             members = np.array(self._group.rendezvous.members, dtype=np.intp)
             senders, receivers = (members[list(peers)] for peers in left)
-            remaining = [tensor.only(senders, receivers) for tensor in self._tensors]
+            remaining = [tensor.between(senders, receivers) for tensor in self._tensors]
             messages = Packed(self._group, remaining, self._spec, self._rounds, between_pairs=True)
             self._packed[left] = messages
         messages.run(sources, targets)
@@ -417,7 +417,7 @@ class Broadcast:
 
     def __init__(self, group: Group, spec: ExchangeSpec) -> None:
         assert spec.root is not None
-        self._group, self._root, self._beside = group, spec.root, Beside(group, spec.number)
+        self._group, self._root, self._beside = group, spec.root, SeparateComparison(group, spec.number)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""

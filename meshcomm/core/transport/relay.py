@@ -24,7 +24,7 @@ from meshcomm.core.memory.pools import locate
 from meshcomm.core.memory.scratch import scratch, shared_scratch
 from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.rank_sets import Group
-from meshcomm.core.transport.comparison import Beside
+from meshcomm.core.transport.comparison import SeparateComparison
 from meshcomm.core.transport.crossing import BufferCopies, Nodes
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining, own_copies
 from meshcomm.core.transport.local_copies import LocalCopies
@@ -47,7 +47,7 @@ class Relayed:
         self._rendezvous: Rendezvous | None = group.rendezvous
         self._buffers = BufferCopies(Nodes(group.nodes), tensor)
         self._own = own_copies([tensor])
-        self._beside = Beside(group, spec.number)
+        self._beside = SeparateComparison(group, spec.number)
 
     @property
     def scratch_bytes(self) -> int:

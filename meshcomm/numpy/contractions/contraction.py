@@ -29,7 +29,7 @@ from meshcomm.core._arguments import counted
 from meshcomm.core._tuning import REDUCED_AT_ONCE
 from meshcomm.core._types import DType, FieldsOnly, Names, Shape
 from meshcomm.core._units import outline
-from meshcomm.core.layouts.coordinates import devices_along, used
+from meshcomm.core.layouts.coordinates import devices_along, used_dims
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -164,16 +164,16 @@ class Contraction(FieldsOnly):
         assert slice_ is not None  # panels begin where cyclic blocks do: see `meshcomm.numpy.contractions.grids`
         return slice_
 
-    def wanted(self, factor: Factor, panel: ContractionPanel) -> Axes:
+    def multiplied_axes(self, factor: Factor, panel: ContractionPanel) -> Axes:
         """Return how the slice of *factor* is cut while blocks are multiplied."""
         cut = dict(self.cut)
         return tuple(
             tuple(cut[i]) if i in panel.taken and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
         )
 
-    def moved(self, factor: Factor, panel: ContractionPanel) -> Plan | None:
+    def relayout_plan(self, factor: Factor, panel: ContractionPanel) -> Plan | None:
         """Return the relayout of the slice of an operand for a panel; None if it stays."""
-        source, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
+        source, axes = self.slice_of(factor, panel, None), self.multiplied_axes(factor, panel)
         if source.layout.axes == axes:
             return None
         return self._plan(source.shape, factor.dtype, source.layout, Layout(axes, self.mesh))
@@ -182,7 +182,7 @@ class Contraction(FieldsOnly):
     def keeps_result(self) -> bool:
         """Whether devices multiply straight into their blocks of the result."""
         kept_axes = self.slice_of(self.result, self.first, None).layout.axes
-        return not self.summed and kept_axes == self.wanted(self.result, self.first)
+        return not self.summed and kept_axes == self.multiplied_axes(self.result, self.first)
 
     def reduced(self, panel: ContractionPanel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
@@ -192,7 +192,7 @@ class Contraction(FieldsOnly):
         """
         if self.keeps_result:
             return ()
-        target, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
+        target, axes = self.slice_of(self.result, panel, None), self.multiplied_axes(self.result, panel)
         shape, dtype = target.shape, self.result.dtype
         if not self.summed:
             return (self._plan(shape, dtype, Layout(axes, self.mesh), target.layout),)
@@ -203,7 +203,9 @@ class Contraction(FieldsOnly):
 
     def _shared_out(self, target: KeptSlice) -> Layout:
         """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
-        free = tuple(name for name in self.summed if name not in used(target.layout) and self.mesh.dim_size(name) > 1)
+        free = tuple(
+            name for name in self.summed if name not in used_dims(target.layout) and self.mesh.dim_size(name) > 1
+        )
         size = prod(target.shape) * self.result.dtype.itemsize
         if not free or size <= REDUCED_AT_ONCE:
             return target.layout
@@ -226,13 +228,13 @@ class Contraction(FieldsOnly):
     @cached_property
     def _first_plans(self) -> tuple[tuple[Plan, ...], tuple[Plan, ...]]:
         """The relayouts of the operands for the first panel, and those of the result."""
-        moved = (self.moved(operand, self.first) for operand in self.operands)
+        moved = (self.relayout_plan(operand, self.first) for operand in self.operands)
         return tuple(plan for plan in moved if plan is not None), self.reduced(self.first)
 
     def plans(self) -> Iterator[Plan]:
         """Return the relayouts of all panels, in their order."""
         for panel in self.panels():
-            moved = [self.moved(self.operands[number], panel) for number in panel.fetched]
+            moved = [self.relayout_plan(self.operands[number], panel) for number in panel.fetched]
             yield from (plan for plan in moved if plan is not None)
             if panel.ends:
                 yield from self.reduced(panel)
@@ -259,7 +261,7 @@ class Contraction(FieldsOnly):
             turns = counts[: max(own_loops, default=-1) + 1]
             again = prod(count for number, count in enumerate(turns) if number not in own_loops)
             for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
-                plans = self.reduced(panel) if factor is self.result else (self.moved(factor, panel),)
+                plans = self.reduced(panel) if factor is self.result else (self.relayout_plan(factor, panel),)
                 moving = [plan for plan in plans if plan is not None]
                 received += 0 if panel is first else times * sum(plan.bytes_moved for plan in moving)
                 messages += times * sum(plan.messages for plan in moving) if panel is first else 0
@@ -290,7 +292,7 @@ class Contraction(FieldsOnly):
         partial = 0
         if not self.keeps_result:
             target = self.slice_of(self.result, self.first, None)
-            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(target.shape)
+            partial = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(target.shape)
             partial *= self.result.dtype.itemsize
             landed += partial + sum(_largest(plan.target, plan) for plan in reduced)
         multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
@@ -313,7 +315,7 @@ class Contraction(FieldsOnly):
 
     def __repr__(self) -> str:
         cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
-        moves = (_text(operand, self.moved(operand, self.first)) for operand in self.operands)
+        moves = (_text(operand, self.relayout_plan(operand, self.first)) for operand in self.operands)
         rows = [f"operand {number}: {text}" for number, text in enumerate(moves)]
         _, reduced = self._first_plans
         if reduced and self.summed:

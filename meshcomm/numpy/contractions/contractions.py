@@ -263,8 +263,8 @@ def _built(
                 result = panels(*blocks)
             return result
 
-    def together(*blocks: Array) -> Array:
-        wrong = _misfit(shapes, blocks)
+    def multiply_blocks(*blocks: Array) -> Array:
+        wrong = _wrong_block_error(shapes, blocks)
         if wrong is not None:
             zeros = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
             scope.join_and_raise(wrong, lambda: contract(*zeros))
@@ -274,7 +274,7 @@ def _built(
             scope.disable_after(error)
             raise
 
-    return together
+    return multiply_blocks
 
 
 _CONTRACT = Prepared[Array](_text, _built)
@@ -284,7 +284,7 @@ def _shapes(contraction: Contraction, device: int) -> list[Shape]:
     return [operand.layout.block_shape(operand.shape, device) for operand in contraction.operands]
 
 
-def _misfit(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
+def _wrong_block_error(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
     """Return what is wrong, unless all blocks are as long as their tensors say."""
     for shape, block in zip(shapes, blocks, strict=True):
         if block.shape != shape:
@@ -362,7 +362,7 @@ class _PanelContraction:
 
     def __call__(self, *blocks: Array) -> Array:
         """Return the block of the result from the blocks of the operands."""
-        wrong = _misfit(self._shapes, blocks)
+        wrong = _wrong_block_error(self._shapes, blocks)
         if wrong is not None:
             raise wrong
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
@@ -417,7 +417,7 @@ class _PanelContraction:
         partial: Shape = ()
         moves: tuple[Move, ...] = ()
         if not contraction.keeps_result:
-            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(target.shape, device)
+            partial = Layout(contraction.multiplied_axes(result, panel), mesh).block_shape(target.shape, device)
         if panel.ends and scope is not None:
             moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
@@ -426,14 +426,14 @@ class _PanelContraction:
     def _fetch(self, number: int, panel: ContractionPanel) -> _Fetch:
         contraction, device, scope = self._contraction, self._device, self._scope
         operand, order = contraction.operands[number], self._orders[number]
-        source, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
+        source, plan = contraction.slice_of(operand, panel, device), contraction.relayout_plan(operand, panel)
         if plan is None:
             return _Fetch(number, source.block)
         if only_cuts(plan):
             boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
             taken = tuple(
                 slice(span.start + first, span.start + first + n)
-                for span, (first, n) in zip(source.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
+                for span, (first, n) in zip(source.block, starmap(_range_in, zip(*boxes, strict=True)), strict=True)
             )
             return _Fetch(number, taken)
         assert scope is not None
@@ -442,12 +442,12 @@ class _PanelContraction:
             return _Fetch(number, source.block, move(scope, plan), shape=shape)
         starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
 
-        def held(device: int) -> Box:
+        def slice_box(device: int) -> Box:
             box = operand.layout.block_box(operand.shape, device)
             return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
 
         straight = order == tuple(range(len(order)))
-        fetch = move(scope, plan, None if straight else order, held)
+        fetch = move(scope, plan, None if straight else order, slice_box)
         return _Fetch(number, (), fetch, True, None if straight else tuple(np.argsort(order).tolist()), shape)
 
 
@@ -470,7 +470,7 @@ def _shifted(span: Span, start: int) -> Span:
     return span[0] - start, span[1] - start
 
 
-def _within(had: Span, has: Span) -> tuple[int, int]:
+def _range_in(had: Span, has: Span) -> tuple[int, int]:
     """Return where the elements *has* begin among those of *had*, and how many they are."""
     if had == has:
         return 0, length_of(had)

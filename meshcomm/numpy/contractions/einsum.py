@@ -15,7 +15,7 @@ from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.axes import refuse_match
-from meshcomm.core.layouts.coordinates import used
+from meshcomm.core.layouts.coordinates import used_dims
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -148,12 +148,12 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
         for index, n in zip(term, shape, strict=True):
             if own_lengths.setdefault(index, n) != n:
                 raise ShapeError(
-                    f"einsum: operand {number} has {own_lengths[index]} and {n} elements along index {_shown(index)}"
+                    f"einsum: operand {number} has {own_lengths[index]} and {n} elements along index {_quoted(index)}"
                 )
             length, first = lengths.get(index, (1, number))
             if length != n and 1 not in (length, n):
                 raise ShapeError(
-                    f"einsum: index {_shown(index)} has {counted(length, 'element')} in operand {first}, "
+                    f"einsum: index {_quoted(index)} has {counted(length, 'element')} in operand {first}, "
                     f"but {n} in operand {number}"
                 )
             if index not in lengths or length == 1:
@@ -166,7 +166,7 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
     return tuple(renamed_terms)
 
 
-def _shown(index: str) -> str:
+def _quoted(index: str) -> str:
     return "... (an axis of the ellipsis)" if ord(index) >= _BROADCAST else repr(index)
 
 
@@ -237,7 +237,7 @@ def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layou
                 names = free_names(operand.layout.axes[operand.indices.index(index)], taken)
         axes.append(names)
         taken.update(names)
-    cutting = {name for operand in operands for name in used(operand.layout)}
+    cutting = {name for operand in operands for name in used_dims(operand.layout)}
     left = tuple(name for name, size in mesh.dims if name in cutting and name not in taken and size > 1)
     lengths = index_lengths(tuple(operands))
     shape = tuple(lengths[index] for index in result)

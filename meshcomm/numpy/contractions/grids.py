@@ -59,7 +59,7 @@ class PanelLoops(NamedTuple):
 
     loops: tuple[tuple[str, int], ...]
     bytes_moved: float
-    busiest: float
+    busiest_bytes: float
     added: int
     panels: int
 
@@ -165,7 +165,7 @@ class IndexGrid:
         cut = tuple(self.cut[i] for i in result.indices)
         return self.shares == 1 and cut == result.layout.axes
 
-    def stays(self, factor: Factor) -> bool:
+    def is_unmoved(self, factor: Factor) -> bool:
         """Return whether *factor* is cut as it is multiplied, or so that devices have what they need."""
         if factor is self.problem.result:
             return self.keeps_result
@@ -201,7 +201,7 @@ class IndexGrid:
         needs = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
             for operand, received in zip(self.problem.operands, self.received, strict=True)
-            if not self.stays(operand)
+            if not self.is_unmoved(operand)
         ]
         if not self.keeps_result:
             result = self.problem.result
@@ -234,7 +234,7 @@ class IndexGrid:
         are none. Panels that are not needed are the best.
         """
         whole = self._panels((), (), limit)
-        if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
+        if whole is not None or self._panel_bytes(dict.fromkeys(self.looped, 1)) > limit:
             return whole
         best: PanelLoops | None = None
         for order in permutations(self.looped, number):
@@ -246,7 +246,7 @@ class IndexGrid:
     def minimum(self) -> float:
         """Return the fewest bytes that factors take in any panels."""
         return min(
-            self._held(dict.fromkeys(order, 1))
+            self._panel_bytes(dict.fromkeys(order, 1))
             for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
             for order in permutations(self.looped, number)
         )
@@ -254,7 +254,7 @@ class IndexGrid:
     def _best_panels(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
         """Return the best panels along *order*: the last index has the longest panels that fit."""
         best: PanelLoops | None = None
-        if self._held(dict.fromkeys(order, 1)) > limit:
+        if self._panel_bytes(dict.fromkeys(order, 1)) > limit:
             return None
         for outer in self._widths(order[:-1]):
             widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
@@ -278,11 +278,11 @@ class IndexGrid:
     def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
         n = self.problem.lengths[index]
-        shortest, longest = (self._held({**widths, index: width}) for width in (1, n))
+        shortest, longest = (self._panel_bytes({**widths, index: width}) for width in (1, n))
         if shortest > limit:
             return None
         width = n if longest <= limit else 1 + int((limit - shortest) * (n - 1) / (longest - shortest))
-        while self._held({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
+        while self._panel_bytes({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
         return self._aligned(index, -(-n // -(-n // width)))
 
@@ -297,7 +297,7 @@ class IndexGrid:
             return width // common * common
         return next(w for w in range(width, 0, -1) if all(w % block == 0 or block % w == 0 for block in blocks))
 
-    def _held(self, widths: dict[str, int]) -> float:
+    def _panel_bytes(self, widths: dict[str, int]) -> float:
         """Return the bytes that the factors that move take in panels of these lengths."""
         lengths = self.problem.lengths
         total = 0.0
@@ -332,7 +332,7 @@ class IndexGrid:
         return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
     def _panels(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
-        if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
+        if self._needs and self._panel_bytes(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
         moved = busiest = 0.0
@@ -351,7 +351,7 @@ class IndexGrid:
 
 
 def _better(a: PanelLoops, b: PanelLoops) -> bool:
-    return (a.busiest, a.added, a.panels) < (b.busiest, b.added, b.panels)
+    return (a.busiest_bytes, a.added, a.panels) < (b.busiest_bytes, b.added, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def _best_along(
         loops = loops_of(grid)
         if loops is None or loops.bytes_moved > TOLERATED * fewest:
             continue
-        seconds = grid.seconds(machine, loops.busiest, loops.panels)
+        seconds = grid.seconds(machine, loops.busiest_bytes, loops.panels)
         if best is None or seconds < best.seconds:
             best = GridChoice(grid, loops, seconds)
     return best

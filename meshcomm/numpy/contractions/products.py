@@ -485,16 +485,16 @@ def core_product(
     factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
     if product is matmul and not options and not out:
         return decision(matmul)(factors[0], factors[1])
-    dtype = _asked(ufunc, factors, (), options)
+    dtype = _product_dtype(ufunc, factors, (), options)
     if out:
-        _asked(ufunc, factors, out, options)
+        _product_dtype(ufunc, factors, out, options)
     factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
-    factors = [_moved(x, source, None) for x, source in zip(factors, axes, strict=False)]
+    factors = [_with_axes_moved(x, source, None) for x, source in zip(factors, axes, strict=False)]
     result: Value = completed(product(factors[0], factors[1]))
     if keepdims:
         result = np.expand_dims(result, -1)
-    result = _moved(result, None, axes[2])
+    result = _with_axes_moved(result, None, axes[2])
     return with_out(name, out or None, result, options.get("casting", "same_kind"))
 
 
@@ -502,7 +502,9 @@ _CONVERTING = {"dtype", "signature", "sig"}
 """Options that say in which dtype to compute."""
 
 
-def _asked(ufunc: np.ufunc, factors: Sequence[Value], out: Sequence[DTensor], options: Mapping[str, Any]) -> DType:
+def _product_dtype(
+    ufunc: np.ufunc, factors: Sequence[Value], out: Sequence[DTensor], options: Mapping[str, Any]
+) -> DType:
     """Return the dtype of a product, or of *out*; NumPy's errors for numbers of axes, dtypes and options."""
     ones = [np.ones((1,) * x.ndim, x.dtype) for x in (*factors, *out)]
     try:
@@ -523,7 +525,7 @@ def _core_axes(options: Mapping[str, Any]) -> list[Any]:
     return [*axes, *[None] * (3 - len(axes))]
 
 
-def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | None) -> Value:
+def _with_axes_moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | None) -> Value:
     """Return *x* with the axes *source* as the last ones, or with the last ones as the axes *target*."""
     if source is not None:
         return np.moveaxis(x, source, tuple(range(-len(source), 0)))

@@ -65,7 +65,7 @@ def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     moving = 0
     for number in moving_operands(contraction):
         operand = contraction.operands[number]
-        wanted = _wanted(contraction, operand)
+        wanted = _operand_layout(contraction, operand)
         if orders[number] is None:
             return False
         for axis, n in enumerate(operand.shape):
@@ -80,7 +80,7 @@ def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     return moving >= SHARED_FROM and 0 not in contraction.lengths.values()
 
 
-def _wanted(contraction: Contraction, operand: Factor) -> Layout:
+def _operand_layout(contraction: Contraction, operand: Factor) -> Layout:
     """Return the layout of what devices multiply of an operand."""
     cut = dict(contraction.cut)
     return Layout([cut[index] for index in operand.indices], contraction.mesh)
@@ -88,7 +88,9 @@ def _wanted(contraction: Contraction, operand: Factor) -> Layout:
 
 def moving_operands(contraction: Contraction) -> list[int]:
     """Return the operands of which devices need more than they have."""
-    plans = ((n, contraction.moved(operand, contraction.first)) for n, operand in enumerate(contraction.operands))
+    plans = (
+        (n, contraction.relayout_plan(operand, contraction.first)) for n, operand in enumerate(contraction.operands)
+    )
     return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
@@ -156,7 +158,7 @@ class SharedProduct:
 
     def _pieces_of(self, operand: Factor) -> list[_SharedPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
-        wanted = _wanted(self._contraction, operand)
+        wanted = _operand_layout(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):

@@ -144,11 +144,12 @@ def piecewise(
         several = condlist.ndim > tensor.ndim
     conditions = list(condlist) if several or tensor.ndim == 0 < np.ndim(condlist) else [condlist]
 
-    def made(block: Array, *conditions: Array) -> Array:
+    def piecewise_block(block: Array, *conditions: Array) -> Array:
         shaped = [np.broadcast_to(condition, block.shape) for condition in conditions]
         return np.piecewise(block, shaped, list(funclist), *args, **kw)
 
-    return elementwise(name, made, [tensor, *map(unwrapped, conditions)])
+    result: Value = elementwise(name, piecewise_block, [tensor, *map(unwrapped, conditions)])
+    return result
 
 
 @implements(np.apply_along_axis)
@@ -252,10 +253,10 @@ def unpackbits(
     def length(n: int) -> int:
         return 8 * n if count is None else max(8 * n + count, 0) if count < 0 else count
 
-    def made(block: Array, along: int) -> Array:
+    def unpack(block: Array, along: int) -> Array:
         return np.unpackbits(block, along, count, bitorder)
 
-    return _bits("numpy.unpackbits", a, axis, length, made)
+    return _bits("numpy.unpackbits", a, axis, length, unpack)
 
 
 def _bits(

@@ -132,10 +132,10 @@ def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
 
 
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
-    kept_view = _kept(tensor, rows, columns, offset)
+    kept_view = _local_diagonal(tensor, rows, columns, offset)
     if kept_view is not None:
         return viewed(lambda _: kept_view._block, tensor, kept_view.layout, of)
-    moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
+    moved = _local_diagonal(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, of)
 
@@ -146,7 +146,7 @@ def _writeable(array: Array, rows: int, columns: int) -> Array:
     return np.einsum(array, axes, [*(axis for axis in axes if axis != rows), rows])
 
 
-def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
+def _local_diagonal(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
     """Return a diagonal that stays where it is, or None."""
     part = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
     if part is None:

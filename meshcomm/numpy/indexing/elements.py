@@ -55,12 +55,12 @@ def _paged(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> ob
     pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
         flat = flat * n + i % n
-    flats = pages.wanted(flat)
+    flats = pages.elements_to_fetch(flat)
     pages.count_call(tensor)
     if pages.whole is None:
         if flats is None:
             return None
-        pages.came(fetched(tensor, flats, owners), flats)
+        pages.keep(fetched(tensor, flats, owners), flats)
     element = pages.find(index)
     assert element is not None
     return element[0]

@@ -155,7 +155,7 @@ def check_within(
 # -- tuples -----------------------------------------------------------------------------------------------------------
 
 
-def along(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str) -> Index:
+def index_along_axis(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str) -> Index:
     """Return the index of *indices* along *axis*, or of the flattened tensor. Collective if they are a tensor.
 
     ``IndexError`` for one that is out of bounds, if no mode is for those: for flat ones here, else where it is used.
@@ -198,7 +198,7 @@ def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
     return elementwise_results(name, by_axis, [indices])
 
 
-def beside(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:
+def along_axis_indices(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:
     """Return indices for each element along *axis*, and the axis, for the functions of NumPy ``..._along_axis``."""
     value = unwrapped(indices)
     array = value if isinstance(value, DTensor) else as_array(value)

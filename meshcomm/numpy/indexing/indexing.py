@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
-from meshcomm.blocks.edges import Edges, apart, edges_of
+from meshcomm.blocks.edges import Edges, edges_of, unshared_pieces
 from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
@@ -69,7 +69,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
             return element
     if not result_shape(items) and not _has_ellipsis(index) and tensor.dtype.names is None:
         # One element is no view, as in NumPy, unless it is a record.
-        return mapped(np.array, _taken(tensor, items))
+        return mapped(np.array, _slice_of(tensor, items))
     return _slicing(tensor, items)
 
 
@@ -80,10 +80,10 @@ def _has_ellipsis(index: object) -> bool:
 def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
     """Return the elements that an *index* with arrays takes, as `index_arrays.get` does. Collective over the mesh."""
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
-    return index_arrays.get(name, _taken(tensor, asked.items), asked)
+    return index_arrays.get(name, _slice_of(tensor, asked.items), asked)
 
 
-def _taken(tensor: DTensor, items: Items) -> DTensor:
+def _slice_of(tensor: DTensor, items: Items) -> DTensor:
     return completed(_slicing(tensor, items))
 
 
@@ -93,7 +93,7 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     part = kept_slice(tensor.layout, tensor.shape, items, device)
     of = sliced_abstract_array(tensor, items)
     if part is None:
-        return moved_from(tensor, _moved(tensor, items), of)
+        return moved_from(tensor, _moved_slice(tensor, items), of)
     if of.flags.writeable:
         spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _at(tensor._spec, items, part, device)
         begin, steps = offset_of(of, tensor), _steps(tensor, items)
@@ -132,11 +132,11 @@ def _at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
 
 
-def _moved(tensor: DTensor, items: Items) -> DTensor:
+def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
     """Return a slice whose elements have to move. Collective over the mesh."""
     backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
     if backward:
-        return np.flip(_taken(tensor, tuple(map(_forward, items))), tuple(backward))  # type: ignore[return-value]
+        return np.flip(_slice_of(tensor, tuple(map(_forward, items))), tuple(backward))  # type: ignore[return-value]
     of_axes = [item for item in items if item is not None]
     first, then = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)
@@ -152,9 +152,9 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
         then.append(inner)
         if not its_cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
-    moved = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
+    moved = relaid(_slice_of(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
     rest = iter(then)
-    return _taken(moved, tuple(None if item is None else next(rest) for item in items))
+    return _slice_of(moved, tuple(None if item is None else next(rest) for item in items))
 
 
 def _of_result(items: Items) -> list[AxisSlice | None]:
@@ -255,7 +255,7 @@ def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
 def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
-    base = _taken(tensor, asked.items)
+    base = _slice_of(tensor, asked.items)
     if how is None or value is None or not shares.combined(name, base, asked, value, how):
         index_arrays.put(name, base, asked, value, how)
     count_write(base)
@@ -301,14 +301,14 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if isinstance(value, DTensor) or shape_of(value):
         value = _spread_over(value, items, shape)
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
-        _copy_to(_taken(tensor, region), value, name)
+        _copy_to(_slice_of(tensor, region), value, name)
         return None
     # Cyclic blocks, from within a block on: an interval that begins with a block is taken to a usual cut and back.
     slices = [item for item in region if isinstance(item, AxisSlice)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(slices)]
-    around = _taken(tensor, tuple(outer for outer, _ in both))
+    around = _slice_of(tensor, tuple(outer for outer, _ in both))
     usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
-    _copy_to(_taken(usual, tuple(inner for _, inner in both)), value, name)
+    _copy_to(_slice_of(usual, tuple(inner for _, inner in both)), value, name)
     _copy_to(around, usual)
     return None
 
@@ -379,7 +379,7 @@ class _Assigning(NamedTuple):
             write_pieces(block, pieces, value)
         else:
             before = (slice(None),) * pieces.axis
-            for start, stop, piece in apart(pieces.parts, block):
+            for start, stop, piece in unshared_pieces(pieces.parts, block):
                 _copy(block[(*before, slice(start, stop))], piece)
         return tensor
 

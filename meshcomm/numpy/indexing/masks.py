@@ -34,7 +34,7 @@ Mask = DTensor | Array
 
 def mask_in(index: object, shape: Shape) -> Mask | None:
     """Return the mask that *index* is, if it is one; ``IndexError`` if it does not fit a tensor of *shape*."""
-    index = as_array_of(unwrapped(_alone(index)))
+    index = as_array_of(unwrapped(_single_item(index)))
     if isinstance(index, list) and index:
         index = as_index(index)
     if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:
@@ -47,7 +47,7 @@ def mask_in(index: object, shape: Shape) -> Mask | None:
     return index
 
 
-def _alone(index: object) -> object:
+def _single_item(index: object) -> object:
     """Return what a tuple begins with, if there is nothing else in it."""
     return index[0] if isinstance(index, tuple) and len(index) == 1 else index
 
@@ -112,13 +112,13 @@ class _MaskPlan(NamedTuple):
     starts: tuple[int, ...]
 
 
-def taken(tensor: DTensor, index: object) -> DTensor | None:
+def masked_elements(tensor: DTensor, index: object) -> DTensor | None:
     """Return ``tensor[index]`` if *index* is a mask that is cut as the tensor. Collective; None for other indices."""
     mask = _mask(tensor, index)
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None:
         return None
-    own_mask = _own(mask, tensor, way)
+    own_mask = _block_mask(mask, tensor, way)
     rows, chosen = _rows(tensor._block, own_mask)
     block = np.ascontiguousarray(rows[own_mask] if chosen is None else rows.take(chosen, axis=0))
     ends = _ends(mask, way, tensor, len(block))
@@ -135,7 +135,7 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None or not _converts(value, tensor):
         return None
-    block, own_mask = tensor._block, _own(mask, tensor, way)
+    block, own_mask = tensor._block, _block_mask(mask, tensor, way)
     rows, chosen = _rows(block, own_mask)
     if isinstance(value, np.ndarray):
         note(value, tensor.mesh)
@@ -216,7 +216,7 @@ def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPla
     return _MaskPlan(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
 
 
-def _own(mask: Mask, tensor: DTensor, way: _MaskPlan) -> Array:
+def _block_mask(mask: Mask, tensor: DTensor, way: _MaskPlan) -> Array:
     """Return the mask of the block of this rank."""
     if isinstance(mask, DTensor):
         return mask._block

@@ -73,12 +73,14 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     if where.rank is None:
         raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
     with ranks_along("migrate", where, tuple(where.dim_names), "rows") as ranks:
-        sent = ranks.agree_on_result(lambda: _given(rows, devices, where.size), lambda sent: f"migrate {sent.text}")
+        sent = ranks.agree_on_result(
+            lambda: _sent_rows(rows, devices, where.size), lambda sent: f"migrate {sent.text}"
+        )
         arrays, counts = migrated(ranks, sent.arrays, sent.devices)
     return Migrated(sent.again(arrays), np.repeat(np.arange(len(counts)), counts))
 
 
-def _given(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:
+def _sent_rows(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:
     """Return what a rank passes after its checks; *size* is that of the mesh."""
     items, names, again = _taken_apart(rows)
     arrays = [as_array(item) for item in items]

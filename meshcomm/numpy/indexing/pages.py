@@ -65,7 +65,7 @@ class Pages(PagedElements):
         self.size = tensor.size
         self.lines = {}
         self.last, self.difference = -1, 0  # of the reads that no page had
-        self.wasted = self.alone = self.hits = 0
+        self.wasted = self.num_alone = self.hits = 0
         self.longer, self.next_line = 1, -1  # lines, or elements of a run; the line after those
         self.first = self.step = self.count = 0
         self.coming = 0  # elements of the run that was wanted last; 0: lines were
@@ -108,11 +108,11 @@ class Pages(PagedElements):
             self._drop()
             self.whole, self.rows, self.version = None, 0, self.storage.version
 
-    def wanted(self, flat: int) -> Indices | None:
+    def elements_to_fetch(self, flat: int) -> Indices | None:
         """Return which elements are to come for one that no page has, in C order; None for this one alone."""
         self.catch_up()
-        if self.alone:
-            self.alone -= 1
+        if self.num_alone:
+            self.num_alone -= 1
             return None
         is_first, difference = self.last < 0, flat - self.last
         again, self.last, self.difference = difference == self.difference, flat, difference
@@ -120,7 +120,7 @@ class Pages(PagedElements):
             return None
         self.wasted = 0 if self.hits else self.wasted + 1
         if self.wasted > WASTED:
-            self.alone = ALONE << min(self.wasted - WASTED - 1, ALONE_DOUBLED)
+            self.num_alone = ALONE << min(self.wasted - WASTED - 1, ALONE_DOUBLED)
             self._drop()
             return None
         goes_on, is_even = self.hits > 0 and self.coming > 0, again and self.hits == 0 and abs(difference) > MASK >> 4
@@ -136,7 +136,7 @@ class Pages(PagedElements):
         self.next_line = number + self.longer
         return np.arange(number << LINE, min(self.next_line << LINE, self.size))
 
-    def came(self, values: Array, flats: Indices) -> None:
+    def keep(self, values: Array, flats: Indices) -> None:
         """Keep the *values* of the elements that were wanted."""
         if self.coming:
             self.values, self.count = values, self.coming

@@ -25,8 +25,8 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
+    along_axis_indices,
     assign,
-    beside,
     beside_index,
     by_elements,
     check_mode,
@@ -116,7 +116,7 @@ def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor |
     """
     name = "numpy.put_along_axis"
     tensor = as_tensor(name, arr)
-    index_arrays, number = beside(name, tensor, indices, axis)
+    index_arrays, number = along_axis_indices(name, tensor, indices, axis)
     if number is None:
         assign(name, tensor, flat(name, tensor, index_arrays), values)
     else:

@@ -96,7 +96,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             continue
         axis_slice = AxisSlice(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
-        part = _kept(names, cut, number, axis_slice)
+        part = _block_slice(names, cut, number, axis_slice)
         if part is None:
             return None
         if isinstance(item, int):
@@ -148,17 +148,17 @@ def own_part(spec: TensorSpec, items: Items, device: int) -> tuple[tuple[slice |
     return tuple(of_block), tuple(of_slice)
 
 
-class _Kept(NamedTuple):
+class _BlockSlice(NamedTuple):
     names: Names
     taken: slice  # of the block
     length: int
 
 
-def _kept(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _Kept | None:
+def _block_slice(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _BlockSlice | None:
     """Return how an *axis_slice* is cut, and what it takes of block *number*."""
     start, count, step = axis_slice
     if cut.blocks == 1:
-        return _Kept(names, axis_slice.slice, count)
+        return _BlockSlice(names, axis_slice.slice, count)
     if step < 0 and count > 1:
         return None
     step = max(step, 1)
@@ -168,13 +168,13 @@ def _kept(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _Kep
     return _kept_of_cyclic(names, cut, number, AxisSlice(start, count, step))
 
 
-def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _Kept:
+def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _BlockSlice:
     first, last = boundaries[number], boundaries[number + 1]
     taken = AxisSlice(offset + first * step, last - first, step).slice
-    return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
+    return _BlockSlice(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
 
 
-def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _Kept | None:
+def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) -> _BlockSlice | None:
     start, count, step = axis_slice
     assert isinstance(names, Cyclic)
     assert not cut.is_consecutive
@@ -189,7 +189,7 @@ def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlic
         return None
     begin, end = int(cut.before(one, start)[0]), int(cut.before(one, start + count)[0])
     spec = Cyclic(tuple(names), cut.block, (cut.offset + first) % cut.blocks)
-    return _Kept(spec, slice(begin, end), end - begin)
+    return _BlockSlice(spec, slice(begin, end), end - begin)
 
 
 def _block_of(cut: AnyCut, index: int) -> int:

@@ -25,13 +25,13 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
-    along,
-    beside,
+    along_axis_indices,
     beside_axes,
     beside_index,
     beside_shape,
     flat,
     flat_operand,
+    index_along_axis,
     on_mesh,
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
@@ -62,16 +62,16 @@ def take(
     ...     print(world.run(program))
     [[12, 12], [10, 11]]
     """
-    return with_out("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
+    return with_out("numpy.take", out, _elements_at("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
 
 
-def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
+def _elements_at(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
     value = unwrapped(indices)
     if not isinstance(value, DTensor) and not ndim_of(value):
         agree_on_plain(name, [tensor, np.atleast_1d(as_array(value))], tensor.mesh)
     if axis is None and not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
-    return indexed(name, tensor, along(name, tensor, value, axis, mode))
+    return indexed(name, tensor, index_along_axis(name, tensor, value, axis, mode))
 
 
 @implements(np.take_along_axis, partly=True)
@@ -94,9 +94,9 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     tensor, index = unwrapped(arr), unwrapped(indices)
     if not isinstance(tensor, DTensor):
         tensor, index = on_mesh(name, [tensor, index])
-    index_array, number = beside(name, tensor, index, axis)
+    index_array, number = along_axis_indices(name, tensor, index, axis)
     if number is None:
-        return _taken(name, tensor, index_array, None)
+        return _elements_at(name, tensor, index_array, None)
     shape, axes = beside_shape(tensor, index_array, number), beside_axes(tensor, index_array, number)
     layout = Layout(axes, tensor.mesh)
     index_axes = aligned_axes(index_array.shape, shape, layout)
@@ -109,12 +109,12 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
         return indexed(name, tensor, beside_index(tensor, at_hand, number))
     text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
 
-    def made() -> DTensor:
+    def local_elements() -> DTensor:
         return mapped(
             lambda block, rows: np.take_along_axis(block, rows, number), tensor, at_hand, layout=layout, shape=shape
         )
 
-    return agree_on_result(name, tensor.mesh, text, made)
+    return agree_on_result(name, tensor.mesh, text, local_elements)
 
 
 def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
@@ -141,7 +141,7 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, mask) = on_mesh(name, [tensor, mask])
-    return with_out(name, out, _taken(name, tensor, _chosen(name, tensor, mask), axis))
+    return with_out(name, out, _elements_at(name, tensor, _chosen(name, tensor, mask), axis))
 
 
 def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
@@ -198,10 +198,10 @@ def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) ->
         )
     if counts.size != 1 or n == 1:
         return repeated(name, tensor, counts, axis)
-    return _repeated_alike(tensor, _only(name, counts), axis)
+    return _repeated_alike(tensor, _single_count(name, counts), axis)
 
 
-def _only(name: str, counts: IndexArray) -> int:
+def _single_count(name: str, counts: IndexArray) -> int:
     """Return the only count. Collective over the mesh of a tensor."""
     whole = counts.to_numpy() if isinstance(counts, DTensor) else counts
     if whole is None:
@@ -245,14 +245,14 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
     layout = tensor.layout.replace(axis, spec)
     return mapped(
-        lambda block: taken(block, index, axis),  # type: ignore[arg-type]  # where there is a block, there are counts
+        lambda block: elements_along(block, index, axis),  # type: ignore[arg-type]  # where there is a block, there are counts
         tensor,
         layout=layout,
         shape=shape,
     )
 
 
-def taken(block: Array, indices: Indices, axis: int) -> Array:
+def elements_along(block: Array, indices: Indices, axis: int) -> Array:
     """Return the elements of a block at *indices* of one axis."""
     return opaque(block).take(indices, axis=axis).view(block.dtype)
 

@@ -22,7 +22,7 @@ from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import operation
-from meshcomm.numpy.indexing.taking import taken
+from meshcomm.numpy.indexing.taking import elements_along
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
 from meshcomm.numpy.shapes.shaping import normalised_axis
 
@@ -65,7 +65,7 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     def run(tensor: DTensor) -> DTensor:
         for axis, width in enumerate(widths):
             if any(width):
-                tensor = _along(tensor, axis, width, mode, options)
+                tensor = _pad_axis(tensor, axis, width, mode, options)
         return tensor if any(map(any, widths)) else tensor.copy()
 
     return Call(Recipe(run), (tensor,))
@@ -92,7 +92,7 @@ def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
+def _pad_axis(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
     """Return the tensor padded along one axis. Collective if elements move."""
     if mode in MODES:
         padded = _padded(tensor, axis, width, mode)
@@ -182,21 +182,23 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     cut = tensor.layout.cut(axis, n).consecutive
     layout, shape = _padded_layout(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
 
-    def needed(number: int) -> list[Interval]:
+    def source_intervals(number: int) -> list[Interval]:
         """Return the intervals with what lies before a block, its own, and what lies behind."""
         low, high = spans[0] if number == 0 else (0, 0), spans[1] if number == cut.blocks - 1 else (0, 0)
         return [low, cut.interval(number), high]
 
     def put_together(pieces: list[Array], number: int) -> Array:
         parts, rest = list[Array](), iter(pieces)
-        for (start, stop), at in zip(needed(number), (ends[0], None, ends[1]), strict=True):
+        for (start, stop), at in zip(source_intervals(number), (ends[0], None, ends[1]), strict=True):
             arrays = list[Array]()
             while sum(array.shape[axis] for array in arrays) < stop - start:
                 arrays.append(next(rest))
             parts += (
-                arrays if at is None or not arrays else [taken(join_blocks(arrays, axis, dtype), at - start, axis)]
+                arrays
+                if at is None or not arrays
+                else [elements_along(join_blocks(arrays, axis, dtype), at - start, axis)]
             )
         return join_blocks(parts, axis, dtype) if parts else new_block(layout.block_shape(shape), dtype)
 
-    wanted = tuple(tuple((0, *interval) for interval in needed(number)) for number in range(cut.blocks))
+    wanted = tuple(tuple((0, *interval) for interval in source_intervals(number)) for number in range(cut.blocks))
     return assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()

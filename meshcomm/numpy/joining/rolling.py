@@ -139,17 +139,17 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:
     whole = tuple(a for a in offsets if a not in sharded)
     by = tuple(offsets[a] for a in whole)
 
-    def within(tensor: DTensor) -> Call:
+    def roll_whole_axes(tensor: DTensor) -> Call:
         return mapping(lambda block: np.roll(opaque(block), by, whole).view(block.dtype), tensor)
 
     def rolled(tensor: DTensor) -> DTensor:
-        result = within(tensor).run() if whole else tensor
+        result = roll_whole_axes(tensor).run() if whole else tensor
         for axis in sharded:
             result = completed(_rolled_along(result, axis, offsets[axis]))
         return result
 
     if not sharded:
-        return within(tensor)
+        return roll_whole_axes(tensor)
     if len(sharded) == 1 and not whole:
         return _rolled_along(tensor, sharded[0], offsets[sharded[0]])
     return Call(Recipe(rolled), (tensor,))

@@ -26,7 +26,7 @@ from meshcomm.core.arrays.scripted import refuse_as_buffer
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
-from meshcomm.numpy.namespace.devices import Device, layout_on, moved
+from meshcomm.numpy.namespace.devices import Device, layout_moved_to, layout_on
 from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
@@ -71,7 +71,7 @@ def _filler(name: str, text: str) -> Callable[..., Array | DTensor]:
     # A small array without a given content has zeros: other contents could differ between ranks.
     numpys: Any = np.zeros if name == "empty" else getattr(np, name)
 
-    def made(
+    def create(
         shape: ShapeLike,
         dtype: DTypeLike | None = None,
         order: str = "C",
@@ -88,8 +88,8 @@ def _filler(name: str, text: str) -> Callable[..., Array | DTensor]:
                 return small(few)
         return _filled(name, shape, dtype, where, order)
 
-    made.__name__, made.__doc__ = name, text
-    return register(made)
+    create.__name__, create.__doc__ = name, text
+    return register(create)
 
 
 zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
@@ -122,18 +122,16 @@ def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTens
     return target
 
 
-def _like(
-    name: str, a: object, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None
-) -> Array | DTensor:
+def _filled_like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
     if where is None or not isinstance(a, DTensor):
         like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
         return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
-    return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, moved(a.layout, where))
+    return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, layout_moved_to(a.layout, where))
 
 
-def _liker(name: str, text: str) -> Callable[..., Array | DTensor]:
-    def made(
-        a: ArrayLike,
+def _liker(name: str, text: str) -> Callable[..., Value]:
+    def create_like(
+        a: Value,
         dtype: DTypeLike | None = None,
         order: str = "K",
         subok: bool = True,
@@ -141,12 +139,12 @@ def _liker(name: str, text: str) -> Callable[..., Array | DTensor]:
         *,
         device: Device | None = None,
         layout: Layout | None = None,
-    ) -> Array | DTensor:
-        return _like(name, a, dtype, shape, device if layout is None else layout)
+    ) -> Value:
+        return _filled_like(name, a, dtype, shape, device if layout is None else layout)
 
-    made.__name__ = f"{name}_like"
-    made.__doc__ = f"{text}, with the shape of *a*; of a tensor, by default with its layout."
-    return register(made)
+    create_like.__name__ = f"{name}_like"
+    create_like.__doc__ = f"{text}, with the shape of *a*; of a tensor, by default with its layout."
+    return register(create_like)
 
 
 zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("ones", "Return a tensor of ones")
@@ -165,7 +163,7 @@ def empty_like(
     layout: Layout | None = None,
 ) -> Array | DTensor:
     """Return a tensor with any content, with the shape of *prototype*; of a tensor, by default with its layout."""
-    return _like("empty", prototype, dtype, shape, device if layout is None else layout)
+    return _filled_like("empty", prototype, dtype, shape, device if layout is None else layout)
 
 
 @register
@@ -248,7 +246,7 @@ def asarray(
     return of_data(data, where)
 
 
-_target = refusable(moved)  # where a tensor has to move: another rank may move it
+_target = refusable(layout_moved_to)  # where a tensor has to move: another rank may move it
 
 
 def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, where: Device | None) -> Array | DTensor:
@@ -297,9 +295,9 @@ def _as_asarray(name: str) -> Callable[..., Array | DTensor]:
     numpys = getattr(np, name)
 
     @wraps(numpys)
-    def made(
-        a: ArrayLike, *args: Value, device: Device | None = None, layout: Layout | None = None, **kwargs: Value
-    ) -> Array | DTensor:
+    def convert(
+        a: Value, *args: Value, device: Device | None = None, layout: Layout | None = None, **kwargs: Value
+    ) -> Value:
         where = device if layout is None else layout
         if isinstance(a, DTensor) or _has_tensors(a):
             tensor = asarray(a, args[0] if args else kwargs.get("dtype"), device=where, copy=kwargs.get("copy"))
@@ -307,8 +305,8 @@ def _as_asarray(name: str) -> Callable[..., Array | DTensor]:
             return tensor.copy() if is_asked and not tensor.flags.c_contiguous else tensor
         return _of_numpys(a, numpys(a, *args, **kwargs), where)
 
-    made.__doc__ = f"Return what numpy.{name} returns; of a tensor a tensor, in C order."
-    return register(made)
+    convert.__doc__ = f"Return what numpy.{name} returns; of a tensor a tensor, in C order."
+    return register(convert)
 
 
 asanyarray, ascontiguousarray = _as_asarray("asanyarray"), _as_asarray("ascontiguousarray")
@@ -367,14 +365,14 @@ def arange(
     seeds, wide = np.array([first, first + by]).astype(kind), np.dtype(np.float32) if kind == np.float16 else kind
     base, second = seeds.astype(wide)
 
-    def some(slices: tuple[slice, ...]) -> Array:
+    def numbers_of_block(slices: tuple[slice, ...]) -> Array:
         index = _numpys.arange(slices[0].start, slices[0].stop)
         with np.errstate(over="ignore"):  # unsigned integers that go down wrap round
             block: Array = (base + index.astype(wide) * (second - base)).astype(kind)
         block[index < 2] = seeds[index[index < 2]]
         return block
 
-    return create_by_blocks((count,), kind, where, some)
+    return create_by_blocks((count,), kind, where, numbers_of_block)
 
 
 def _count(first: object, last: Value, step: object) -> int:
@@ -403,14 +401,16 @@ def _whole(name: str) -> Callable[..., Value]:
     numpys = getattr(np, name)
 
     @wraps(numpys)
-    def made(*args: object, layout: Layout | None = None, **kwargs: object) -> Value:
+    def create(*args: Value, layout: Layout | None = None, **kwargs: Value) -> Value:
         kwargs.pop("like", None)
         if name == "frombuffer":
             refuse_as_buffer("numpy.frombuffer", args)
         return as_tensors(numpys(*args, **kwargs), layout, of_data if name in _OF_DATA else of_array)
 
-    made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
-    return register(made)
+    create.__doc__ = (
+        f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
+    )
+    return register(create)
 
 
 def as_tensors(result: Value, where: Device | None = None, make: Callable[..., object] = of_array) -> Value:

@@ -48,7 +48,7 @@ def _on(device: Device, ndim: int) -> Layout:
     return Layout([tuple(device.dim_names), *[()] * (ndim - 1)], device)
 
 
-def moved(layout: Layout, device: Device | None) -> Layout:
+def layout_moved_to(layout: Layout, device: Device | None) -> Layout:
     """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh, or everywhere."""
     if device is None or isinstance(device, Everywhere) or device in (layout.mesh, "cpu"):
         return layout

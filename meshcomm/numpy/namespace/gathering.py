@@ -36,7 +36,7 @@ def by_gathering(
     for tensor, array in pairs:
         if result is None or any(x is array for x in (result, *written)):
             tensor[...] = array
-    return _given(result, pairs)
+    return _program_value(result, pairs)
 
 
 def _array(name: str, x: Value, pairs: _Pairs) -> object:
@@ -51,7 +51,7 @@ def _array(name: str, x: Value, pairs: _Pairs) -> object:
     return pairs[-1][1]
 
 
-def _given(result: object, pairs: _Pairs) -> Value:
+def _program_value(result: Value, pairs: _Pairs) -> Value:
     """Return what the program gets of a result."""
     if type(result) is np.ndarray:
         for tensor, array in pairs:  # all of them first: an out= may be a view of an operand
@@ -61,6 +61,6 @@ def _given(result: object, pairs: _Pairs) -> Value:
             raise Unfit
         return of_array(result)
     if isinstance(result, tuple | list):
-        results = (_given(item, pairs) for item in result)
+        results = (_program_value(item, pairs) for item in result)
         return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
     return result

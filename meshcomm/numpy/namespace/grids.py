@@ -53,11 +53,13 @@ def fromfunction(
     """Return what *function* makes of the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
     cut = layout_on(layout, lengths, np.dtype(dtype))
-    coordinates = [create_by_blocks(lengths, dtype, cut, partial(_along, axis, dtype)) for axis in range(len(lengths))]
+    coordinates = [
+        create_by_blocks(lengths, dtype, cut, partial(_axis_numbers, axis, dtype)) for axis in range(len(lengths))
+    ]
     return function(*coordinates, **kwargs)
 
 
-def _along(axis: int, dtype: DTypeLike, slices: Sequence[slice]) -> Array:
+def _axis_numbers(axis: int, dtype: DTypeLike, slices: Sequence[slice]) -> Array:
     """Return the numbers of the elements along *axis*, for a block of these slices."""
     lengths = [s.stop - s.start for s in slices]
     numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)

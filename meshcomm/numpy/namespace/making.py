@@ -28,7 +28,7 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
 
 
-def _made(arrays: SmallArrays, array: Array) -> Array | DTensor:
+def _program_array(arrays: SmallArrays, array: Array) -> Array | DTensor:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
     return whole_array(array) if arrays.everyone else arrays.make(array)
 
@@ -49,7 +49,7 @@ def small(array: Array) -> Array | DTensor:
         return array
     if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
         return array.view(WholeArray)
-    return _made(small_arrays(), array)
+    return _program_array(small_arrays(), array)
 
 
 def is_on_all_ranks() -> bool:

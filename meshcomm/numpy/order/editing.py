@@ -107,7 +107,7 @@ def insert(
     if not isinstance(added, DTensor):
         added = as_array(added) if tensor.dtype.names is None else np.asarray(added, tensor.dtype)
     if where.size == 1:
-        number = _only(name, where, axis, n)
+        number = _single_index(name, where, axis, n)
         if added.ndim < tensor.ndim:
             wide = (1,) * (tensor.ndim - added.ndim) + added.shape
             added = regrouped(added, wide, name=name) if isinstance(added, DTensor) else added.reshape(wide)
@@ -138,7 +138,7 @@ def _insertions(name: str, obj: object, n: int) -> IndexArray:
     return indices
 
 
-def _only(name: str, where: IndexArray, axis: int, n: int) -> int:
+def _single_index(name: str, where: IndexArray, axis: int, n: int) -> int:
     """Return the only index, from 0 on; ``IndexError`` if it is out of bounds. Collective if it is a tensor."""
     whole = where.to_numpy() if isinstance(where, DTensor) else where
     if whole is None:

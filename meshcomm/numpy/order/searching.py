@@ -88,7 +88,7 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
     text = f"{name} in and of {operands}, {how.side}"
 
-    def found(asked: Array, block: Array) -> Array:
+    def find(asked: Array, block: Array) -> Array:
         with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
             answers = ranks.agree_on_result(lambda: new_block(asked.shape, how.dtype))
             asked = np.ascontiguousarray(asked).reshape(-1)
@@ -100,7 +100,7 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
             ask(ranks, owners, asked, lambda queries: how.make(block, start, queries), answers.reshape(-1))
         return answers
 
-    return mapped(found, questions, line, dtype=how.dtype)
+    return mapped(find, questions, line, dtype=how.dtype)
 
 
 # -- searchsorted -----------------------------------------------------------------------------------------------------

@@ -233,11 +233,11 @@ def _named(function: Function, keep: list[int]) -> Function:
     """Return *function* of NumPy for tensors; *keep* are those of the results of `unique` that it returns."""
     results: Any = type(function(np.zeros(1)))
 
-    def made(x: DTensor) -> object:
+    def unique_results(x: DTensor) -> object:
         distinct = unique(x, 1 in keep, 2 in keep, 3 in keep, equal_nan=False)
         return results(*distinct) if isinstance(distinct, tuple) else distinct
 
-    return made
+    return unique_results
 
 
 # -- operations of two sets -------------------------------------------------------------------------------------------

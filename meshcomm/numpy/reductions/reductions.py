@@ -104,11 +104,13 @@ def reducing_by(
     ufunc = _UFUNCS.get(function)
     by: Callable[..., object] = function if ufunc is None else ufunc.reduce
 
-    def made(block: Array) -> object:
+    def reduce(block: Array) -> object:
         return by(block, axis=over, **options)
 
     of_parts = _MERGES[merge]
-    how = Reduction(function.__name__, axes, made, made, merge, kind, takes_empty=not needs_elements, ufunc=of_parts)
+    how = Reduction(
+        function.__name__, axes, reduce, reduce, merge, kind, takes_empty=not needs_elements, ufunc=of_parts
+    )
     return reducing(how, tensor, keepdims)
 
 

@@ -116,13 +116,13 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
     def at(start: int | None, stop: int | None = None) -> Value:
         return tensor[(slice(None),) * axis + (slice(start, stop),)]
 
-    def along(weights: Array) -> Array:
+    def along_axis(weights: Array) -> Array:
         return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
     n, before, after = tensor.shape[axis], step[:-1], step[1:]
     weights = -after / (before * (before + after)), (after - before) / (before * after)
     last = before / (after * (before + after))
-    inner = along(weights[0]) * at(0, -2) + along(weights[1]) * at(1, -1) + along(last) * at(2)
+    inner = along_axis(weights[0]) * at(0, -2) + along_axis(weights[1]) * at(1, -1) + along_axis(last) * at(2)
     if edge_order == 1:
         low, high = (at(1, 2) - at(0, 1)) / step[0], (at(n - 1, n) - at(n - 2, n - 1)) / step[-1]
     else:
@@ -138,7 +138,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
             - (two + one) / (one * two) * at(n - 2, n - 1)
             + (2.0 * two + one) / (two * (one + two)) * at(n - 1, n)
         )
-    return _beside(tensor, [low, inner, high], axis)
+    return _joined_pieces(tensor, [low, inner, high], axis)
 
 
 def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> Call:
@@ -149,7 +149,7 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
     with np.errstate(all="ignore"):
         dtype = np.gradient(sample, step, axis=axis, edge_order=edge_order).dtype
 
-    def needed(number: int) -> Interval:
+    def source_interval(number: int) -> Interval:
         start, stop = cut.interval(number)
         if start == stop:
             return start, stop
@@ -162,15 +162,15 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(layout.block_shape(shape), dtype)
-        block, first = pieces[0] if len(pieces) == 1 else join_blocks(pieces, axis, kind), needed(number)[0]
+        block, first = pieces[0] if len(pieces) == 1 else join_blocks(pieces, axis, kind), source_interval(number)[0]
         differences = np.gradient(block, step, axis=axis, edge_order=edge_order)
         return contiguous(differences[(*(slice(None),) * axis, slice(start - first, stop - first))])
 
-    wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
+    wanted = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
     return assembling(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
 
 
-def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
+def _joined_pieces(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
     """Return the *pieces* one after the other along *axis*, in the layout of *like*."""
     dtype = np.result_type(*(piece.dtype for piece in pieces))
     filled = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
@@ -235,7 +235,7 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     before = (slice(None),) * along
     rest = tensor[(*before, slice(1, None))] + np.cumsum(correction, axis=along)
     first = tensor[(*before, slice(None, 1))]
-    return _beside(tensor, [first.astype(kind), rest.astype(kind)], along)
+    return _joined_pieces(tensor, [first.astype(kind), rest.astype(kind)], along)
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int
     layout = line.layout.usual_cut(0)
     cut = Cut(length, layout.num_shards(0))
 
-    def needed(number: int) -> tuple[int, int]:
+    def source_interval(number: int) -> tuple[int, int]:
         start, stop = cut.interval(number)
         first = min(max(start + offset - m + 1, 0), n)
         return first, max(min(stop + offset, n), first) if start < stop else first
@@ -320,8 +320,8 @@ def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int
         if not pieces:
             return np.empty(0, dtype)
         convolved = np.convolve(join_blocks(pieces, 0, kind), kernel)
-        first = needed(number)[0]
+        first = source_interval(number)[0]
         return convolved[start + offset - first : stop + offset - first].copy()
 
-    wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
+    wanted = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
     return assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()

@@ -133,11 +133,11 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     zero = np.zeros((), tensor.dtype)
     dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
 
-    def kept(block: Array) -> Array:
+    def triangle(block: Array) -> Array:
         rows, columns = (indices_along(tensor.layout, tensor.shape, tensor.ndim - back) for back in (2, 1))
         return np.where(inside(rows, columns), block, zero)
 
-    return mapped(kept, tensor, dtype=dtype)
+    return mapped(triangle, tensor, dtype=dtype)
 
 
 @implements(np.meshgrid)
@@ -181,13 +181,13 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
 
 
 @implements_each(*LIKE)
-def _like(function: Function) -> Function:
+def _with_like(function: Function) -> Function:
     """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
 
-    def made(*args: object, like: DTensor, **kwargs: object) -> DTensor:
+    def create_like(*args: object, like: DTensor, **kwargs: object) -> DTensor:
         if args and isinstance(args[0], DTensor):  # of asarray and its kin
             dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
             return args[0] if dtype is None else args[0].astype(dtype, copy=False)  # type: ignore[arg-type]
         return replicated(function(*args, **kwargs), like.mesh)  # type: ignore[arg-type]
 
-    return made
+    return create_like

@@ -184,14 +184,14 @@ def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
     long = [a for a, n in enumerate(lengths) if n > 1]
     if len(long) < 2:
         blocks = _blocks(flat, sizes)
-        return _alone(flat, long[0] if long else 0, len(lengths)) if lengths else None if blocks > 1 else ()
+        return _one_sharded(flat, long[0] if long else 0, len(lengths)) if lengths else None if blocks > 1 else ()
     length, blocks = prod(lengths), _blocks(flat, sizes)
     cut = cut_of(flat, length, blocks)
     if cut.is_consecutive or _is_consecutive(cut):
         bounds = [0, *accumulate(cut.lengths(np.arange(blocks, dtype=np.intp)).tolist())]
         inner = length // lengths[long[0]]
         if all(bound % inner == 0 for bound in bounds):
-            return _alone(_consecutive(tuple(flat), [b // inner for b in bounds]), long[0], len(lengths))
+            return _one_sharded(_consecutive(tuple(flat), [b // inner for b in bounds]), long[0], len(lengths))
         return (
             _over_several(tuple(flat), lengths, sizes) if length % blocks == 0 and cut == Cut(length, blocks) else None
         )
@@ -200,7 +200,7 @@ def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
         block, rest = divmod(cut.block, inner)
         if rest == 0 and (axis == long[0] or lengths[axis] % (block * blocks) == 0):
             even = lengths[axis] == block * blocks and cut.offset == 0
-            return _alone(tuple(flat) if even else Cyclic(tuple(flat), block, cut.offset), axis, len(lengths))
+            return _one_sharded(tuple(flat) if even else Cyclic(tuple(flat), block, cut.offset), axis, len(lengths))
     return None
 
 
@@ -230,10 +230,10 @@ def chosen_specs(lengths: Shape, names: Names, sizes: dict[str, int]) -> Specs:
     blocks = _blocks(names, sizes)
     first = long[0]
     even = (a for a in long if lengths[a] % blocks == 0)
-    return _alone(names, first if lengths[first] >= blocks else next(even, first), len(lengths))
+    return _one_sharded(names, first if lengths[first] >= blocks else next(even, first), len(lengths))
 
 
-def _alone(spec: Names, axis: int, ndim: int) -> Specs:
+def _one_sharded(spec: Names, axis: int, ndim: int) -> Specs:
     return tuple(spec if a == axis else () for a in range(ndim))
 
 

@@ -205,10 +205,10 @@ def _reshape(
     if not copy:
         return reshaped
     result: DTensor = completed(reshaped)
-    return result if result._view is None else _own(result)
+    return result if result._view is None else _owned_copy(result)
 
 
-def _own(copy: DTensor) -> DTensor:
+def _owned_copy(copy: DTensor) -> DTensor:
     """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
     assert copy._view is not None
     is_own = copy._view.root is None and copy._view.writeable
@@ -223,7 +223,7 @@ def _ravel(a: DTensor, order: str = "C") -> Call | DTensor:
     if not isinstance(tensor, DTensor) or abstract_array(tensor).flags.c_contiguous:
         return flat
     result: DTensor = completed(flat)  # reshape gives a view of elements with gaps of one length, ravel does not
-    return result if result._view is None else _own(result)
+    return result if result._view is None else _owned_copy(result)
 
 
 # -- axes of length 1 -------------------------------------------------------------------------------------------------

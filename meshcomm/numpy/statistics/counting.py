@@ -53,7 +53,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     name, operands = "numpy.bincount", [unwrapped(x) for x in (x, weights)]
     mesh = mesh_of(operands)
     listed, loads = agree_on_plain(name, operands, mesh)
-    tensor, least = _like(listed, loads), integer(minlength, "minlength", TypeError)
+    tensor, least = _sharded_like(listed, loads), integer(minlength, "minlength", TypeError)
     kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
     refuse_outside(name, tensor.mesh, "the largest element")
@@ -84,7 +84,7 @@ def _counted(block: Array, weights: Array | None, least: int) -> tuple[Array | N
         return None, 1 if "negative" in str(error) else 2
 
 
-def _like(array: Operand, other: Operand | None) -> DTensor:
+def _sharded_like(array: Operand, other: Operand | None) -> DTensor:
     """Return *array* as a tensor: cut along its first axis as a tensor that goes with it."""
     if isinstance(array, DTensor):
         return array
@@ -226,13 +226,13 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
     """
     tensors = [x for x in operands if isinstance(x, DTensor)]
     if together:
-        tensor = _like(operands[0], weights)
+        tensor = _sharded_like(operands[0], weights)
         if tensor.ndim == 1:
             tensor = expand_dims(tensor, 1)
         if tensor.ndim != 2:
             raise ShapeError(f"{name}: a sample has points and their coordinates, but this one has {tensor.ndim} axes")
         return whole_along(tensor, (1,), name)
-    first = _like(tensors[0] if tensors else operands[0], weights)
+    first = _sharded_like(tensors[0] if tensors else operands[0], weights)
     for x in operands:
         if np.shape(x) != first.shape or first.ndim != 1:
             shapes = " ".join(str(np.shape(coordinates)) for coordinates in operands)

@@ -156,7 +156,7 @@ class Grouping(NamedTuple):
     @property
     def axis(self) -> int:
         """The axis of the groups in results."""
-        return len([a for a in range(self.groups.along) if self._stays(a)])
+        return len([a for a in range(self.groups.along) if self._axis_stays(a)])
 
     @property
     def text(self) -> str:
@@ -165,13 +165,13 @@ class Grouping(NamedTuple):
 
     def layout(self, whole: Layout) -> Layout:
         """Return the layout of results in blocks that are made of those of a layout: the groups are not cut."""
-        return whole.replace(self.axes, ()).take(a for a in range(whole.ndim) if self._stays(a))
+        return whole.replace(self.axes, ()).take(a for a in range(whole.ndim) if self._axis_stays(a))
 
     def shape(self, whole: Shape) -> Shape:
         """Return the shape of the results, or of a block of them, of the shape of what is reduced."""
-        return tuple(self.groups.size if a in self.axes else n for a, n in enumerate(whole) if self._stays(a))
+        return tuple(self.groups.size if a in self.axes else n for a, n in enumerate(whole) if self._axis_stays(a))
 
-    def _stays(self, axis: int) -> bool:
+    def _axis_stays(self, axis: int) -> bool:
         return axis == self.groups.along or axis not in self.axes
 
 
@@ -197,7 +197,7 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
     source, layout, shape = tensor.layout, how.layout(tensor.layout), how.shape(tensor.shape)
     share = shares.share or how.function
 
-    def own(block: Array) -> Array:
+    def shares_of(block: Array) -> Array:
         there = source.global_indices(tensor.shape, None, how.groups.along)
         return how.stack(block, there, lambda members: share(members) if members.size else shares.none, kind)
 
@@ -206,7 +206,9 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
             return shares.finish(merged).astype(dtype, copy=False)
 
     text = f"{how.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
-    local = make(agree_on_result(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
+    local = make(
+        agree_on_result(how.name, tensor.mesh, text, lambda: on_blocks(shares_of, tensor)), layout, shape, kind
+    )
     names = source.dims_along(how.axes)
     merging = Partial((text, local._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
     return run_partial(merging, local, layout, shape)

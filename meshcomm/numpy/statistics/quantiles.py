@@ -178,7 +178,7 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
         def of(block: Array) -> Array:
             lengths = [block.shape[number] for number in range(tensor.ndim) if number not in axes]
             leading = len(result.shape) - (tensor.ndim if keepdims else len(lengths))
-            shape = result.shape[:leading] + _kept(block.shape, axes, keepdims)
+            shape = result.shape[:leading] + _reduced_shape(block.shape, axes, keepdims)
             if 0 in lengths:  # NumPy fails for some empty blocks
                 return np.empty(shape, result.dtype)
             if result.of_nothing is not None:  # it has warned
@@ -213,10 +213,12 @@ def _described(
         remaining = [number for number in range(tensor.ndim) if keepdims or number not in axes]
         return ((),) * leading + tuple(() if number in axes else cut[number] for number in remaining)
 
-    return _QuantileResult(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
+    return _QuantileResult(
+        probe.shape[:leading] + _reduced_shape(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing
+    )
 
 
-def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+def _reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     """Return what is left of *shape* if *axes* are reduced."""
     if keepdims:
         return tuple(1 if number in axes else length for number, length in enumerate(shape))
@@ -235,7 +237,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
         assert elements is not None
         return elements
 
-    def found() -> ArrayLike:
+    def result_at_ranks() -> ArrayLike:
         size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
         if statistic.ignores_nan and _is_nan(last[0]):
             size -= int(sum(elementwise("isnan", np.isnan, [tensor]))._block[()])  # one tensor
@@ -244,7 +246,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
         assert statistic.of_line is not None
         return statistic.of_line(size, pick)
 
-    block = on_device(tensor.mesh, lambda _: np.array(found(), result.dtype).reshape(result.shape))
+    block = on_device(tensor.mesh, lambda _: np.array(result_at_ranks(), result.dtype).reshape(result.shape))
     return make(block, Layout([()] * len(result.shape), tensor.mesh), result.shape, result.dtype)
 
 
@@ -311,7 +313,7 @@ def _weighted(
     names = tensor.layout.dims_along(axes)
     if names and tensor.size and is_one_line(tensor.shape, axes):
         line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
-        return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
+        return np.reshape(line, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))  # type: ignore[return-value]
     whole_lines = whole_along(tensor, axes, name)
     block, loads_of_block = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
 

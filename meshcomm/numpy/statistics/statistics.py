@@ -42,22 +42,22 @@ def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor
     """
 
     @operation()
-    def found(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> Call | DTensor:
+    def statistic(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> Call | DTensor:
         return reducing_by(function, op, a, axis, keepdims)
 
-    return found
+    return statistic
 
 
 def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
     """Return NumPy's *function*, which also takes a dtype, as `_repeated` does."""
 
     @operation()
-    def found(
+    def statistic(
         a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False
     ) -> Call | DTensor:
         return reducing_by(function, op, a, axis, keepdims, dtype=dtype)
 
-    return found
+    return statistic
 
 
 any = _repeated(np.any, "max")
@@ -140,7 +140,7 @@ def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
     """
     name = function.__name__
 
-    def found(
+    def statistic(
         a: DTensor,
         axis: Axis = None,
         dtype: DTypeLike | None = None,
@@ -151,7 +151,7 @@ def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
     ) -> DTensor:
         return _deviation(function, a, axis, dtype, _freedom(name, ddof, correction), keepdims=keepdims)
 
-    return found
+    return statistic
 
 
 def _freedom(name: str, ddof: float, correction: float | None) -> float:
@@ -415,7 +415,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
     """
     name, numbers = function.__name__, function.__name__.startswith("nan")
 
-    def found(
+    def statistic(
         a: DTensor,
         axis: Axis = None,
         dtype: DTypeLike | None = None,
@@ -449,7 +449,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         result = result.astype(kind, copy=False)
         return result if keepdims else np.squeeze(result, reduced_axes(axis, tensor.ndim))
 
-    return found
+    return statistic
 
 
 implements(np.any, partly=True)(with_where(any, np.logical_or))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 from meshcomm.core._arguments import counts_in_zeros, quote
-from meshcomm.core._files import aside
+from meshcomm.core._files import temporary_path
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
 from meshcomm.core.arrays.trees import Node
@@ -147,7 +147,7 @@ class Writer(ABC):
         self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
-        self.aside = aside(path)
+        self.aside = temporary_path(path)
         self._locked: list[File] = []
 
     @abstractmethod

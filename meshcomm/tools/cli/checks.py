@@ -86,7 +86,7 @@ def _mpi(facts: Facts) -> Found:
             "mpi4py loads one. pip uninstall the other"
         )
         yield PROBLEM, text
-    if not facts["launched"] and not _together(facts["mpiexec"], facts["libraries"]):
+    if not facts["launched"] and not _are_one_mpi(facts["mpiexec"], facts["libraries"]):
         ok = False
         text = (
             f"mpiexec on PATH is {facts['mpiexec']}, but the MPI is {facts['libraries'][0]}: if ranks are alone, use "
@@ -97,7 +97,7 @@ def _mpi(facts: Facts) -> Found:
         yield OK, facts["mpi"]
 
 
-def _together(mpiexec: str, libraries: Sequence[str]) -> bool:
+def _are_one_mpi(mpiexec: str, libraries: Sequence[str]) -> bool:
     """Return whether a launcher and a library may belong to one MPI: they are below one folder."""
     prefix = PurePath(mpiexec).parent.parent
     return not libraries or not mpiexec or any(prefix in PurePath(path).parents for path in libraries)

@@ -56,7 +56,7 @@ def info(as_json: bool = False) -> int:
     wrong = set_aside()
     first = launchers.is_first()
     summary, report = _local(), _as_json if as_json else _as_text
-    alone = _alone()
+    alone = _isolation()
     if alone is not None:
         launchers.let_first_tell()
         summary = summary if alone.about == "MPI" else summary.plus(_mpi())
@@ -78,13 +78,13 @@ def info(as_json: bool = False) -> int:
     return report(summary, facts, checks, _verdict_text(problems)) if first else _code(checks)
 
 
-def _alone() -> Finding | None:
+def _isolation() -> Finding | None:
     """Return why this process cannot speak with other ranks, if it cannot."""
     try:
         size = active_mpi().COMM_WORLD.size
     except MeshError as error:
         return Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))
-    alone = launchers.alone(size, library_name)
+    alone = launchers.isolation_reason(size, library_name)
     return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
 
 

@@ -137,7 +137,7 @@ class Job:
         def complete() -> bool:
             nonlocal said
             self.poll()
-            missing = self._missing()
+            missing = self._missing_ranks()
             if not said and missing and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
                 said = True
                 how = "in code that is not Python's. Restart ends it"
@@ -182,7 +182,7 @@ class Job:
         return value
 
     def _has_value(self) -> bool:
-        with self.gates.held():
+        with self.gates.uninterrupted():
             self.poll()
         return bool(self._values)
 
@@ -265,11 +265,11 @@ class Job:
                 time.sleep(LISTEN_EVERY)
         os._exit(1)
 
-    def _missing(self) -> list[int]:
+    def _missing_ranks(self) -> list[int]:
         return [rank for rank in range(self.size) if rank not in self._outcomes]
 
     def _stop(self, name: str, text: str) -> None:
-        for rank in self._missing():
+        for rank in self._missing_ranks():
             self.send(rank, "stop", name, text)
         self._all_stopped_at = time.monotonic()
 

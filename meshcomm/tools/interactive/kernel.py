@@ -26,7 +26,7 @@ class KernelShell(FirstShell, ZMQInteractiveShell):
 
     def user_expressions(self, expressions: Value) -> Value:
         """Return what a frontend asks for after a cell, without other ranks."""
-        with self.job.gates.alone(_BESIDES):
+        with self.job.gates.without_others(_BESIDES):
             return super().user_expressions(expressions)
 
 
@@ -41,11 +41,11 @@ class RankKernel(IPythonKernel):
     def __init__(self, **named: Value) -> None:
         super().__init__(**named)
         for name in self.shell_handlers.keys() - {"execute_request"}:
-            self.shell_handlers[name] = self._alone(self.shell_handlers[name])
+            self.shell_handlers[name] = self._without_others(self.shell_handlers[name])
 
-    def _alone(self, handle: Callable[..., object]) -> Callable[..., Value]:
+    def _without_others(self, handle: Callable[..., Value]) -> Callable[..., Value]:
         async def handle_alone(*args: object) -> None:
-            with self.shell.job.gates.alone(_BESIDES):
+            with self.shell.job.gates.without_others(_BESIDES):
                 answer = handle(*args)
                 if isawaitable(answer):
                     await answer

@@ -77,6 +77,6 @@ class RankConsole(code.InteractiveConsole):
             self.write("\n".join(error["traceback"]) + "\n")
 
     def _completed(self, text: str, state: int) -> str | None:
-        with contextlib.suppress(Exception), self._job.gates.alone("completion uses rank 0 alone"):
+        with contextlib.suppress(Exception), self._job.gates.without_others("completion uses rank 0 alone"):
             return rlcompleter.Completer(vars(sys.modules["__main__"])).complete(text, state)
         return None

@@ -76,7 +76,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
             if name == "timeit":
                 stack.enter_context(self._shared_clock())
             if not everywhere and self.job.rank == 0:
-                stack.enter_context(gates.alone(f"%{name} acts on rank 0 alone"))
+                stack.enter_context(gates.without_others(f"%{name} acts on rank 0 alone"))
             yield bool(everywhere) or self.job.rank == 0
 
     def _runs_everywhere(self, name: str) -> bool:
@@ -110,7 +110,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
             job.outcome["show"] = True
             with ExitStack() as stack:
                 if len(ranks) == 1:
-                    stack.enter_context(job.gates.alone(f"this code runs on rank {ranks[0]} only"))
+                    stack.enter_context(job.gates.without_others(f"this code runs on rank {ranks[0]} only"))
                 self.run_cell(cell)
 
     def _each(self, line: str, cell: str) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Json, JsonObject
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Traffic, Waits
+from meshcomm.core.failures.recorder import NOBODY, Arrival, NeededArrivals, Traffic, Waits
 from meshcomm.core.ranks.recording import Listener, Span
 from meshcomm.errors import MeshError
 from meshcomm.tools.measuring.totals import Totals, TraceEvent, process_memory
@@ -120,7 +120,7 @@ class Events(Listener):
             args[NEEDS] = [[need.stream, self._number(need), _spans(need.positions)] for need in peers.needed]
         return args
 
-    def _number(self, operation: Arrival | Needed) -> int:
+    def _number(self, operation: Arrival | NeededArrivals) -> int:
         return operation.number - self._before.get(operation.stream, 0)
 
     def arrivals(self, begin: int, time: Time) -> Iterator[tuple[Arrival, int]]:

@@ -109,20 +109,20 @@ class Trace:
         with watch.pending_error(error):
             try:
                 self._merge()
-                self._alone.unlink(missing_ok=True)
+                self._rank_path.unlink(missing_ok=True)
             except BaseException as problem:
-                where = f"the trace of rank {self._rank_set.rank} is in {self._alone}"
+                where = f"the trace of rank {self._rank_set.rank} is in {self._rank_path}"
                 error.add_note(f"{where}: {type(problem).__name__}: {problem}")
 
     @property
-    def _alone(self) -> Path:
+    def _rank_path(self) -> Path:
         """The file with what this rank alone did."""
         return self.path.with_name(f"{self.path.name}.rank-{self._rank_set.rank}.json")
 
     def _write_alone(self) -> None:
         aligned = Aligned(self._before, self._before)
         lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
-        with replacing(self._alone) as file:
+        with replacing(self._rank_path) as file:
             totals = Totals()
             file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
 

@@ -26,7 +26,7 @@ _MOST_UNKNOWN = 2**20
 """Operations of a stream that may lack in the trace of a rank between others; a file with more is no trace."""
 
 
-class _Begun(NamedTuple):
+class _OperationStarts(NamedTuple):
     """When a rank began the operations of a stream, from number *first* on; -1 where that is not known."""
 
     rank: int
@@ -39,7 +39,7 @@ class _Begun(NamedTuple):
         return self.times[number - self.first] if is_known else -1
 
 
-class Late(NamedTuple):
+class LastArrival(NamedTuple):
     """The rank that began an operation last, and when: in nanoseconds of the trace."""
 
     time: int
@@ -60,8 +60,8 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.begin = 0
-        self._begun: dict[str, dict[int, _Begun]] = {}
-        self._last: dict[tuple[str, int, str], Late | None] = {}
+        self._begun: dict[str, dict[int, _OperationStarts]] = {}
+        self._last: dict[tuple[str, int, str], LastArrival | None] = {}
 
     def add(self, rank: int, arrivals: Iterable[tuple[Arrival, int]]) -> None:
         """Add those of one *rank*, each with its time."""
@@ -73,9 +73,9 @@ class Arrivals:
             if last - first > len(times) + _MOST_UNKNOWN:
                 raise ValueError(f"the operations of {stream} have numbers from {first} to {last}")
             row = array("q", (times.get(number, -1) for number in range(first, last + 1)))
-            self._begun.setdefault(stream, {})[position] = _Begun(rank, first, row)
+            self._begun.setdefault(stream, {})[position] = _OperationStarts(rank, first, row)
 
-    def last(self, needed: object) -> Late | None:
+    def last(self, needed: object) -> LastArrival | None:
         """Return the last of those that an operation *needed*, as a span says it; None if one is not known."""
         candidates = [self._last_of(stream, number, positions) for stream, number, positions in read(list, needed)]
         late_ranks = [late for late in candidates if late is not None]
@@ -84,17 +84,17 @@ class Arrivals:
         last = max(late_ranks)
         return last._replace(time=last.time - self.begin)
 
-    def _last_of(self, stream: str, number: int, positions: str) -> Late | None:
+    def _last_of(self, stream: str, number: int, positions: str) -> LastArrival | None:
         key = stream, number, positions
         if key in self._last:
             return self._last[key]
         begun, wanted = self._begun.get(stream, {}), _positions(positions)
         late_ranks = [
-            Late(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
+            LastArrival(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
         ]
         late = (
             max(late_ranks)
-            if len(late_ranks) == len(wanted) and min(late_ranks, default=Late(-1, -1)).time >= 0
+            if len(late_ranks) == len(wanted) and min(late_ranks, default=LastArrival(-1, -1)).time >= 0
             else None
         )
         if len(wanted) == len(begun):  # all ranks ask the same

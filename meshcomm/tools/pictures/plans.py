@@ -12,7 +12,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.plans.plan import Plan
 from meshcomm.core.plans.step import Slice, Step
 from meshcomm.errors import LayoutError
-from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, Shown, SvgDrawing, draw_box, draw_view
+from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, ShownInterval, SvgDrawing, draw_box, draw_view
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, shortened, wrapped
 
 MOST_PANELS, MOST_DEVICES, MOST_PIECES = 2, 8, 8
@@ -86,13 +86,16 @@ class _PiecePainter:
     def __init__(self, before: LayoutView, after: LayoutView) -> None:
         self.before, self.after = before, after
 
-    def __call__(self, drawing: SvgDrawing, row: Shown, column: Shown, panel: SlabPanel) -> None:
+    def __call__(self, drawing: SvgDrawing, row: ShownInterval, column: ShownInterval, panel: SlabPanel) -> None:
         """Draw one box."""
         if row.interval is None or column.interval is None:
             draw_box(self.after, drawing, row, column, panel)
             return
         size = column.end - column.begin, row.end - row.begin
-        down, across = self._along(self.before.rows, row), self._along(self.before.columns, column)
+        down, across = (
+            self._overlapping_intervals(self.before.rows, row),
+            self._overlapping_intervals(self.before.columns, column),
+        )
         if max(len(down), len(across)) > MOST_PIECES:
             drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart
         else:
@@ -105,20 +108,20 @@ class _PiecePainter:
         drawing.area(x - wide / 2, y - LINE / 2, (wide, LINE), "#fff", 0.6)
         drawing.text(x, y, text, "middle", on_box=True)
 
-    def _along(self, axis: int | None, shown: Shown) -> list[BlockInterval]:
+    def _overlapping_intervals(self, axis: int | None, shown: ShownInterval) -> list[BlockInterval]:
         """Return the intervals before that share an index with the one *shown*; too many, if they are too many."""
         assert shown.interval is not None
         if axis is None:
             return [shown.interval]
         ruler = self.before.rulers[axis]
-        numbers = ruler.within(shown.interval.start or 0, shown.interval.stop or 0)
+        numbers = ruler.interval_numbers(shown.interval.start or 0, shown.interval.stop or 0)
         return [ruler.interval(number) for number in numbers[: MOST_PIECES + 1]]
 
     def _piece(
         self,
         drawing: SvgDrawing,
-        row: tuple[Shown, BlockInterval],
-        column: tuple[Shown, BlockInterval],
+        row: tuple[ShownInterval, BlockInterval],
+        column: tuple[ShownInterval, BlockInterval],
         panel: SlabPanel,
     ) -> None:
         """Draw a piece of a box: of each axis, the box as it is shown and the interval before."""
@@ -132,11 +135,11 @@ class _PiecePainter:
         rulers = self.before.rulers
         first = {axis: interval.start or 0 for axis, interval in panel.slab.items()}
         return SlabPanel(
-            {axis: rulers[axis].interval(rulers[axis].within(at, at + 1)[0]) for axis, at in first.items()}
+            {axis: rulers[axis].interval(rulers[axis].interval_numbers(at, at + 1)[0]) for axis, at in first.items()}
         )
 
 
-def _overlap(shown: Shown, interval: BlockInterval) -> tuple[float, float]:
+def _overlap(shown: ShownInterval, interval: BlockInterval) -> tuple[float, float]:
     """Return the pixels of what a shown interval shares with another one."""
     assert shown.interval is not None
     start = max(shown.interval.start or 0, interval.start or 0)

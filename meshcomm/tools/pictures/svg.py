@@ -86,7 +86,7 @@ class SvgDrawing:
         )
 
 
-class Shown(NamedTuple):
+class ShownInterval(NamedTuple):
     """A interval that is drawn from pixel *begin* to *end*; None stands for those left out."""
 
     interval: BlockInterval | None
@@ -100,7 +100,7 @@ class Shown(NamedTuple):
         return self.begin + (self.end - self.begin) * (index - start) / (stop - start)
 
 
-Paint = Callable[["SvgDrawing", Shown, Shown, SlabPanel], None]
+Paint = Callable[["SvgDrawing", ShownInterval, ShownInterval, SlabPanel], None]
 """A function that draws one box."""
 
 
@@ -159,12 +159,14 @@ def _draw_panel(
     for column, head in zip(across, tops, strict=True):
         drawing.text(left + (column.begin + column.end) / 2, top - LINE / 2, head, "middle")
         for row in down:
-            box = Shown(column.interval, left + column.begin, left + column.end)
-            paint(drawing, Shown(row.interval, top + row.begin, top + row.end), box, panel)
+            box = ShownInterval(column.interval, left + column.begin, left + column.end)
+            paint(drawing, ShownInterval(row.interval, top + row.begin, top + row.end), box, panel)
     return max(left + across[-1].end, left + CHARACTER * len(panel.title))
 
 
-def draw_box(view: LayoutView, drawing: SvgDrawing, row: Shown, column: Shown, panel: SlabPanel) -> None:
+def draw_box(
+    view: LayoutView, drawing: SvgDrawing, row: ShownInterval, column: ShownInterval, panel: SlabPanel
+) -> None:
     """Draw a box in the colour of its first device, with the devices that hold it."""
     corner, size = (column.begin, row.begin), (column.end - column.begin, row.end - row.begin)
     middle = (column.begin + column.end) / 2, (row.begin + row.end) / 2
@@ -196,13 +198,13 @@ def _sides(view: LayoutView) -> tuple[float, float]:
     return max(SHORTER, wide * scale), max(SHORTER, high * scale)
 
 
-def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: Sequence[float]) -> list[Shown]:
+def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: Sequence[float]) -> list[ShownInterval]:
     """Return where intervals lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
     sizes = [0 if interval is None else (interval.stop or 1) - (interval.start or 0) for interval in intervals]
     total, at, shown = max(1, sum(sizes)), 0.0, []
     for interval, size, enough in zip(intervals, sizes, least, strict=True):
         pixels = GAP if interval is None else max(enough, length * size / total)
-        shown.append(Shown(interval, at, at + pixels))
+        shown.append(ShownInterval(interval, at, at + pixels))
         at += pixels
     return shown
 

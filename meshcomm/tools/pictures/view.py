@@ -13,7 +13,7 @@ import numpy as np
 
 from meshcomm.core._types import Indices, Names
 from meshcomm.core.layouts.axes import refuse_match
-from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count
+from meshcomm.core.layouts.coordinates import devices_with, numbers_of, replica_count, single_index
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -70,7 +70,7 @@ class Ruler:
             else BlockInterval(*self.cut.run(number))
         )
 
-    def within(self, start: int, stop: int) -> range:
+    def interval_numbers(self, start: int, stop: int) -> range:
         """Return the numbers of the intervals that share an index with ``start:stop``, which is not empty."""
         assert self.cut is not None
         return self.cut.runs_within(start, stop)
@@ -109,7 +109,7 @@ class LayoutView:
         several = np.arange(self.replicas, dtype=np.intp)
         nothing = np.zeros((self.replicas, self.ndim), dtype=np.intp)
         self._firsts: dict[tuple[int, ...], int] = {}
-        self._offsets = one(0) if single else np.sort(devices_with(layout, nothing, several))
+        self._offsets = single_index(0) if single else np.sort(devices_with(layout, nothing, several))
 
     def _ruler(self, axis: int) -> Ruler:
         if self.layout.is_single_device():
@@ -137,7 +137,7 @@ class LayoutView:
         key = tuple(blocks)
         if key not in self._firsts:
             numbers = np.array(key, dtype=np.intp).reshape(1, -1)
-            self._firsts[key] = int(devices_with(self.layout, numbers, one(0))[0])
+            self._firsts[key] = int(devices_with(self.layout, numbers, single_index(0))[0])
         return self._firsts[key]
 
     def devices(self, blocks: Sequence[int]) -> str:

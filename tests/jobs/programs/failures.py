@@ -379,7 +379,7 @@ def the_rank_that_tells_why_is_too_slow():
     tell = abort.say
 
     def say(text):
-        signal = host_signals._shown("is slow") if "ends the job" in text else None
+        signal = host_signals._new_signal("is slow") if "ends the job" in text else None
         if signal is not None:
             time.sleep(LONG)
         tell(text)

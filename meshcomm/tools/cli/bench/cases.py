@@ -123,12 +123,12 @@ def relayout(setting: Setting, nbytes: int) -> Case:
     before, after = (indices_of(layout, shape, setting.rank) for layout in (source, target))
     fill(block_of(tensor), before, shape, 1)
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         fill(block_of(tensor), before, shape, 2)
         return differing(block_of(meshcomm.relayout(tensor, target)), after, shape, 2)
 
     block, moved = (layout.largest_block(shape) * dtype.itemsize for layout in (source, target))
-    return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), wrong)
+    return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), count_wrong)
 
 
 def exchange(setting: Setting, nbytes: int) -> Case:
@@ -144,11 +144,11 @@ def exchange(setting: Setting, nbytes: int) -> Case:
     def run() -> Array:
         return meshcomm.all_to_all(array[0], None, 0, 0, ranks)
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         fill(array, before, whole, 2)
         return differing(run()[:, None], after, whole, 2)
 
-    return Case(array.nbytes, array.nbytes, run, memcpy(array.nbytes), wrong)
+    return Case(array.nbytes, array.nbytes, run, memcpy(array.nbytes), count_wrong)
 
 
 def memory(setting: Setting, nbytes: int) -> Case:
@@ -158,13 +158,13 @@ def memory(setting: Setting, nbytes: int) -> Case:
     source, target = np.zeros(shape), np.zeros(shape)
     fill(source, whole, shape, 1)
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         fill(source, whole, shape, 2)
         np.copyto(target, source)
         return differing(target, whole, shape, 2)
 
     alone = memcpy(source.nbytes) if setting.rank == 0 else lambda: None
-    return Case(source.nbytes, source.nbytes, lambda: np.copyto(target, source), alone, wrong)
+    return Case(source.nbytes, source.nbytes, lambda: np.copyto(target, source), alone, count_wrong)
 
 
 def fft(setting: Setting, nbytes: int) -> Case:
@@ -191,7 +191,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
         block_of(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
         return factors
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         factors = set_values(2)  # the spectrum of such a product is the product of the spectra
         spectrum_tensor = plan.forward(tensor)
         spectra = [np.fft.fft(factor) for factor in factors]
@@ -206,7 +206,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
     set_values(1)
     block = source.largest_block(shape) * dtype.itemsize
     moved = plan.target.largest_block(plan.spectrum_shape) * plan.spectrum_dtype.itemsize
-    return Case(block, moved, lambda: plan.forward(tensor), reference, wrong)
+    return Case(block, moved, lambda: plan.forward(tensor), reference, count_wrong)
 
 
 def _factors(shape: Shape, dtype: DType, seed: int) -> list[Array]:
@@ -243,12 +243,12 @@ def halo(setting: Setting, nbytes: int) -> Case:
     around = [np.arange(i[0] - 1, i[-1] + 2) % n for i, n in zip(indices, shape, strict=True)]
     fill(inner, indices, shape, 1)
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         fill(inner, indices, shape, 2)
         ghosts.update()
         return differing(local, around, shape, 2)
 
-    return Case(inner.nbytes, local.nbytes - inner.nbytes, ghosts.update, _own_ghosts(local.copy()), wrong)
+    return Case(inner.nbytes, local.nbytes - inner.nbytes, ghosts.update, _own_ghosts(local.copy()), count_wrong)
 
 
 def _own_ghosts(block: Array) -> Run:

@@ -75,7 +75,7 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
         assert isinstance(loaded, meshcomm.DTensor)
         return loaded
 
-    def wrong() -> int:
+    def count_wrong() -> int:
         fill(block_of(tensor), indices, shape, 2)
         save()
         return differing(block_of(load()), indices, shape, 2)
@@ -86,7 +86,9 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
     reference: Run = lambda: None  # noqa: E731 - the other ranks do nothing
     if setting.rank == 0:
         reference = (lambda: _write(stream, tensor.nbytes)) if saves else (lambda: _read(stream))
-    return Case(layout.largest_block(shape) * dtype.itemsize, tensor.nbytes, save if saves else load, reference, wrong)
+    return Case(
+        layout.largest_block(shape) * dtype.itemsize, tensor.nbytes, save if saves else load, reference, count_wrong
+    )
 
 
 def _check_space(folder: Path, needed: int) -> None:

@@ -34,7 +34,7 @@ class Case(NamedTuple):
     moved: int
     run: Run
     reference: Run
-    wrong: Callable[[], int]
+    count_wrong: Callable[[], int]
 
 
 class Row(NamedTuple):
@@ -73,5 +73,5 @@ def measured(communicator: Communicator, case: Case, rounds: int | None = None) 
     seconds = turns.seconds()
     low, median, high = np.quantile(seconds[:, 0], [0.25, 0.5, 0.75]).tolist()
     ratio = float(np.median(seconds[:, 0] / seconds[:, 1]))
-    wrong = sum(communicator.allgather_json(case.wrong()))
+    wrong = sum(communicator.allgather_json(case.count_wrong()))
     return Row(case.block, case.moved, turns.num_turns, (low, median, high), case.moved / median * 1e-9, ratio, wrong)
