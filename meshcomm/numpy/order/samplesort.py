@@ -99,8 +99,8 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     """
     mesh, layout = tensor.mesh, tensor.layout
     names = layout.sharding_dims
-    how = f"{'stable' * stable} {'with indices' * indexed}"
-    call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text}"
+    how = f"{', stable' * stable}{', with indices' * indexed}"
+    call = f"{name}{how} of {tensor.shape} {tensor.dtype} in {layout.specs_text}"
 
     def ordered(block: Array) -> tuple[Sequence[Array | None], list[int]]:
         def check() -> None:

@@ -48,6 +48,8 @@ def stopped(error: CellError, name: str, text: str) -> CellError:
     """Return the *error* of a rank that was stopped because of an error of this *name*."""
     last = f"{name}: {text}".removesuffix(": ")
     lines = error["traceback"]
+    if lines and lines[-1].startswith("KeyboardInterrupt"):  # by which the rank was stopped
+        lines = lines[:-1]
     return CellError(
         name=name, text=text, key=last, traceback=lines if name in "".join(lines[-1:]) else [*lines, last]
     )
