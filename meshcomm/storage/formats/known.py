@@ -79,7 +79,7 @@ def writer_for(path: Path) -> type[Writer]:
 
     close = get_close_matches(suffix, FORMATS, 1, ALMOST) if suffix[1:].isalnum() else []
     if suffix[1:] in OTHERS or close:
-        meant = f"; did you mean {close[0]}?" if close else f": files with the suffix {quote(path.suffix)} have another one."
+        meant = f"; did you mean {close[0]}?" if close else f": a file with {quote(path.suffix)} has another one."
         raise CheckpointError(
             f"{path} has no format that can be saved{meant} Save to {', '.join(FORMATS)}, {safetensors.INDEX}, or to "
             "a checkpoint, which is a folder without such a suffix"

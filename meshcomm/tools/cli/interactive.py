@@ -29,7 +29,7 @@ def kernel(options: argparse.Namespace) -> int:
 def jupyter(options: argparse.Namespace) -> int:
     """Install a kernel for Jupyter, list those that are installed, or remove one."""
     if find_spec("jupyter_client") is None:
-        say("meshcomm: Jupyter is not installed here: install the extra jupyter, or: pip install ipykernel jupyterlab", error=True)
+        say("meshcomm: no Jupyter here: install the extra jupyter, or ipykernel and jupyterlab", error=True)
         return 1
     install = import_module("meshcomm.tools.interactive.install")
     default = f"{'NumPy' if options.numpy else 'Python'} on {options.ranks} rank{'s' * (options.ranks > 1)}"
