@@ -52,7 +52,7 @@ def path(tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((name, "is a suffix of another one. Save to .npy, ") for name in ("a.pt", "a.xyz", "a.CSV")),
+        *((name, "has another one. Save to .npy, ") for name in ("a.pt", "a.xyz", "a.CSV")),
         *(("a.npyy", "did you mean .npy?"), ("a.np", "did you mean .npz?"), ("a.hdf6", "did you mean .hdf?")),
         *(("a.safetensor", "did you mean .safetensors?"), ("a.zar", "did you mean .zarr?")),
     ],
