@@ -55,7 +55,7 @@ class Arrivals:
     >>> arrivals.add(0, [(Arrival("0-1 #1", 7, 0), 100)])
     >>> arrivals.add(1, [(Arrival("0-1 #1", 7, 1), 250)])
     >>> arrivals.last([["0-1 #1", 7, "0-1"]])
-    Late(time=250, rank=1)
+    LastArrival(time=250, rank=1)
     """
 
     def __init__(self) -> None:
