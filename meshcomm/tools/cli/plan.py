@@ -21,8 +21,8 @@ from meshcomm.core.plans.costs import predicted_seconds
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.tools.cli.arguments import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.commands import Argument, Command
-from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, on_first_rank
 from meshcomm.tools.cli.terminal import say, terminal
 from meshcomm.tools.pictures.of_plans import save_plan

@@ -7,8 +7,8 @@ from pathlib import Path
 from meshcomm.core.failures.launchers import is_first
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import MeshcommError
+from meshcomm.tools.cli.arguments import layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.commands import Argument, Command
-from meshcomm.tools.cli.given import layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.terminal import say, terminal
 
 BAD_INPUT = 2

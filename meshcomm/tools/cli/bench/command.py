@@ -16,11 +16,11 @@ from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli import about
+from meshcomm.tools.cli.arguments import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.bench import cases, disk, report
 from meshcomm.tools.cli.bench.measure import Row, measured
 from meshcomm.tools.cli.bench.options import NAMES
 from meshcomm.tools.cli.bench.report import BenchResults
-from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.terminal import say
 
@@ -158,7 +158,7 @@ def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communica
         say(json.dumps(report.document(facts, results_of_operations), indent=1))
     if shows and wanted.options.plot:
         report.plot(wanted.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
-    wrong = sum(row.wrong for results in results_of_operations for row in results.rows)
+    wrong = sum(row.wrong_elements for results in results_of_operations for row in results.rows)
     if wrong and shows:
         say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
     return int(wrong > 0)

@@ -49,7 +49,7 @@ def line(row: Row) -> str:
     low, median, high = (f"{seconds * 1e6:12.1f}" for seconds in row.seconds)
     return (
         f"{bytes_text(row.block):>10} {bytes_text(row.moved):>10} {row.rounds:6} {low} {median} {high} "
-        f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong or 'ok':>7}"
+        f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong_elements or 'ok':>7}"
     )
 
 
@@ -120,7 +120,7 @@ def _row(row: Row) -> dict[str, object]:
         "seconds": {"quartile_25": low, "median": median, "quartile_75": high},
         "gigabytes_per_second": row.gigabytes_per_second,
         "ratio": row.ratio,
-        "wrong": row.wrong,
+        "wrong": row.wrong_elements,
     }
 
 
