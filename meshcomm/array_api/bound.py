@@ -18,7 +18,7 @@ from meshcomm.array_api.info import Info
 from meshcomm.core import _hooks
 from meshcomm.core._mistakes import missing_attribute
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.numpy.namespace.creation import OWN
+from meshcomm.numpy.namespace.creation import OWN_FUNCTIONS
 from meshcomm.numpy.namespace.devices import Device, Everywhere
 from meshcomm.numpy.protocols import takes_tensors
 
@@ -58,8 +58,8 @@ class Namespace(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name in self._standard.__all__:
             value = self._of_standard(name)
-        elif self._numpys is np and name in OWN:
-            value = _bound(OWN[name], Everywhere(self._mesh))
+        elif self._numpys is np and name in OWN_FUNCTIONS:
+            value = _bound(OWN_FUNCTIONS[name], Everywhere(self._mesh))
         elif name[0] != "_" and _takes_tensors(self._numpys, name):
             value = getattr(self._numpys, name)
         elif name == "lib" and self._numpys is np:
@@ -83,7 +83,7 @@ class Namespace(ModuleType):
 
     def __dir__(self) -> list[str]:
         others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
-        return sorted({*self._standard.__all__, *others, *(OWN if self._numpys is np else ())})
+        return sorted({*self._standard.__all__, *others, *(OWN_FUNCTIONS if self._numpys is np else ())})
 
     def __repr__(self) -> str:
         return f"<{self.__name__} on the {self._mesh}>"
