@@ -66,7 +66,7 @@ def line(finding: Finding, size: int) -> str:
 # -- of a rank --------------------------------------------------------------------------------------------------------
 
 
-def _launcher(facts: Facts) -> CheckResults:
+def _launcher_check(facts: Facts) -> CheckResults:
     yield OK, facts["launcher"] or "none, started without mpiexec: a world of one rank"
 
 
@@ -162,12 +162,12 @@ def _memory(facts: Facts) -> CheckResults:
 def _cores(ranks: Sequence[Facts]) -> CheckResults:
     usable = set[int]().union(*(facts["processors"] for facts in ranks))
     there = ranks[0]["host_processors"]
-    tight = next((facts for facts in ranks if _sharing(facts, ranks) > len(facts["processors"])), None)
+    tight = next((facts for facts in ranks if _ranks_on_cores(facts, ranks) > len(facts["processors"])), None)
     text = f"{counted(len(ranks), 'rank')} on {counted(len(usable), 'core')}"
     if tight is None:
         yield OK, text
     elif len(ranks) <= there:
-        count = _sharing(tight, ranks)
+        count = _ranks_on_cores(tight, ranks)
         text = (
             f"{counted(count, 'rank')} may only use {counted(len(tight['processors']), 'core')} of {there}, and "
             "wait for each other: ask the batch system for a core per rank, or bind otherwise "
@@ -178,7 +178,7 @@ def _cores(ranks: Sequence[Facts]) -> CheckResults:
         yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(there, 'rank')} here"
 
 
-def _sharing(facts: Facts, ranks: Sequence[Facts]) -> int:
+def _ranks_on_cores(facts: Facts, ranks: Sequence[Facts]) -> int:
     """Return how many ranks may use no other cores than this one may."""
     return sum(set(other["processors"]) <= set(facts["processors"]) for other in ranks)
 
@@ -231,8 +231,8 @@ def _network(connections: Sequence[Connection]) -> CheckResults:
     if not connections:
         return
     between = connections[0]
-    within = f", within a host {_speed(connections[1])}" if len(connections) > 1 else ""
-    text = f"between hosts {_speed(between)}{within}"
+    within = f", within a host {_speed_text(connections[1])}" if len(connections) > 1 else ""
+    text = f"between hosts {_speed_text(between)}{within}"
     if between["latency"] > SLOW_LATENCY or between["bandwidth"] < SLOW_BANDWIDTH:
         text += ". That is slow for a network of a cluster: does the MPI know the network (UCX_TLS, FI_PROVIDER)?"
         yield NOTE, text
@@ -240,12 +240,12 @@ def _network(connections: Sequence[Connection]) -> CheckResults:
         yield OK, text
 
 
-def _speed(connection: Connection) -> str:
+def _speed_text(connection: Connection) -> str:
     return f"{connection['latency'] * 1e6:.1f} µs and {connection['bandwidth'] / 1e9:.2f} GB/s"
 
 
 _OF_A_RANK: dict[str, Callable[[Facts], CheckResults]] = {
-    "launcher": _launcher,
+    "launcher": _launcher_check,
     "MPI": _mpi,
     "thread level": _thread_level,
     "versions": _versions,

@@ -63,9 +63,9 @@ def bench(options: argparse.Namespace) -> int:
     Return 0; 1 if a result is wrong or nothing can be measured, 2 for wrong options, 130 after Ctrl-C.
     """
     try:
-        wanted = _checked(options)
+        wanted = _checked_options(options)
     except MeshcommError as error:
-        return _refused(error, 2)
+        return _say_refusal(error, 2)
     try:
         mesh = wanted.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
@@ -73,14 +73,14 @@ def bench(options: argparse.Namespace) -> int:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
         return _bench(wanted, wanted.setting(mesh, location.device), location.rank_set.everyone.communicator())
     except MeshcommError as error:
-        return _refused(error, 1)
+        return _say_refusal(error, 1)
     except KeyboardInterrupt:
         abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
         say("interrupted", error=True)
         return 130
 
 
-def _refused(error: MeshcommError, code: int) -> int:
+def _say_refusal(error: MeshcommError, code: int) -> int:
     """Say what all ranks found wrong, once."""
     print_once(f"meshcomm: {error}")
     return code
@@ -104,7 +104,7 @@ class BenchRequest(NamedTuple):
         return cases.Setting(mesh, rank, source, target, self.shape, self.dtype)
 
 
-def _checked(options: argparse.Namespace) -> BenchRequest:
+def _checked_options(options: argparse.Namespace) -> BenchRequest:
     """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:

@@ -104,14 +104,14 @@ def document(facts_of_machine: dict[str, object], benches: Sequence[BenchResults
                 "name": results.name,
                 "beside": results.beside,
                 "rate": "all ranks" if results.total else "one rank",
-                "rows": [_row(row) for row in results.rows],
+                "rows": [_json_row(row) for row in results.rows],
             }
             for results in benches
         ]
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _json_row(row: Row) -> dict[str, object]:
     low, median, high = row.seconds
     return {
         "block_bytes": row.block,
