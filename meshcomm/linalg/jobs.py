@@ -106,7 +106,7 @@ class ScalapackJob:
             check_block(block)
             check_matrices(tensors)
             check(name, *(tensor.shape for tensor in tensors))
-            return _in_order(tensors[0].mesh, block) if in_order else _work(tensors[0].layout, block, along)
+            return _in_order(tensors[0].mesh, block) if in_order else _work_layouts(tensors[0].layout, block, along)
 
         return cls.agreed(name, planned, tensors, options=f"{block=} {options}")
 
@@ -318,7 +318,7 @@ def conjugate(tensor: DTensor) -> None:
         map_into(lambda block: np.conjugate(block, out=block), tensor)
 
 
-def _work(layout: Layout, block: int, along: int | None) -> WorkLayouts:
+def _work_layouts(layout: Layout, block: int, along: int | None) -> WorkLayouts:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
     axes = cyclic_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):

@@ -189,9 +189,9 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             memory = np.empty(1) if data is None else contiguous(data)
             matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return map_into(_copied, out, target_blocks)
+    return map_into(_copy_block, out, target_blocks)
 
 
-def _copied(block: Array, source: Array) -> None:
+def _copy_block(block: Array, source: Array) -> None:
     if source is not block:
         block[...] = source
