@@ -219,9 +219,7 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
             if scope is not None:
                 block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
     else:  # no other machine would move anything
-        block = on_device(
-            mesh, lambda device: _local_contraction(contraction, device)(*[tensor._block for tensor in tensors])
-        )
+        block = on_device(mesh, lambda device: _local_run(contraction, device)(*[tensor._block for tensor in tensors]))
     planned_layout = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = planned_layout if planned_layout.mesh is mesh else Layout(planned_layout.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
@@ -382,12 +380,8 @@ class _PanelContraction:
                 current[number] = IndexedBlock(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(
-                    current,
-                    IndexedBlock(target, indices),
-                    accumulate=turn.accumulates or not turn.is_first,
-                    limit=limit,
-                )
+                accumulates = turn.accumulates or not turn.is_first
+                multiply(current, IndexedBlock(target, indices), accumulate=accumulates, limit=limit)
                 continue
             if turn.is_first or partial is None:
                 partial = new_block(turn.partial, self._dtype)
@@ -459,7 +453,7 @@ class _PanelContraction:
 
 
 @lru_cache(maxsize=1024)
-def _local_contraction(contraction: Contraction, device: int) -> _PanelContraction:
+def _local_run(contraction: Contraction, device: int) -> _PanelContraction:
     """Return a contraction in which nothing moves, ready to run."""
     return _PanelContraction(contraction, device, (None,) * len(contraction.operands))
 

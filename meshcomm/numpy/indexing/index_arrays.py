@@ -255,9 +255,7 @@ def _indexed_axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
     return _IndexedAxis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned_rows(
-    axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]
-) -> Owned:
+def _owned(axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
@@ -299,7 +297,7 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
     shares = [IndexShare(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
-    return _owned_rows([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
+    return _owned([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
 
 
 def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
@@ -332,7 +330,7 @@ def _agreed_rows(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tup
         if 0 in asked.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
         names = _names(base, asked.axes)
-        return _owned_rows([_indexed_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
+        return _owned([_indexed_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
     return ranks.agree_on_result(make)
 

@@ -131,9 +131,7 @@ def _joined(
     filled = [tensor for tensor in tensors if tensor.shape[axis]]
     new = target.cut(axis, shape[axis])
     if filled and new.is_consecutive:
-        wanted = tuple(
-            _spans_between(ends, [tensor.shape[axis] for tensor in filled]) for ends in pairwise(new.all_starts())
-        )
+        wanted = tuple(_spans(ends, [tensor.shape[axis] for tensor in filled]) for ends in pairwise(new.all_starts()))
         assembled = assembling_if_thin(name, filled, axis, wanted, target, shape=shape)
         if assembled is not None:
             return assembled
@@ -145,7 +143,7 @@ def _joined(
     return result
 
 
-def _spans_between(ends: Interval, lengths: Sequence[int]) -> tuple[TensorInterval, ...]:
+def _spans(ends: Interval, lengths: Sequence[int]) -> tuple[TensorInterval, ...]:
     """Return what lies between *ends* of several axes of these lengths, one after the other, as intervals of each."""
     intervals, begin = list[TensorInterval](), 0
     for which, length in enumerate(lengths):

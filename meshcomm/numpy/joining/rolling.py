@@ -159,9 +159,7 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
-    assembled = assembling_if_thin(
-        "roll", [tensor], axis, tuple(_intervals_before(ends, by, n)), layout, shape=tensor.shape
-    )
+    assembled = assembling_if_thin("roll", [tensor], axis, tuple(_intervals(ends, by, n)), layout, shape=tensor.shape)
     if assembled is not None:
         return assembled
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis
@@ -170,7 +168,7 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     return result
 
 
-def _intervals_before(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
+def _intervals(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
     """Return the intervals, of *n* elements that go round, which are *by* elements before each of these."""
     for start, stop in ends:
         first, last = start - by, stop - by

@@ -52,7 +52,7 @@ def register(function: CreationFunction) -> CreationFunction:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled_tensor(
+def _filled(
     name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C"
 ) -> Array | DTensor:
     make: Callable[..., DTensor] = getattr(create, name)
@@ -67,7 +67,7 @@ def _filled_tensor(
     return for_program(tensor) if where is None else tensor
 
 
-def _filling_function(name: str, text: str) -> Callable[..., Array | DTensor]:
+def _creator(name: str, text: str) -> Callable[..., Array | DTensor]:
     # A small array without a given content has zeros: other contents could differ between ranks.
     numpys: Any = np.zeros if name == "empty" else getattr(np, name)
 
@@ -86,17 +86,14 @@ def _filling_function(name: str, text: str) -> Callable[..., Array | DTensor]:
             size = lengths if type(lengths) is int else prod(lengths)
             if size < _FEW and (few := numpys(shape, dtype, order)).nbytes < WHOLE_BELOW:
                 return small(few)
-        return _filled_tensor(name, shape, dtype, where, order)
+        return _filled(name, shape, dtype, where, order)
 
     create.__name__, create.__doc__ = name, text
     return register(create)
 
 
-zeros, ones = (
-    _filling_function("zeros", "Return a tensor of zeros."),
-    _filling_function("ones", "Return a tensor of ones."),
-)
-empty = _filling_function("empty", "Return a tensor with any content.")
+zeros, ones = _creator("zeros", "Return a tensor of zeros."), _creator("ones", "Return a tensor of ones.")
+empty = _creator("empty", "Return a tensor with any content.")
 type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 
 
@@ -113,7 +110,7 @@ def full(
 ) -> Array | DTensor:
     """Return a tensor of *fill_value*: a number, or what broadcasts to *shape*."""
     kind = np.dtype(dtype) if dtype is not None else _numpys.asarray(fill_value).dtype
-    return _with_value(_filled_tensor("empty", shape, kind, device if layout is None else layout, order), fill_value)
+    return _with_value(_filled("empty", shape, kind, device if layout is None else layout, order), fill_value)
 
 
 def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTensor:
@@ -129,12 +126,10 @@ def _filled_like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike 
     if where is None or not isinstance(a, DTensor):
         like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
         return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
-    return _filled_tensor(
-        name, a.shape if shape is None else shape, dtype or a.dtype, layout_moved_to(a.layout, where)
-    )
+    return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, layout_moved_to(a.layout, where))
 
 
-def _like_function(name: str, text: str) -> Callable[..., Value]:
+def _like_of(name: str, text: str) -> Callable[..., Value]:
     def create_like(
         a: Value,
         dtype: DTypeLike | None = None,
@@ -152,10 +147,7 @@ def _like_function(name: str, text: str) -> Callable[..., Value]:
     return register(create_like)
 
 
-zeros_like, ones_like = (
-    _like_function("zeros", "Return a tensor of zeros"),
-    _like_function("ones", "Return a tensor of ones"),
-)
+zeros_like, ones_like = _like_of("zeros", "Return a tensor of zeros"), _like_of("ones", "Return a tensor of ones")
 
 
 @register

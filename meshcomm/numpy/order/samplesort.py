@@ -260,10 +260,7 @@ class _ReceivedElements(NamedTuple):
         """Return the block of this rank, and the lengths of all. Collective."""
         blocks = [buffer[self._own_slice(self.even)] for buffer in self.buffers]
         if not np.array_equal(self.received_at, self.even):
-            sent, arriving = (
-                self._shared_counts(self.received_at, self.even),
-                self._shared_counts(self.even, self.received_at),
-            )
+            sent, arriving = self._counts(self.received_at, self.even), self._counts(self.even, self.received_at)
             for array, into in zip(self.received(), blocks, strict=True):
                 self.ranks.exchanged(array, sent, into, arriving)  # what stays is not copied
         return blocks, np.diff(self.even).tolist()
@@ -271,7 +268,7 @@ class _ReceivedElements(NamedTuple):
     def _own_slice(self, starts: Indices) -> slice:
         return slice(*starts[self.ranks.position :][:2])
 
-    def _shared_counts(self, starts: Indices, others: Indices) -> Indices:
+    def _counts(self, starts: Indices, others: Indices) -> Indices:
         """Return how many elements of this rank's block by *starts* each rank has by *others*."""
         block = self._own_slice(starts)
         return np.array(np.diff(np.clip(others, block.start, block.stop)), np.intp)

@@ -49,7 +49,7 @@ def histogram(
     tensor = _as_numbers(as_tensor("numpy.histogram", a))
     bins, factors = _agreed_bins("numpy.histogram", tensor, bins, weights)
     range = ends(range)
-    kind = _count_dtype(tensor, bins, range, factors)
+    kind = _dtype(tensor, bins, range, factors)
     uniform = np.ndim(bins) == 0
     options_text = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
     if uniform and range is None:
@@ -83,7 +83,7 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
     tensor = _as_numbers(as_tensor(name, a))
     bins, _ = _agreed_bins(name, tensor, bins, None)
     range = ends(range)
-    _count_dtype(tensor, bins, range, None)
+    _dtype(tensor, bins, range, None)
     if np.ndim(bins) == 0 and range is None:
         range = _limits(tensor)
     return replicated(np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range), tensor.mesh)
@@ -128,9 +128,7 @@ def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
     return distribute(weights, tensor.layout)
 
 
-def _count_dtype(
-    tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None
-) -> DType:
+def _dtype(tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None) -> DType:
     """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks alike."""
     ones = None if weights is None else np.ones(1, weights.dtype)
     return np.histogram(np.ones(1, tensor.dtype), bins, limits, weights=ones)[0].dtype

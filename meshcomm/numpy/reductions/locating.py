@@ -40,13 +40,13 @@ def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
     ...     print(world.run(program))
     [(1, 0), (1, 0)]
     """
-    return _index_of_extreme(np.argmax, a, axis, keepdims)
+    return _extreme(np.argmax, a, axis, keepdims)
 
 
 @implements(np.argmin, partly=True)
 def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
-    return _index_of_extreme(np.argmin, a, axis, keepdims)
+    return _extreme(np.argmin, a, axis, keepdims)
 
 
 @implements(np.nanargmax, partly=True)
@@ -64,9 +64,7 @@ def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool =
     return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
 
 
-def _index_of_extreme(
-    function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool
-) -> DTensor:
+def _extreme(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = _checked_axes(name, tensor, axis)
@@ -100,7 +98,7 @@ def _located_number(
     axes = _checked_axes(name, tensor, axis)
     kind = result_dtype(function, [tensor.dtype], tensor.ndim)
     if tensor.dtype.kind not in "fc":
-        return _index_of_extreme(plain, tensor, axis, keepdims)
+        return _extreme(plain, tensor, axis, keepdims)
     over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
     first, shares = _first_by(plain), _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool)))
 
