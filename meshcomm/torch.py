@@ -51,7 +51,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
-        return _shared(operation(x.detach() if isinstance(x, torch.Tensor) else x, *call))
+        return _tensor_of_memory(operation(x.detach() if isinstance(x, torch.Tensor) else x, *call))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -59,14 +59,14 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _applied(grad, *_ADJOINTS[ctx.operation](*ctx.call)), None, None
+        return _apply_operation(grad, *_ADJOINTS[ctx.operation](*ctx.call)), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
-        return _applied(tangent, ctx.operation, ctx.call)
+        return _apply_operation(tangent, ctx.operation, ctx.call)
 
 
-def _applied(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
+def _apply_operation(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
     """Return *operation* of *x*. torch.compile must not trace it: messages are no graph of tensors."""
     apply = _Linear.apply
     if torch.compiler.is_compiling():
@@ -74,7 +74,7 @@ def _applied(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
     return apply(x, operation, call)
 
 
-def _shared(array: Array) -> torch.Tensor:
+def _tensor_of_memory(array: Array) -> torch.Tensor:
     """Return a tensor in the memory of *array*; of bfloat16 and the like PyTorch takes only the bits from NumPy."""
     kind = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
     if kind is None:
@@ -82,7 +82,7 @@ def _shared(array: Array) -> torch.Tensor:
     return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)
 
 
-def _relaid(block: Array, source: "Layout", target: "Layout", shape: Shape) -> Array:
+def _relaid_block(block: Array, source: "Layout", target: "Layout", shape: Shape) -> Array:
     """Return the new block of this rank; an empty array where the target has none."""
     moved = relayout_tensor(from_local(block, source, shape), target)
     new = on_blocks(np.asarray, moved)
@@ -120,7 +120,7 @@ def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: Sha
         if not hasattr(layout, "match_axis"):
             raise LayoutError(f"{name} must be a Layout, not {layout!r}")
     to = target if target.match_axis is None else target.matched(source)
-    return _applied(block, _relaid, (source, to, shape))
+    return _apply_operation(block, _relaid_block, (source, to, shape))
 
 
 def all_to_all(  # noqa: PLR0917 - the order of meshcomm.all_to_all
@@ -143,7 +143,7 @@ def all_to_all(  # noqa: PLR0917 - the order of meshcomm.all_to_all
     ...     print(world.run(program))
     [[[1.0], [11.0]], [[2.0], [12.0]]]
     """
-    return _applied(
+    return _apply_operation(
         x, collectives.all_to_all, (group_assignment, concat_dimension, split_dimension, split_count, comm)
     )
 
@@ -163,7 +163,7 @@ def all_gather(
     ...     print(world.run(lambda: all_gather(torch.tensor([world.rank])).tolist()))
     [[0, 1], [0, 1]]
     """
-    return _applied(x, collectives.all_gather, (group_assignment, dimension, comm))
+    return _apply_operation(x, collectives.all_gather, (group_assignment, dimension, comm))
 
 
 def all_reduce(
@@ -187,7 +187,7 @@ def all_reduce(
     [[3.0], [3.0]]
     """
     _check_sum(x, op)
-    return _applied(x, collectives.all_reduce, (group_assignment, op, comm))
+    return _apply_operation(x, collectives.all_reduce, (group_assignment, op, comm))
 
 
 def reduce_scatter(
@@ -208,7 +208,7 @@ def reduce_scatter(
     [[1], [10]]
     """
     _check_sum(x, op)
-    return _applied(x, collectives.reduce_scatter, (group_assignment, dimension, op, comm))
+    return _apply_operation(x, collectives.reduce_scatter, (group_assignment, dimension, op, comm))
 
 
 def _check_sum(x: torch.Tensor, op: str) -> None:
@@ -217,7 +217,7 @@ def _check_sum(x: torch.Tensor, op: str) -> None:
 
 
 _ADJOINTS: dict[Operation, Callable[..., tuple[Operation, Call]]] = {
-    _relaid: lambda source, target, shape: (_relaid, (target, source, shape)),
+    _relaid_block: lambda source, target, shape: (_relaid_block, (target, source, shape)),
     collectives.all_to_all: lambda groups, concat, split, *others: (
         collectives.all_to_all,
         (groups, split, concat, *others),
@@ -318,7 +318,7 @@ def block_of(tensor: object) -> Any:
         return {key: _block_in(value) for key, value in tensor.items()}
     if isinstance(tensor, list | tuple):
         return type(tensor)(map(_block_in, tensor))
-    block = on_blocks(_shared, as_tensor("block_of", tensor))
+    block = on_blocks(_tensor_of_memory, as_tensor("block_of", tensor))
     if block is None:
         raise MeshError("this rank is outside of the mesh of the tensor and holds no block")
     return block

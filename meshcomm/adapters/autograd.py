@@ -211,7 +211,7 @@ def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
     defvjp_argnums(wrapper, choose)
 
 
-def _relaid(function: Callable[..., object]) -> None:
+def _relayout_gradients(function: Callable[..., object]) -> None:
     """Bring the gradients that autograd knows for *function* to the layouts of the arguments."""
     of_arrays = primitive_vjps[tracer.trace_primitives_map[function]]
 
@@ -222,7 +222,7 @@ def _relaid(function: Callable[..., object]) -> None:
     _for_dtensors(function, vjpmaker)
 
 
-def _each(*vjps: Maker) -> Maker:
+def _maker_of_each(*vjps: Maker) -> Maker:
     """Return a maker of the gradients in all arguments from a maker for each of them."""
 
     def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
@@ -232,17 +232,21 @@ def _each(*vjps: Maker) -> Maker:
     return vjpmaker
 
 
-def _sum(ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
+def _vjp_of_sum(
+    ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object
+) -> VJP:
     keep = bool(others[2]) if len(others) > 2 else keepdims  # after dtype and out
     return lambda g: sum_vjp(g, x, axis, keep)
 
 
-def _mean(ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
-    vjp = _sum(ans, x, axis, *others, keepdims=keepdims)
+def _vjp_of_mean(
+    ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object
+) -> VJP:
+    vjp = _vjp_of_sum(ans, x, axis, *others, keepdims=keepdims)
     return lambda g: vjp(g) / count_over(x, axis)
 
 
-def _extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdims: bool = False) -> VJP:
+def _vjp_of_extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdims: bool = False) -> VJP:
     def vjp(g: Value) -> Value:
         chosen = anp.equal(x, sum_vjp(ans, x, axis, keepdims))
         return sum_vjp(g, x, axis, keepdims) * (chosen / sum_over(chosen, axis, keepdims=True))
@@ -250,15 +254,15 @@ def _extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdi
     return vjp
 
 
-def _where(condition: object, target: Value, of_x: bool) -> VJP:
+def _vjp_of_where(condition: object, target: Value, of_x: bool) -> VJP:
     def vjp(g: object) -> Value:
         taken = anp.where(condition, g, 0.0) if of_x else anp.where(condition, 0.0, g)
-        return in_layout_of(_narrowed(taken, np.shape(target)), target)
+        return in_layout_of(_summed_to(taken, np.shape(target)), target)
 
     return vjp
 
 
-def _summed(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
+def _vjps_of_einsum(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
     """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
     between = not isinstance(args[0], str)
     text, operands = arguments_of(args[0], args[1:])
@@ -266,7 +270,7 @@ def _summed(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs:
     return lambda g: tuple(gradients.einsum_vjp(g, text, operands, number) for number in numbers)
 
 
-def _narrowed(grad: Value, shape: Shape) -> Value:
+def _summed_to(grad: Value, shape: Shape) -> Value:
     """Return a gradient summed over the axes along which an argument of *shape* was repeated."""
     added = len(grad.shape) - len(shape)
     if added:
@@ -275,24 +279,26 @@ def _narrowed(grad: Value, shape: Shape) -> Value:
     return sum_over(grad, repeated, keepdims=True) if repeated else grad
 
 
-def _indexed(ans: object, x: Value, index: object) -> VJP:
+def _vjp_of_index(ans: object, x: Value, index: object) -> VJP:
     return lambda g: in_layout_of(gradients.added_at(g, index, x.shape, x.layout), x)
 
 
-def _taken(
+def _vjp_of_take(
     ans: object, a: Value, indices: object, axis: int | None = None, *others: Value, mode: str = "raise"
 ) -> VJP:
     mode = others[1] if len(others) > 1 else mode  # after out
-    return _indexed(ans, a, index_along_axis("numpy.take", a, indices, axis, mode))
+    return _vjp_of_index(ans, a, index_along_axis("numpy.take", a, indices, axis, mode))
 
 
 def _taken_along(ans: object, arr: Value, indices: object, axis: int | None = -1) -> VJP:
     name = "numpy.take_along_axis"
     positions, number = along_axis_indices(name, arr, indices, axis)
-    return _indexed(ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number))
+    return _vjp_of_index(
+        ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number)
+    )
 
 
-def _product(axes_of: Callable[..., Axes]) -> Maker:
+def _maker_of_product(axes_of: Callable[..., Axes]) -> Maker:
     """Return a maker of the gradients of a product of two operands, summed over the axes that *axes_of* returns.
 
     It is called with the numbers of axes of both, and the other arguments of the product.
@@ -306,37 +312,37 @@ def _product(axes_of: Callable[..., Axes]) -> Maker:
     return vjpmaker
 
 
-def _left(ans: object, a: object, b: object) -> VJP:
+def _vjp_of_left(ans: object, a: object, b: object) -> VJP:
     return lambda g: gradients.matmul_vjp_of_left(g, a, b)
 
 
-def _right(ans: object, a: object, b: object) -> VJP:
+def _vjp_of_right(ans: object, a: object, b: object) -> VJP:
     return lambda g: gradients.matmul_vjp_of_right(g, a, b)
 
 
 for _raw, _function in list(tracer.trace_primitives_map.items()):
     if _function in primitive_vjps and isinstance(_raw, np.ufunc) and _raw.signature is None:
-        _relaid(_raw)
+        _relayout_gradients(_raw)
 _SHAPES = (np.reshape, np.ravel, np.squeeze, np.expand_dims, np.moveaxis, np.swapaxes, np.roll)
 for _raw in (np.transpose, np.real, np.imag, np.outer, np.kron, np.cross, np.trace, *_SHAPES):
-    _relaid(_raw)
-_for_dtensors(np.sum, _each(_sum))
-_for_dtensors(np.mean, _each(_mean))
+    _relayout_gradients(_raw)
+_for_dtensors(np.sum, _maker_of_each(_vjp_of_sum))
+_for_dtensors(np.mean, _maker_of_each(_vjp_of_mean))
 for _raw in {np.max, np.amax, np.min, np.amin}:
-    _for_dtensors(_raw, _each(_extreme))
-_for_dtensors(ArrayBox.__getitem__, _each(_indexed))
-_for_dtensors(np.take, _each(_taken))
-_for_dtensors(np.take_along_axis, _each(_taken_along))
-_for_dtensors(np.einsum, _summed)
-_for_dtensors(np.matmul, _each(_left, _right))
-_for_dtensors(np.dot, _product(axes_of_dot))
-_for_dtensors(np.inner, _product(axes_of_inner))
-_for_dtensors(np.tensordot, _product(lambda left, right, axes=2: axes_of_tensordot(axes)))
+    _for_dtensors(_raw, _maker_of_each(_vjp_of_extreme))
+_for_dtensors(ArrayBox.__getitem__, _maker_of_each(_vjp_of_index))
+_for_dtensors(np.take, _maker_of_each(_vjp_of_take))
+_for_dtensors(np.take_along_axis, _maker_of_each(_taken_along))
+_for_dtensors(np.einsum, _vjps_of_einsum)
+_for_dtensors(np.matmul, _maker_of_each(_vjp_of_left, _vjp_of_right))
+_for_dtensors(np.dot, _maker_of_product(axes_of_dot))
+_for_dtensors(np.inner, _maker_of_product(axes_of_inner))
+_for_dtensors(np.tensordot, _maker_of_product(lambda left, right, axes=2: axes_of_tensordot(axes)))
 _for_dtensors(
     np.where,
-    _each(
+    _maker_of_each(
         lambda ans, condition, x, y: lambda g: vspace(condition).zeros(),
-        lambda ans, condition, x, y: _where(condition, x, of_x=True),
-        lambda ans, condition, x, y: _where(condition, y, of_x=False),
+        lambda ans, condition, x, y: _vjp_of_where(condition, x, of_x=True),
+        lambda ans, condition, x, y: _vjp_of_where(condition, y, of_x=False),
     ),
 )

@@ -23,7 +23,7 @@ class _Factors:
         return getattr(self._factors, name)
 
 
-def _solving(make: Callable[..., object], solver: Callable[[Value], object]) -> Callable[..., object]:
+def _solver_of(make: Callable[..., object], solver: Callable[[Value], object]) -> Callable[..., object]:
     @wraps(make)
     def wrapper(*args: object, **kwargs: object) -> object:
         return solver(make(*map(whole, args), **kwargs))
@@ -32,5 +32,5 @@ def _solving(make: Callable[..., object], solver: Callable[[Value], object]) -> 
 
 
 if is_scripted():
-    linalg.splu, linalg.spilu = _solving(linalg.splu, _Factors), _solving(linalg.spilu, _Factors)
-    linalg.factorized = _solving(linalg.factorized, of_arrays)
+    linalg.splu, linalg.spilu = _solver_of(linalg.splu, _Factors), _solver_of(linalg.spilu, _Factors)
+    linalg.factorized = _solver_of(linalg.factorized, of_arrays)

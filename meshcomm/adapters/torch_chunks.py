@@ -28,12 +28,12 @@ def layout_of_chunks(mesh: Mesh, sharded: Sequence[int | None], shape: Sequence[
         dims = [dim for dim, chunked in zip(mesh.dims, sharded, strict=True) if chunked == axis]
         sizes = [length]
         for dim in dims:
-            sizes = [size for chunk in sizes for size in _chunks(chunk, dim.size)]
+            sizes = [size for chunk in sizes for size in _chunk_lengths(chunk, dim.size)]
         specs.append(Cuts([dim.name for dim in dims], sizes=sizes) if dims else UNSHARDED)
     return Layout(specs, mesh)
 
 
-def _chunks(length: int, count: int) -> list[int]:
+def _chunk_lengths(length: int, count: int) -> list[int]:
     """Return the lengths of the chunks of an axis, as torch.chunk cuts it; empty ones at the end."""
     longest = -(-length // count)
     return [min(longest, max(0, length - longest * number)) for number in range(count)]

@@ -18,7 +18,7 @@ from meshcomm.array_api.info import Info
 from meshcomm.core import _hooks
 from meshcomm.core._mistakes import missing_attribute
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.numpy.namespace.creation import OWN
+from meshcomm.numpy.namespace.creation import OWN_FUNCTIONS
 from meshcomm.numpy.namespace.devices import Device, Everywhere
 from meshcomm.numpy.protocols import takes_tensors
 
@@ -58,8 +58,8 @@ class Namespace(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name in self._standard.__all__:
             value = self._of_standard(name)
-        elif self._numpys is np and name in OWN:
-            value = _bound(OWN[name], Everywhere(self._mesh))
+        elif self._numpys is np and name in OWN_FUNCTIONS:
+            value = _bound_to(OWN_FUNCTIONS[name], Everywhere(self._mesh))
         elif name[0] != "_" and _takes_tensors(self._numpys, name):
             value = getattr(self._numpys, name)
         elif name == "lib" and self._numpys is np:
@@ -77,13 +77,13 @@ class Namespace(ModuleType):
             return partial(Info, self._mesh)
         if not inspect.isfunction(value):
             return value
-        if _creates(value):
-            return _bound(value, Everywhere(self._mesh))
-        return _either(value, getattr(self._numpys, name, None))
+        if _makes_tensors(value):
+            return _bound_to(value, Everywhere(self._mesh))
+        return _with_fallback(value, getattr(self._numpys, name, None))
 
     def __dir__(self) -> list[str]:
         others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
-        return sorted({*self._standard.__all__, *others, *(OWN if self._numpys is np else ())})
+        return sorted({*self._standard.__all__, *others, *(OWN_FUNCTIONS if self._numpys is np else ())})
 
     def __repr__(self) -> str:
         return f"<{self.__name__} on the {self._mesh}>"
@@ -105,14 +105,14 @@ def _takes_tensors(numpys: ModuleType, name: str) -> bool:
     return callable(value) and (name in _ABOUT_DTYPES or takes_tensors(value))
 
 
-def _creates(function: Function) -> bool:
+def _makes_tensors(function: Function) -> bool:
     """Return whether *function* makes tensors: those that take a tensor keep its layout without a device."""
     return "device" in inspect.signature(function, follow_wrapped=False).parameters
 
 
-def _bound(function: Function, where: Device) -> Function:
+def _bound_to(function: Function, where: Device) -> Function:
     """Return *function* with results on *where*, unless it gets a device or a layout."""
-    key = "device" if _creates(function) else "layout"
+    key = "device" if _makes_tensors(function) else "layout"
 
     def made(*args: object, **kwargs: object) -> object:
         if kwargs.get("device") is None and kwargs.get("layout") is None:
@@ -123,7 +123,7 @@ def _bound(function: Function, where: Device) -> Function:
 
 
 @cache
-def _either(function: Function, numpys: Function | None) -> Function:
+def _with_fallback(function: Function, numpys: Function | None) -> Function:
     """Return *function* of the standard, which leaves calls that it does not define to *numpys*, NumPy's own."""
     if numpys is None:
         return function

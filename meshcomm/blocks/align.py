@@ -35,7 +35,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
         return list(operands)  # type: ignore[arg-type]  # tensors and numbers
 
     def call(arrays: list[Operand]) -> str:
-        return f"{name} of {', '.join(map(_described, arrays))}; a plain array must be the same on every rank"
+        return f"{name} of {', '.join(map(_operand_text, arrays))}; a plain array must be the same on every rank"
 
     def make() -> list[Operand]:
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
@@ -85,7 +85,7 @@ def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
     return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, arrays, mesh)]
 
 
-def _described(operand: Operand) -> str:
+def _operand_text(operand: Operand) -> str:
     """Return what the ranks compare about an operand."""
     if isinstance(operand, DTensor):
         return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.specs_text}"

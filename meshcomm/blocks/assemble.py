@@ -60,7 +60,7 @@ def assembling(
     """
     edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
     assert edges is not None
-    run = partial(_assembled, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
+    run = partial(_assembled_block, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
     return Call(Recipe(run), tuple(tensors))
 
 
@@ -76,7 +76,7 @@ def assembling_if_thin(
     return assembling(name, tensors, axis, wanted, layout, shape=shape)
 
 
-def _assembled(
+def _assembled_block(
     name: str, edges: Edges, shape: Shape, compute: Compute | None, dtype: DType, *tensors: DTensor
 ) -> DTensor:
     axis, layout = edges.axis, edges.layout

@@ -61,13 +61,13 @@ class _EdgePlan(NamedTuple):
     Parameters
     ----------
     sends: slices of blocks that other devices lack, in the order of sending
-    pieces: where each piece of the new block is, from and to, of which block, and where in it; None for one that came
-    came: where each piece that came begins among the bytes that came, and its shape
+    pieces: where each piece of the new block is, from and to, of which block, and where in it; None for a received one
+    receives: where each received piece begins among the received bytes, and its shape
     """
 
     sends: tuple[tuple[int, Slices], ...]
     pieces: tuple[tuple[int, int, int, Slices | None], ...]
-    came: tuple[tuple[int, Shape], ...]
+    receives: tuple[tuple[int, Shape], ...]
 
 
 class Edges:
@@ -149,22 +149,22 @@ class Edges:
 
     def _pieces(self, blocks: Sequence[Expression | Array], name: str, device: int) -> list[tuple[int, int, Value]]:
         plan = self._plans.get(device) or self._plan_for(device)
-        came, begins = NOTHING, iter(plan.came)
+        received, received_pieces = NOTHING, iter(plan.receives)
         if self.messages:
             mesh, call = self.layout.mesh, (name, self)
-            received = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(plan, blocks),))
-            assert received is not None
-            came = received
+            data = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent_bytes(plan, blocks),))
+            assert data is not None
+            received = data
         dtype, pieces = self.specs[0].dtype, list[tuple[int, int, object]]()
         for start, stop, which, at in plan.pieces:
             if at is None:
-                begin, shape = next(begins)
-                pieces.append((start, stop, np.ndarray(shape, dtype, came, begin)))
+                begin, shape = next(received_pieces)
+                pieces.append((start, stop, np.ndarray(shape, dtype, received, begin)))
             else:
                 pieces.append((start, stop, _part(blocks[which], at)))
         return pieces
 
-    def _sent(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
+    def _sent_bytes(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
         parts = [array_of(_part(blocks[which], at)) for which, at in plan.sends]
         if len(parts) < 2:
             return as_bytes(contiguous(parts[0])) if parts else NOTHING
@@ -194,14 +194,14 @@ class Edges:
         senders = sorted(owner for owner, receiver in self.messages if receiver == number)
         lengths = [self.messages[owner, number] for owner in senders]
         filled = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
-        pieces, came, at = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
+        pieces, receives, at = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
         for which, start, stop, owner in self._intervals(number):
             end = at + stop - start
             if owner == number:
                 pieces.append((at, end, which, interval_slices(which, start, stop)))
             else:
                 pieces.append((at, end, which, None))
-                came.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
+                receives.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
                 filled[owner] += end - at
             at = end
         receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
@@ -211,7 +211,7 @@ class Edges:
             for which, start, stop, owner in self._intervals(receiver)
             if owner == number
         ]
-        plan = self._plans[device] = _EdgePlan(tuple(sends), tuple(pieces), tuple(came))
+        plan = self._plans[device] = _EdgePlan(tuple(sends), tuple(pieces), tuple(receives))
         return plan
 
     def piece_ends(self, device: int) -> list[int]:
@@ -302,7 +302,7 @@ class _Messages(Exchanged):
         return Strided(regions, begins * self.itemsize, steps, boxes.stops - boxes.starts)
 
 
-def _exchanged(messages: Sequence[_Message], itemsize: int, position: int) -> _Messages:
+def _exchange_of(messages: Sequence[_Message], itemsize: int, position: int) -> _Messages:
     """Return the exchange of *messages*, which are in the order of their senders."""
 
     def source(of: int) -> Box:
@@ -329,7 +329,7 @@ def _exchanged(messages: Sequence[_Message], itemsize: int, position: int) -> _M
     )
 
 
-def _text(name: str, edges: Edges) -> str:
+def _edges_text(name: str, edges: Edges) -> str:
     of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
     where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
     several = len(edges.specs) > 1
@@ -340,7 +340,7 @@ def _text(name: str, edges: Edges) -> str:
     return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
 
 
-def _built(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Bytes]:
+def _edge_exchange(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Bytes]:
     """Return a function that sends the bytes of this rank, and returns those that come."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
     mesh, itemsize = layout.mesh, spec.dtype.itemsize
@@ -357,23 +357,23 @@ def _built(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Byt
     max_bytes = edges.max_elements * itemsize
     number = fingerprint(f"edges of {itemsize} bytes along {names}: {sorted(edges.messages.items())}")
     terms = ExchangeSpec(number, max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
-    exchanged = _exchanged(messages, itemsize, position)
+    exchanged = _exchange_of(messages, itemsize, position)
     operation, size = exchange(group, [exchanged], terms), exchanged.target_bytes(position)
 
     def run(sent: Array | None) -> Bytes:
         assert sent is not None
         try:
-            came = new_bytes(size)
-            operation.run([sent], [came])
+            data = new_bytes(size)
+            operation.run([sent], [data])
         except BaseException as error:
             leave_with(error, location.rank_set)
             raise
-        return came
+        return data
 
     return comparing_replicas(run, name, spec.shape, spec.layout, location)
 
 
-def _form(name: str, edges: Edges) -> Hashable:
+def _exchange_form(name: str, edges: Edges) -> Hashable:
     """Return what moves, whatever the lengths of the blocks are: calls with equal ones exchange alike."""
     axis, spec, layout = edges.axis, edges.specs[0], edges.layout
     others = without(layout.axes, [axis]), without(spec.shape, [axis])
@@ -381,7 +381,7 @@ def _form(name: str, edges: Edges) -> Hashable:
     return "edges", layout.mesh, tuple(layout.axes[axis]), messages, axis, others, spec.dtype.itemsize
 
 
-_EXCHANGE = Collective[Bytes](_text, _built, form=_form)
+_EXCHANGE = Collective[Bytes](_edges_text, _edge_exchange, form=_exchange_form)
 """An exchange of edges, from the bytes that this rank sends to those that come. Its subject is a name and `Edges`."""
 
 

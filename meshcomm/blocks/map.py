@@ -66,11 +66,11 @@ def deciding(
 
     Collective where it returns results, or an operand is a plain array. Arguments are those of `elementwise`.
     """
-    call = _alike(function, operands, out)
+    call = _call_if_alike(function, operands, out)
     if call is not None:
         return call
     agreed = agree_on_plain(name, operands, mesh_of((*operands, *out)))
-    mapping = _decided(name, function, agreed, out)
+    mapping = _run_of(name, function, agreed, out)
     if mapping.single and len(out) < 2 and not any(map(is_plain, operands)):
         return Call(Recipe(mapping.run_again), tuple(operands), out[0] if out else None)
     results = mapping.run(agreed, out)
@@ -108,7 +108,7 @@ class _ElementwiseRun(NamedTuple):
     def run(self, operands: Sequence[Operand], out: Sequence[DTensor]) -> Sequence[DTensor]:
         """Return the results. Collective if an operand has to move."""
         if self.is_large and not out and may_wait() and self._can_wait(operands):
-            return [self._waiting(operands)]
+            return [self._waiting_result(operands)]
         # All are computed in the layout of the first one.
         targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
         blocks = [
@@ -119,7 +119,7 @@ class _ElementwiseRun(NamedTuple):
         ]
         local: list[Array | None] = [None] * len(self.dtypes)
         if self.device is not None:
-            local = self._computed(blocks, [target._block for target in targets])
+            local = self._computed_blocks(blocks, [target._block for target in targets])
         if out:
             copy_into(self.name, out, targets)
             return out
@@ -140,7 +140,7 @@ class _ElementwiseRun(NamedTuple):
         """Return whether a copy of *x* is nothing beside the block of the result."""
         return 4 * x.size <= prod(self.layout.block_shape(self.shape, self.device))
 
-    def _waiting(self, operands: Sequence[Operand]) -> DTensor:
+    def _waiting_result(self, operands: Sequence[Operand]) -> DTensor:
         """Return the result, which waits. What has to move does so now."""
         values, owners = list[object](), list[DTensor | None]()
         for x, edges in zip(operands, self.edges, strict=True):
@@ -157,7 +157,7 @@ class _ElementwiseRun(NamedTuple):
             owners.append(owner)
         return waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
 
-    def _computed(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
+    def _computed_blocks(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]
         if edges:
             if targets:  # of which a piece may be written before another one is read
@@ -169,7 +169,7 @@ class _ElementwiseRun(NamedTuple):
         if targets:
             self.function(*blocks, out=tuple(targets))
             return [*targets]
-        return [np.asarray(result, order="C") for result in _several(self.function(*blocks))]
+        return [np.asarray(result, order="C") for result in _as_tuple(self.function(*blocks))]
 
 
 @lru_cache(maxsize=1024)
@@ -179,7 +179,7 @@ def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], de
     return layout.block_shape(shape, device), sorted(ends)
 
 
-def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _ElementwiseRun:
+def _run_of(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _ElementwiseRun:
     """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
     shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
@@ -188,7 +188,7 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
         samples = function(*map(sample, operands), **into)
-    dtypes = tuple(as_dtype(np.asarray(x).dtype) for x in _several(samples))
+    dtypes = tuple(as_dtype(np.asarray(x).dtype) for x in _as_tuple(samples))
     layout = out[0].layout if out else common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
     edges: list[Edges | None] = [None] * len(operands)
     if isinstance(function, np.ufunc) and not isinstance(samples, tuple):
@@ -204,7 +204,9 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 
-def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]) -> Call | Sequence[DTensor] | None:
+def _call_if_alike(
+    function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]
+) -> Call | Sequence[DTensor] | None:
     """Return the call, or its results, if all tensors have one layout and shape, or no axes; None if not.
 
     It is the most common case, and for small blocks the way of all others takes most of the time.
@@ -231,11 +233,11 @@ def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor
     if out:
         function(*blocks, out=tuple([target._block for target in out]))
         return out
-    arrays = [np.asarray(block, order="C") for block in _several(function(*blocks))]
+    arrays = [np.asarray(block, order="C") for block in _as_tuple(function(*blocks))]
     return tuple(DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays)
 
 
-def _several(results: object) -> tuple[ArrayLike, ...]:
+def _as_tuple(results: object) -> tuple[ArrayLike, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 

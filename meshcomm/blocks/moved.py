@@ -43,15 +43,15 @@ def moved_from(
     send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
     local = None if not copied._has_block else contiguous(copied._block)  # to be reshaped as NumPy's array can be
-    begin = _begin(tensor) + offset_of(of, tensor)
+    begin = _view_begin(tensor) + offset_of(of, tensor)
     base = tensor
     if fetch is None:
         base = _base_of(tensor)
-        where = _ViewRegion(begin - _begin(base), of.shape, of.strides, copied.layout)
+        where = _ViewRegion(begin - _view_begin(base), of.shape, of.strides, copied.layout)
         fetch, send = where.fetch, where.send
     first, end = np.lib.array_utils.byte_bounds(of)
     low, size = begin - (of.ctypes.data - first), end - first
-    source = Source(base, low, low + size, fetch, partial(_sent, send)) if of.size else None
+    source = Source(base, low, low + size, fetch, partial(_write_back, send)) if of.size else None
     view = View[DTensor](None, of.strides, of.flags.writeable, begin)
     return DTensor(marked(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source))
 
@@ -59,7 +59,7 @@ def moved_from(
 def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: DTensor) -> DTensor:
     """Return *copied*, elements of *tensor* that views share, with them up to date: *fetch* copies them again."""
     low, high = bounds_of(tensor)
-    view = View[DTensor](None, strides_of(copied), False, _begin(tensor))
+    view = View[DTensor](None, strides_of(copied), False, _view_begin(tensor))
     storage = Storage(Source(tensor, low, high, fetch, None))
     return DTensor(copied._block, copied.layout, copied.shape, copied.dtype, view, storage)
 
@@ -74,17 +74,17 @@ def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
     source = view._storage.source
     if source is None or source.base._storage is not tensor._storage or view._view is None:
         return False
-    is_there = view._view.begin == _begin(tensor) + offset_of(of, tensor)
+    is_there = view._view.begin == _view_begin(tensor) + offset_of(of, tensor)
     return is_there and (view.shape, view._view.strides, view.dtype) == (of.shape, of.strides, of.dtype)
 
 
-def _sent(send: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
+def _write_back(send: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
     """Write the elements of *view* to *base*, as those of a tensor that is no view of it."""
     assert send is not None
     send(base, DTensor(view._block, view.layout, view.shape, view.dtype))
 
 
-def _begin(tensor: DTensor) -> int:
+def _view_begin(tensor: DTensor) -> int:
     return 0 if tensor._view is None else tensor._view.begin
 
 
@@ -114,14 +114,14 @@ class _ViewRegion(NamedTuple):
 
     def fetch(self, base: DTensor) -> DTensor:
         """Return the elements, in the layout of the view. Collective over the mesh."""
-        way = self._way(base)
+        way = self._view_in(base)
         return relaid(way.elements(), self.layout.axes, "a view", self.layout.mesh)
 
     def send(self, base: DTensor, values: DTensor) -> None:
         """Write *values* to *base*. Collective over the mesh."""
-        self._way(base).put(values)
+        self._view_in(base).put(values)
 
-    def _way(self, base: DTensor) -> "_SliceView | _FlatView | _ListedView":
+    def _view_in(self, base: DTensor) -> "_SliceView | _FlatView | _ListedView":
         return _SliceView.of(base, self) or _FlatView.of(base, self) or _ListedView.of(base, self)
 
 
@@ -137,7 +137,7 @@ class _SliceView(NamedTuple):
     @classmethod
     def of(cls, base: DTensor, where: _ViewRegion) -> "_SliceView | None":
         steps = strides_of(base)
-        starts = _digits(where.begin, base.shape, steps)
+        starts = _index_at(where.begin, base.shape, steps)
         if starts is None:
             return None
         items: list[int | slice] = [int(start) for start in starts]
@@ -163,7 +163,7 @@ class _SliceView(NamedTuple):
         """Return the elements, in the shape of the view."""
         turned = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
         taken = turned[(*self.added, ...)]
-        return _tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
+        return _as_tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
@@ -199,8 +199,8 @@ class _FlatView(NamedTuple):
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
         if self.items == slice(0, self.base.size):
-            return _tensor(self.base.reshape(self.shape))
-        return _tensor(self.base.reshape(-1)[self.items].reshape(self.shape))
+            return _as_tensor(self.base.reshape(self.shape))
+        return _as_tensor(self.base.reshape(-1)[self.items].reshape(self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
@@ -224,7 +224,7 @@ class _ListedView(NamedTuple):
             def block(slices: tuple[slice, ...]) -> Array:
                 terms = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
                 offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(where.begin)), np.intp)
-                digits = _digits(offsets, base.shape, steps)
+                digits = _index_at(offsets, base.shape, steps)
                 assert digits is not None
                 return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)
 
@@ -235,19 +235,19 @@ class _ListedView(NamedTuple):
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        return _tensor(self.base[self.indices])
+        return _as_tensor(self.base[self.indices])
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
         self.base[self.indices] = values
 
 
-def _tensor(x: object) -> DTensor:
+def _as_tensor(x: object) -> DTensor:
     """Return what a call gives, which is an array in a script if each rank has all of it, as a tensor."""
     return as_tensor("a view", x)
 
 
-def _digits(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None:
+def _index_at(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None:
     """Return the index along each axis of what is *offset* bytes from the first element; None if there is none."""
     digits: list[Value] = [0] * len(shape)
     long = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]

@@ -45,7 +45,7 @@ class Partial(NamedTuple):
     names: the mesh dimensions to reduce over; without them the share is the result
     op: reduction: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
     dtype: dtype of the result
-    counts: predicate of the devices whose shares count
+    is_counted: predicate of the devices whose shares count
     shares: the dtype of the shares, by default that of the result
     finish: function from the reduced shares to the result
     form: common value of all calls that reduce by the same exchange; None if that is not known
@@ -57,7 +57,7 @@ class Partial(NamedTuple):
     names: Names
     op: str | Merge
     dtype: DType
-    counts: Callable[[int], bool] = lambda device: True
+    is_counted: Callable[[int], bool] = lambda device: True
     shares: DType | None = None
     finish: Callable[[Array], Array] = unchanged
     form: Hashable = None
@@ -85,26 +85,26 @@ def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: S
     """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
     with collective(partial.text, tensor.mesh) as location:
         assert location is not None
-        block, text = tensor._block, _text(partial, tensor, layout, shape)
+        block, text = tensor._block, _call_text(partial, tensor, layout, shape)
         share = agree_on(location.rank_set, f"shares of {text}", lambda: partial.compute(block))
     return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
         share, tensor.layout, tensor.shape, tensor.dtype
     )
 
 
-def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
+def _call_text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
     specs = tensor.layout.specs_text
     return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(layout.mesh)}"
 
 
-def _prepared(
+def _share_reduction(
     partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, location: Location
 ) -> Callable[[Array, Callable[[Array], Array]], Array]:
     """Return a function that makes the reduced share of the result from the block of a device, and `compute`."""
     mesh, n = layout.mesh, prod(layout.block_shape(shape, location.device))
     group, position = group_along(location, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
-    counted = [i for i, device in enumerate(members) if partial.counts(device)]
+    counted = [i for i, device in enumerate(members) if partial.is_counted(device)]
     dtype = partial.dtype if partial.shares is None else partial.shares
     _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
@@ -118,7 +118,7 @@ def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
             partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
 
 
-_REDUCE = Collective[Array](_text, _prepared, form=lambda partial, *_: partial.form)
+_REDUCE = Collective[Array](_call_text, _share_reduction, form=lambda partial, *_: partial.form)
 
 
 def added_up(
@@ -199,7 +199,7 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
 
 def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
     """Return the call that makes what `reduced` does."""
-    of_devices, layout, shape = _partial(how, tensor._spec)
+    of_devices, layout, shape = _partial_of(how, tensor._spec)
 
     def run(tensor: DTensor) -> DTensor:
         result = run_partial(of_devices, tensor, layout, shape)
@@ -211,7 +211,7 @@ def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
     return Call(OnBlocks(of_devices.compute, spec, is_lazy=True), (tensor,))
 
 
-def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
+def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     """Return how the devices reduce tensors of a spec, and the layout and the shape of the results."""
     axes, source, whole = how.axes, of.layout, of.shape
     shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
@@ -230,7 +230,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
     text = f"{how.name} over axes {axes}{options} in {how.dtype}"
-    run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
+    run, finish = (compute, how.finish) if names else (_whole_reduction(how), unchanged)
     run = _of_lazy(run, how, bool(names))
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
@@ -242,7 +242,7 @@ def _all_filled(cut: AnyCut) -> bool:
     return isinstance(cut, Consecutive) and cut.shortest > 0
 
 
-def _whole(how: Reduction) -> Callable[[Array], Array]:
+def _whole_reduction(how: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
         return np.asarray(by_intervals(how.whole, block, how.axes), how.dtype, order="C")
 

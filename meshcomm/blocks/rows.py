@@ -177,14 +177,14 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: 
     if rows == 0 or row == 0:  # the rows of all ranks have as many bytes, or none of their own
         return
     if not hidden:
-        _read(ranks, block, wanted, into, rows)
+        _read_rows(ranks, block, wanted, into, rows)
         return
-    for chunk in _chunks(rows, len(wanted.row_numbers), _KEPT + row):
+    for chunk in _row_chunks(rows, len(wanted.row_numbers), _KEPT + row):
         part = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
-        _ask(ranks, block, axes, part, into[chunk])
+        _ask_owners(ranks, block, axes, part, into[chunk])
 
 
-def _read(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
+def _read_rows(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
     """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
@@ -192,18 +192,18 @@ def _read(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: 
     sizes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
     number = fingerprint(ranks.call) ^ ranks.group.rank_set.call_digest
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
-    for chunk in _chunks(max_count, len(wanted.row_numbers), 4):
+    for chunk in _row_chunks(max_count, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
         copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
-        routes = Routes(ranks.size, ranks.position, others, others, _always(copies))
+        routes = Routes(ranks.size, ranks.position, others, others, _fixed_copies(copies))
         rendezvous.exchange(routes, number, data, as_bytes(into[chunk]))
 
 
-def _always(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], tuple[RowCopies, None]]:
+def _fixed_copies(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], tuple[RowCopies, None]]:
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def _ask_owners(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
     order, counts = _by_owner(wanted.owners, ranks.size)
     row_numbers = wanted.row_numbers[order]
@@ -283,7 +283,7 @@ def deliver(
     row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
     (max_count,) = ranks.allreduce_max(len(to.row_numbers))
     last: Indices | None = None
-    chunks = list(_chunks(max_count, len(to.row_numbers), _KEPT + row))
+    chunks = list(_row_chunks(max_count, len(to.row_numbers), _KEPT + row))
     for chunk in chunks:
         order, counts = _by_owner(to.owners[chunk], ranks.size)
         coming = ranks.exchanged_counts(counts)
@@ -332,7 +332,7 @@ def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[lis
     rows, at = int(received.sum()), np.cumsum(received) - received
     results = ranks.agree_on_result(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
     row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
-    for chunk in _chunks(max_count, len(owners), _KEPT + row):
+    for chunk in _row_chunks(max_count, len(owners), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
         coming = ranks.exchanged_counts(counts)
         for array, into in zip(arrays, results, strict=True):
@@ -364,7 +364,7 @@ def ask(
     """
     (max_count,) = ranks.allreduce_max(len(questions))
     row = questions.dtype.itemsize + into.dtype.itemsize
-    for chunk in _chunks(max_count, len(questions), _KEPT + row):
+    for chunk in _row_chunks(max_count, len(questions), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
         coming, answers = ranks.exchanged_counts(counts), into[chunk]
         for turn, mine, theirs in _rounds_of(counts, coming, _rounds(ranks, int(coming.sum()), row)):
@@ -379,7 +379,7 @@ def ask(
 # -- rounds and messages ----------------------------------------------------------------------------------------------
 
 
-def _chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
+def _row_chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
     """Return intervals of *count* rows, equally many on each rank.
 
     *max_count* is the largest count of any rank, *row_bytes* the size of a row.
@@ -403,13 +403,13 @@ def _rounds_of(counts: Indices, coming: Indices, rounds: int) -> Iterator[tuple[
     for number in range(rounds):
         first, last = (counts * n // rounds for n in (number, number + 1))
         mine, theirs = last - first, coming * (number + 1) // rounds - coming * number // rounds
-        yield _ranges(starts + first, mine), mine, theirs
+        yield _concatenated_ranges(starts + first, mine), mine, theirs
 
 
-def _ranges(starts: Indices, lengths: Indices) -> Indices:
+def _concatenated_ranges(starts: Indices, lengths: Indices) -> Indices:
     """Return the numbers of several ranges, one after the other.
 
-    >>> _ranges(np.array([3, 10]), np.array([2, 3])).tolist()
+    >>> _concatenated_ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]
     """
     before = np.cumsum(lengths) - lengths
@@ -456,7 +456,7 @@ def _sent_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, coming
     numbers, end = list[Indices](), np.cumsum(words_coming)
     for rank in np.flatnonzero(coming):
         message = came[end[rank] - words_coming[rank] : end[rank]]
-        numbers.append(message if len(message) == coming[rank] else _ranges(*message.reshape(2, -1)))
+        numbers.append(message if len(message) == coming[rank] else _concatenated_ranges(*message.reshape(2, -1)))
     return np.concatenate(numbers).astype(np.intp, copy=False)
 
 

@@ -70,12 +70,12 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     return DTensor(block, layout, shape, scan.dtype)
 
 
-def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
+def _scan_text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
     where = f"{layout.specs_text} on {location_text(layout.mesh)}"
     return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
 
 
-def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: Location) -> Callable[[Array], Array]:
+def _block_scan(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: Location) -> Callable[[Array], Array]:
     """Return a function that makes the block of the result from that of the tensor."""
     mesh, axis = layout.mesh, scan.axis
     group, position = group_along(location, mesh, sharding(mesh, layout.axes[axis]))
@@ -103,4 +103,4 @@ def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: L
     return run
 
 
-_SCAN = Collective[Array](_text, _prepared)
+_SCAN = Collective[Array](_scan_text, _block_scan)

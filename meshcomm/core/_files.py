@@ -47,8 +47,8 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
     path = resolved(path.parent) / path.name
     new = temporary_path(path)
     try:
-        with _naming(path, new):
-            with open(_created(path, new, mode), "w", encoding="utf-8") as file:
+        with _errors_naming(path, new):
+            with open(_new_file(path, new, mode), "w", encoding="utf-8") as file:
                 yield file
             new.replace(path)
     except BaseException:
@@ -61,12 +61,12 @@ def check_can_create(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for the name *path*."""
     path = resolved(path.parent) / path.name
     new = temporary_path(path)
-    with _naming(path, new):
-        os.close(_created(path, new, PRIVATE))
+    with _errors_naming(path, new):
+        os.close(_new_file(path, new, PRIVATE))
         new.unlink()
 
 
-def _created(path: Path, new: Path, mode: int) -> int:
+def _new_file(path: Path, new: Path, mode: int) -> int:
     """Return the number of the new file *new*, which is to replace *path*."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -80,7 +80,7 @@ def _created(path: Path, new: Path, mode: int) -> int:
 
 
 @contextlib.contextmanager
-def _naming(path: Path, new: Path) -> Iterator[None]:
+def _errors_naming(path: Path, new: Path) -> Iterator[None]:
     """Name *path* in errors of the system, and not the file that is to become it."""
     try:
         yield
@@ -141,7 +141,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
         if part in ("", "."):
             continue
         there = os.path.dirname(folder) if part == ".." else os.path.join(folder, part)
-        target = _target(there)
+        target = _link_target(there)
         if target is None:
             folder = there
             continue
@@ -153,7 +153,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def _target(path: str) -> str | None:
+def _link_target(path: str) -> str | None:
     """Return where a link leads to; None if this is none. ``PermissionError`` for a link of a stranger."""
     try:
         status = os.lstat(path)

@@ -42,7 +42,7 @@ def as_numpy(x: Any) -> NDArray[Any]:
     ``DTypeError`` if it is not in the memory of the host, if PyTorch needs a gradient for it, or if NumPy has no such
     dtype. bfloat16 and the like are dtypes of ml_dtypes.
     """
-    name = _name(x)
+    name = _class_name(x)
     _check_on_host(x, name)
     torch = sys.modules.get("torch")
     try:
@@ -61,7 +61,7 @@ def values_of(x: Any) -> NDArray[Any]:
     return as_numpy(x.detach() if hasattr(x, "detach") else x)
 
 
-def _name(x: object) -> str:
+def _class_name(x: object) -> str:
     return f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
 
 

@@ -54,23 +54,23 @@ def run_steps(
     for number, step in enumerate(steps):
         into = list(outs) if outs is not None and number == last else [None] * len(results)
         if isinstance(step, RelayoutStep):
-            results = _moved(results, step.layout, outs if number == last else None)
+            results = _relaid(results, step.layout, outs if number == last else None)
         elif isinstance(step, LocalStep):
             results = [
                 _on_block(backend, step, t, out, owned=owned, workers=options.workers)
                 for t, out in zip(results, into, strict=True)
             ]
         else:
-            results = [_sharded(step, t, options) for t in results]
+            results = [_sharded_result(step, t, options) for t in results]
             if outs is not None and number == last:
-                results = _moved(results, step.layout, outs)
+                results = _relaid(results, step.layout, outs)
         owned = True
     if not steps:
-        return [t.copy() for t in results] if outs is None else _moved(results, outs[0].layout, outs)
+        return [t.copy() for t in results] if outs is None else _relaid(results, outs[0].layout, outs)
     return results
 
 
-def _moved(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | None) -> list[DTensor]:
+def _relaid(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | None) -> list[DTensor]:
     if len(tensors) == 1:
         return [relayout(tensors[0], layout, out=None if outs is None else outs[0])]
     return relayout(tensors, layout, out=None if outs is None else list(outs))
@@ -87,7 +87,7 @@ def _on_block(
     return mapped(run, tensor, layout=step.layout, shape=step.shape_after, dtype=step.dtype_after)
 
 
-def _sharded(step: FFTStep, tensor: DTensor, options: FFTOptions) -> DTensor:
+def _sharded_result(step: FFTStep, tensor: DTensor, options: FFTOptions) -> DTensor:
     backend = backend_of(options.backend)
     again = FFTOptions(options.backend, options.workers, overwrite=True)
 

@@ -36,7 +36,7 @@ def transform_vjp(grad: DTensor, x: DTensor, transform: Transform, options: FFTO
     """
     options = options or FFTOptions()
     if transform.change == "same_dtype":
-        resized = _transposed(grad, transform, options)
+        resized = _transposed_product(grad, transform, options)
     else:
         complex_kind = KINDS[transform.kind].complex_kind
         complex_transform = Transform(complex_kind, transform.axes, transform.lengths, transform.norm)
@@ -47,7 +47,7 @@ def transform_vjp(grad: DTensor, x: DTensor, transform: Transform, options: FFTO
     return in_layout_of(gradient, x)
 
 
-def _transposed(grad: DTensor, transform: Transform, options: FFTOptions) -> DTensor:
+def _transposed_product(grad: DTensor, transform: Transform, options: FFTOptions) -> DTensor:
     """Return the transposed matrix of a cosine or sine transform times *grad*.
 
     The transposed matrix of an orthogonal transform is its inverse, with the scale of the transform itself. Other
@@ -71,7 +71,7 @@ def _ends_times(tensor: DTensor, transform: Transform, factor: float) -> DTensor
     """Return *tensor* with the elements at `Transform.ends` of the axes multiplied by *factor*."""
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         if ends := transform.ends(n):
-            tensor = tensor * _along(untraced(tensor), axis, partial(_at_ends, ends, factor))
+            tensor = tensor * _tensor_along(untraced(tensor), axis, partial(_at_ends, ends, factor))
     return tensor
 
 
@@ -92,10 +92,10 @@ def _undo_resizing(grad: DTensor, transform: Transform, shape: Shape) -> DTensor
 def _weights(spectrum: DTensor, transform: Transform) -> DTensor:
     """Return the weight, 1 or 2, of each element of half a spectrum, as a tensor that broadcasts with *spectrum*."""
     axis, n = transform.axes[-1], transform.lengths[-1]
-    return _along(spectrum, axis, lambda index: np.where((index == 0) | (2 * index == n), 1, 2))
+    return _tensor_along(spectrum, axis, lambda index: np.where((index == 0) | (2 * index == n), 1, 2))
 
 
-def _along(spectrum: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTensor:
+def _tensor_along(spectrum: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTensor:
     """Return a tensor of *values* of the indices along *axis*; it broadcasts with *spectrum*, and is sharded alike."""
     shape = tuple(spectrum.shape[a] if a == axis else 1 for a in range(spectrum.ndim))
     layout = spectrum.layout.only(axis)

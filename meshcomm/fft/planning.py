@@ -129,8 +129,8 @@ class FFTPlan:
         return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, grids, halved)
 
     def _run(self, direction: str, tensor: object, out: object) -> Value:
-        tensors = _listed(f"plan.{direction}", open_traced(tensor))
-        outs = None if out is None else _listed(f"plan.{direction}, out", out)
+        tensors = _as_list(f"plan.{direction}", open_traced(tensor))
+        outs = None if out is None else _as_list(f"plan.{direction}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{direction}: out names a tensor twice")
         before = self.source, self.shape, self.dtype
@@ -139,13 +139,13 @@ class FFTPlan:
             inverse, before = self.transform.inverse, after
             after = self.source, inverse.shape_after(before[1]), inverse.dtype_after(before[2])
         for t in tensors:
-            _check(f"plan.{direction}", untraced(t), *before)
+            _check_operand(f"plan.{direction}", untraced(t), *before)
         if outs is not None and len(outs) != len(tensors):
             raise ShapeError(
                 f"plan.{direction}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
             )
         for target in outs or ():
-            _check(f"plan.{direction}, out", target, *after)
+            _check_operand(f"plan.{direction}, out", target, *after)
             check_writable(f"plan.{direction}, out", target)
         if any(is_traced(t) for t in tensors):
             if outs is not None:
@@ -289,7 +289,7 @@ def target_layout(wanted: ResultLayout, source: Layout, transform: Transform, sh
     return source.for_shape(after)
 
 
-def _listed(name: str, operand: object) -> list[DTensor]:
+def _as_list(name: str, operand: object) -> list[DTensor]:
     if isinstance(untraced(operand), DTensor):
         return [cast("DTensor", operand)]  # or what autograd follows as one
     if not isinstance(operand, list | tuple):
@@ -297,7 +297,7 @@ def _listed(name: str, operand: object) -> list[DTensor]:
     return list(operand)
 
 
-def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType) -> None:
+def _check_operand(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType) -> None:
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} takes a DTensor, not {type(tensor).__name__}")
     if tensor.layout != layout:

@@ -48,11 +48,11 @@ def cheapest(
     # Layouts on equal meshes are equal, but the steps need these mesh objects. An entry of the cache keeps its layouts
     # alive, so no other mesh gets their ids.
     meshes = id(source.mesh), None if target is None else id(target.mesh)
-    return _cheapest(transform, described, source, target, machine, meshes)
+    return _cheapest_steps(transform, described, source, target, machine, meshes)
 
 
 @lru_cache(maxsize=256)
-def _cheapest(
+def _cheapest_steps(
     transform: Transform,
     described: tuple[Shape, DType],
     source: Layout,
@@ -76,7 +76,7 @@ def _cheapest(
             continue
         settled[state] = cost
         if not state.todo:
-            last = _last(state, source, target)
+            last = _last_relayout(state, source, target)
             more = last[0].estimate(machine) if last else 0.0
             heapq.heappush(heap, (cost + more, next(number), end, (*steps, *last)))
             continue
@@ -85,7 +85,7 @@ def _cheapest(
     raise AssertionError("an axis can always be gathered")
 
 
-def _last(state: SearchState, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
+def _last_relayout(state: SearchState, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
     """Return the relayout to the target, if there has to be one."""
     if target is None or (target.axes == state.axes and target.mesh == source.mesh):
         return ()
@@ -101,7 +101,7 @@ def _edges(
     if ready:
         yield _local(transform.stage(ready), state, layout, ready)
         return
-    layouts = dict.fromkeys(_layouts(transform, state, layout, whole, target))
+    layouts = dict.fromkeys(_next_layouts(transform, state, layout, whole, target))
     staying = [
         edge
         for axis in sorted(state.todo - whole)
@@ -110,7 +110,7 @@ def _edges(
     ]
     yield from staying
     if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (layouts or staying):
-        needed = _next(transform, state.todo, whole)
+        needed = _next_axes(transform, state.todo, whole)
         layouts[layout.replace(needed, ()).axes] = None
     for axes in layouts:
         yield RelayoutStep(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
@@ -122,7 +122,7 @@ def _local(stage: Transform, state: SearchState, layout: Layout, ready: frozense
     return step, SearchState(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 
-def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
+def _next_axes(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
     """Return axes that have to be whole before any can be transformed; if there is a choice, all of them."""
     if transform.change == "halves" and transform.last in todo:
         return frozenset({transform.last}) if transform.last is not None else frozenset()
@@ -130,7 +130,7 @@ def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> 
     return (others or todo) - whole
 
 
-def _layouts(
+def _next_layouts(
     transform: Transform, state: SearchState, layout: Layout, whole: frozenset[int], target: Layout | None
 ) -> Iterator[Axes]:
     """Yield layouts of the axes in which at least one axis can be transformed next."""
@@ -142,10 +142,10 @@ def _layouts(
     for size in range(1, len(cut) + 1):
         for chosen in combinations(cut, size):
             if transform.ready(state.todo, whole | set(chosen)):
-                yield from islice(_moved(state, layout, frozenset(chosen)), MOST_WAYS)
+                yield from islice(_moved_layouts(state, layout, frozenset(chosen)), MOST_WAYS)
 
 
-def _moved(state: SearchState, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
+def _moved_layouts(state: SearchState, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
     """Yield all layouts of the axes with the mesh dimensions of the *chosen* axes on other axes."""
     mesh = layout.mesh
     names = [name for axis in sorted(chosen) for name in state.axes[axis] if mesh.dim_size(name) > 1]

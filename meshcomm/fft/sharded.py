@@ -65,7 +65,7 @@ def transformed_sharded(
     if step.rows:
         whole = _four_steps(replace(step, transform=inner), source, on_blocks)
     else:
-        whole = _convolved(inner, source, anywhere)
+        whole = _by_convolution(inner, source, anywhere)
     dtype, shape = step.dtype_after, step.shape_after
     if transform.change == "doubles":
         whole = mapped(lambda block: np.array(block.real, dtype, order="C"), whole, dtype=dtype)
@@ -184,7 +184,7 @@ class _Powers:
 # -- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _convolved(transform: Transform, tensor: DTensor, anywhere: RunTransform) -> DTensor:
+def _by_convolution(transform: Transform, tensor: DTensor, anywhere: RunTransform) -> DTensor:
     """Return the complex transform of one axis of any length."""
     (axis,), (n,) = transform.axes, transform.lengths
     forward = transform.kind == "fftn"

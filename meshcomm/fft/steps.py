@@ -66,7 +66,7 @@ class LocalStep(TransformStep):
     estimate = seconds
 
     def __str__(self) -> str:
-        return f"{self.transform} on each device  {_count(self.flops)}flop"
+        return f"{self.transform} on each device  {_count_text(self.flops)}flop"
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class ShardedStep(TransformStep):
     def __str__(self) -> str:
         how = f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
         target = self.layout.specs_text
-        return f"{self.transform}, sharded ({how}) -> {target}  {_count(self.flops)}flop"
+        return f"{self.transform}, sharded ({how}) -> {target}  {_count_text(self.flops)}flop"
 
 
 FFTStep: TypeAlias = LocalStep | RelayoutStep | ShardedStep
@@ -238,7 +238,7 @@ def is_allowed(layout: Layout, shape: Shape) -> bool:
     return True
 
 
-def _count(number: float) -> str:
+def _count_text(number: float) -> str:
     for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g} {unit}"

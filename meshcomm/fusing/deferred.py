@@ -62,7 +62,7 @@ class Deferred(NDArrayOperatorsMixin):
     def framed(self, shape: Shape, order: tuple[int, ...] | None) -> Value:
         """Return what an operation of this *shape* and *order* reads: the expression if it has both, else an array."""
         if self.is_reduced or self.shape != shape or self.order != order:
-            return _framed(self.array(), shape, order)
+            return _reordered(self.array(), shape, order)
         return self.value
 
     @property
@@ -133,12 +133,12 @@ class Deferred(NDArrayOperatorsMixin):
         return repr(self.array())
 
 
-def _total(function: Callable[..., object]) -> object:
+def _total_method(function: Callable[..., object]) -> object:
     return lambda self, *args, **named: _reduced(function, self, args, named)
 
 
 for _function in _TOTALS:
-    setattr(Deferred, _function.__name__, _total(_function))
+    setattr(Deferred, _function.__name__, _total_method(_function))
 for _function in (np.clip, np.round):
     setattr(Deferred, _function.__name__, lambda self, *args, _of=_function, **named: _of(self, *args, **named))
 for _name in ("__int__", "__float__", "__complex__", "__index__", "__contains__", "__format__"):
@@ -152,7 +152,7 @@ def operand(x: object) -> Value:
         return x
     order = None if x.flags.c_contiguous else tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
     order = None if order == (*range(x.ndim),) else order
-    return Deferred(_framed(x, x.shape, order), x.dtype, x.shape, order)
+    return Deferred(_reordered(x, x.shape, order), x.dtype, x.shape, order)
 
 
 def computed(x: object) -> Value:
@@ -184,7 +184,7 @@ def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: M
     shape = np.broadcast_shapes(*[x.shape for x in args if _is_array(x)])
     if not _waits(shape, [dtype, *(x.dtype for x in args if _is_array(x))]):
         return whole(function, args, named)
-    return _expressed(function if isinstance(function, np.ufunc) else _writing(function, named), args, shape, dtype)
+    return _expressed(function if isinstance(function, np.ufunc) else _with_out(function, named), args, shape, dtype)
 
 
 def _is_array(x: object) -> bool:
@@ -198,20 +198,20 @@ def _waits(shape: Shape, dtypes: list[DType]) -> bool:
 def _expressed(function: Callable[..., object], args: Sequence[Value], shape: Shape, dtype: DType) -> Deferred:
     order = next((x.order for x in args if type(x) is Deferred and x.shape == shape), None)
     values = [
-        x.framed(shape, order) if type(x) is Deferred else _framed(x, shape, order) if _is_array(x) else x
+        x.framed(shape, order) if type(x) is Deferred else _reordered(x, shape, order) if _is_array(x) else x
         for x in args
     ]
     lengths = shape if order is None else tuple(shape[axis] for axis in order)
     return Deferred(expressed(function, values, lengths, dtype), dtype, shape, order)
 
 
-def _framed(x: Array, shape: Shape, order: tuple[int, ...] | None) -> Array:
+def _reordered(x: Array, shape: Shape, order: tuple[int, ...] | None) -> Array:
     """Return an array in this *shape*, with its axes in this *order*."""
     x = x if x.shape == shape else np.broadcast_to(x, shape)
     return x if order is None else x.transpose(order)
 
 
-def _writing(function: Callable[..., Value], named: Mapping[str, Value]) -> Callable[..., None]:
+def _with_out(function: Callable[..., Value], named: Mapping[str, Value]) -> Callable[..., None]:
     return lambda *operands, out: np.copyto(out, function(*operands, **named))
 
 

@@ -37,7 +37,7 @@ class Boundary(NamedTuple):
         return self.name in SOURCES
 
 
-def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
+def _folded_indices(at: Indices, period: int, n: int, last: int) -> Indices:
     within = at % period
     return np.where(within < n, within, last - within)
 
@@ -45,8 +45,8 @@ def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
 SOURCES: dict[str, Callable[[Indices, int], Indices]] = {
     "periodic": lambda at, n: at % n,
     "nearest": lambda at, n: np.clip(at, 0, n - 1),
-    "reflect": lambda at, n: _folded(at, 2 * n, n, 2 * n - 1),
-    "mirror": lambda at, n: _folded(at, max(2 * n - 2, 1), n, 2 * n - 2),
+    "reflect": lambda at, n: _folded_indices(at, 2 * n, n, 2 * n - 1),
+    "mirror": lambda at, n: _folded_indices(at, max(2 * n - 2, 1), n, 2 * n - 2),
 }
 """Boundaries that repeat elements: functions from indices beyond the edges to indices of *n* elements."""
 

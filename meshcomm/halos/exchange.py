@@ -118,7 +118,7 @@ class HaloPeers:
         return positions
 
 
-def _rows(boxes: list[tuple[HaloRun, ...]], field: Callable[[HaloRun], int], ndim: int) -> Indices:
+def _field_rows(boxes: list[tuple[HaloRun, ...]], field: Callable[[HaloRun], int], ndim: int) -> Indices:
     return np.array([[field(run) for run in runs] for runs in boxes], dtype=np.intp).reshape(len(boxes), ndim)
 
 
@@ -168,9 +168,11 @@ def ghosts(pattern: HaloPattern, dims: Names, device: int) -> Ghosts:
         return pattern.padded(peers.device(position))
 
     def boxes(ghosts: list[tuple[HaloRun, ...]], other: Callable[[HaloRun], int]) -> Boxes:
-        positions = peers.positions(_rows(ghosts, other, ndim))
+        positions = peers.positions(_field_rows(ghosts, other, ndim))
         return _as_boxes(
-            positions, _rows(ghosts, lambda run: run.start, ndim), _rows(ghosts, lambda run: run.stop, ndim)
+            positions,
+            _field_rows(ghosts, lambda run: run.start, ndim),
+            _field_rows(ghosts, lambda run: run.stop, ndim),
         )
 
     return Ghosts(

@@ -250,18 +250,18 @@ class Halo:
         with session("start of a halo update", self.mesh) as call_session:
             self._refuse_in_flight()
             if call_session is None:
-                self._requested((None, None))
+                self._keep_request((None, None))
             else:
                 _update_by(
                     [self],
                     "start an update",
                     call_session,
-                    lambda exchange: exchange.begin(self._buffer, self._requested),
+                    lambda exchange: exchange.begin(self._buffer, self._keep_request),
                 )
         assert self._request is not None
         return self._request
 
-    def _requested(self, begun: BegunExchange) -> None:
+    def _keep_request(self, begun: BegunExchange) -> None:
         self._request = UpdateRequest(self, *begun)
 
     def wait(self) -> None:

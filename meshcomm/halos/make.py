@@ -64,10 +64,10 @@ def halo(tensor: TensorLike, width: object, boundary: object = "none", *, corner
     pattern = _pattern_of(source, widths, boundaries, bool(corners))
     if is_traced(tensor):
         return FollowedHalo(cast("DTensor", tensor), pattern)
-    return _filled(source, pattern)
+    return _filled_halo(source, pattern)
 
 
-def _filled(tensor: DTensor, pattern: HaloPattern) -> Halo:
+def _filled_halo(tensor: DTensor, pattern: HaloPattern) -> Halo:
     """Return the halo of *tensor*. Collective over the mesh."""
     with session("halo", tensor.mesh) as call_session:
         if call_session is None:
@@ -94,12 +94,12 @@ class FollowedHalo(Halo):
         if device is not None:
             local = ghosted(tensor, pattern)
             assert local is not None
-            self._give("inner_slices", pattern.inner_slices(device))
-            self._give("local", local)
+            self._set("inner_slices", pattern.inner_slices(device))
+            self._set("local", local)
             where: Slices = (..., *self.inner_slices)
-            self._give("inner", local[where])
+            self._set("inner", local[where])
 
-    def _give(self, name: str, value: object) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def tensor(self) -> DTensor:
@@ -115,19 +115,19 @@ class FollowedHalo(Halo):
 @traceable()
 def ghosted(tensor: DTensor, pattern: HaloPattern) -> Array | None:
     """Return the block of *tensor* with its ghosts. Collective over the mesh."""
-    return _filled(tensor, pattern).local
+    return _filled_halo(tensor, pattern).local
 
 
 @traceable()
 def gathered(block: Array, pattern: HaloPattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
-    ghosts = Halo(_linear(pattern, block.dtype), pattern.layout.mesh.rank)
+    ghosts = Halo(_linear_pattern(pattern, block.dtype), pattern.layout.mesh.rank)
     map_into(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 
 
-def _linear(pattern: HaloPattern, dtype: DType) -> HaloPattern:
+def _linear_pattern(pattern: HaloPattern, dtype: DType) -> HaloPattern:
     """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
     zero = as_boundary(0)
     rules = [rule._replace(boundary=zero) if rule.boundary.name == "constant" else rule for rule in pattern.rules]
@@ -140,7 +140,7 @@ def _ghosted_vjp(grad: Array, tensor: DTensor, pattern: HaloPattern) -> DTensor:
 
 def _gathered_vjp(grad: DTensor, block: Array, pattern: HaloPattern) -> Array | None:
     relaid = grad if grad.layout == pattern.layout else relayout(grad, pattern.layout)
-    return ghosted(relaid, _linear(pattern, untraced(relaid).dtype))
+    return ghosted(relaid, _linear_pattern(pattern, untraced(relaid).dtype))
 
 
 differentiable(ghosted, _ghosted_vjp)

@@ -76,8 +76,8 @@ def map_overlap(
     if not callable(fn):
         raise LayoutError(f"map_overlap takes a function and then tensors; it got {quote(fn)} as the function")
     if any(map(is_traced, args)):
-        return _followed(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
-    tensors, depth, boundary = _split(args, depth, boundary)
+        return _by_autograd(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
+    tensors, depth, boundary = _split_arguments(args, depth, boundary)
     first, several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, several)
     boundaries = _for_each(boundary, tensors, several)
@@ -89,14 +89,14 @@ def map_overlap(
         return f"map_overlap of a function that returns {dtype_text(result.dtype)}, trim={bool(trim)}{names}"
 
     def run(block: Array) -> Array:
-        return agree_on_result("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
+        return agree_on_result("map_overlap", first.mesh, call, lambda: _result(fn, halos, result_dtype, kwargs, trim))
 
     with session("map_overlap", first.mesh):
-        halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
+        halos = [halo(relaid, *setting) for relaid, setting in zip(_in_one_layout(tensors), settings, strict=True)]
         result = on_blocks(run, first)
     if trim:
         return _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
-    return _joined(halos[0], result)
+    return _joined_blocks(halos[0], result)
 
 
 def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
@@ -106,7 +106,7 @@ def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Wi
     return as_widths(depth, tensor.ndim, "depth"), ghost_boundaries
 
 
-def _called(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool) -> Array:
+def _result(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool) -> Array:
     """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
     result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
     as_dtype(result.dtype)
@@ -119,7 +119,7 @@ def _called(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Op
     return result
 
 
-def _followed(
+def _by_autograd(
     fn: Function, args: Sequence[object], edges: tuple[object, object], options: Options, trim: bool
 ) -> DTensor:
     """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
@@ -173,7 +173,7 @@ def _vjp(grad: DTensor, tensor: DTensor, *call: *OverlapCall) -> DTensor:
 differentiable(overlapped, _vjp)
 
 
-def _split(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
+def _split_arguments(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
     """Return the tensors, and depth and boundary, which may follow them by position."""
     values = [unwrapped(argument) for argument in args]
     count = next((i for i, value in enumerate(values) if not isinstance(value, DTensor)), len(values))
@@ -203,7 +203,7 @@ def _for_each(setting: object, tensors: Sequence[DTensor], several: bool) -> lis
     return [setting] * len(tensors)
 
 
-def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
+def _in_one_layout(tensors: Sequence[DTensor]) -> list[DTensor]:
     layout = tensors[0].layout
     return [tensor if tensor.layout == layout else relayout(tensor, layout) for tensor in tensors]
 
@@ -224,7 +224,7 @@ def _trimmed(first: Halo, result: Array | None, dtype: DType) -> DTensor:
     return make(block, first.layout, first.shape, dtype)
 
 
-def _joined(first: Halo, result: Array | None) -> DTensor:
+def _joined_blocks(first: Halo, result: Array | None) -> DTensor:
     """Return the tensor of blocks of any lengths. Collective over the mesh."""
     block = None if result is None else contiguous(result)
     return of_lengths("map_overlap", block, first.mesh, first.layout.usual_cut(range(first.layout.ndim)).axes)

@@ -78,7 +78,7 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
 
 
 def _built_update(pattern: HaloPattern, call_session: Session) -> Callable[[list[Bytes]], None]:
-    run = _exchange([pattern], "update", call_session).between()
+    run = _ghost_exchange([pattern], "update", call_session).between()
     return lambda blocks: run(blocks, blocks)
 
 
@@ -91,7 +91,7 @@ def _text_of_many(patterns: Sequence[HaloPattern], use: str) -> str:
 
 
 def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session) -> Callable[..., object]:
-    exchange = _exchange(patterns, use, call_session)
+    exchange = _ghost_exchange(patterns, use, call_session)
 
     def run(exchanges: KeptExchanges, serials: tuple[int, ...], blocks: list[Bytes], do: Use) -> object:
         try:
@@ -114,8 +114,8 @@ UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
 
 
 def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., Returned]:
-    tensor = returns(ghosts(pattern, _dims([pattern]), call_session.device))
-    bring_back = _exchange([pattern], "reduce", call_session, [tensor]).between()
+    tensor = returns(ghosts(pattern, _exchange_dims([pattern]), call_session.device))
+    bring_back = _ghost_exchange([pattern], "reduce", call_session, [tensor]).between()
 
     def run(padded: Array, data: Bytes, returned: Returned | None) -> Returned:
         if returned is None:
@@ -131,17 +131,17 @@ REDUCE = Prepared[Returned]("halo reduce of {}".format, _built_reduce)
 """Brings ghosts back to their owners, by their pattern."""
 
 
-def _dims(patterns: Sequence[HaloPattern]) -> Names:
+def _exchange_dims(patterns: Sequence[HaloPattern]) -> Names:
     """Return the mesh dimensions along which ranks exchange ghosts."""
     sharding = set().union(*(used_dims(pattern.layout) for pattern in patterns))
     return tuple(name for name, size in patterns[0].layout.mesh.dims if size > 1 and name in sharding)
 
 
-def _exchange(
+def _ghost_exchange(
     patterns: Sequence[HaloPattern], use: str, call_session: Session, back: Sequence[GhostReturns] | None = None
 ) -> Exchange:
     """Return the exchange of the ghosts of *patterns*, which are on one mesh, or of those that go *back*."""
-    dims, text = _dims(patterns), "; ".join(map(str, patterns))
+    dims, text = _exchange_dims(patterns), "; ".join(map(str, patterns))
     tensors = [ghosts(pattern, dims, call_session.device) for pattern in patterns] if back is None else back
     limit = sum(pattern.most_bytes() for pattern in patterns)
     call = f"{use} of ghosts {text}"

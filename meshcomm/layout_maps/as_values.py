@@ -14,7 +14,7 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 S = TypeVar("S", bound="ActsAsValue")
 
 
-def _assigning(ufunc: np.ufunc) -> Callable[[S, object], S]:
+def _new_value_operator(ufunc: np.ufunc) -> Callable[[S, object], S]:
     """Return the operator in place of *ufunc*, which makes a new value."""
 
     def operator(self: S, other: object) -> S:
@@ -34,17 +34,17 @@ class ActsAsValue(NDArrayOperatorsMixin):
         """The tensor that the object holds."""
         raise NotImplementedError
 
-    __imul__ = _assigning(np.multiply)
-    __imatmul__ = _assigning(np.matmul)
-    __itruediv__ = _assigning(np.true_divide)
-    __ifloordiv__ = _assigning(np.floor_divide)
-    __imod__ = _assigning(np.remainder)
-    __ipow__ = _assigning(np.power)
-    __ilshift__ = _assigning(np.left_shift)
-    __irshift__ = _assigning(np.right_shift)
-    __iand__ = _assigning(np.bitwise_and)
-    __ixor__ = _assigning(np.bitwise_xor)
-    __ior__ = _assigning(np.bitwise_or)
+    __imul__ = _new_value_operator(np.multiply)
+    __imatmul__ = _new_value_operator(np.matmul)
+    __itruediv__ = _new_value_operator(np.true_divide)
+    __ifloordiv__ = _new_value_operator(np.floor_divide)
+    __imod__ = _new_value_operator(np.remainder)
+    __ipow__ = _new_value_operator(np.power)
+    __ilshift__ = _new_value_operator(np.left_shift)
+    __irshift__ = _new_value_operator(np.right_shift)
+    __iand__ = _new_value_operator(np.bitwise_and)
+    __ixor__ = _new_value_operator(np.bitwise_xor)
+    __ior__ = _new_value_operator(np.bitwise_or)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> object:
         targets: tuple[object, ...] = kwargs.get("out", ())

@@ -131,7 +131,7 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def __getitem__(self, key: Key) -> Layout | None:  # type: ignore[override]
         """Return the layout of the rule for the name *key*, or None."""
-        rule = self._rule(_text(key))
+        rule = self._rule(_pattern_text(key))
         return None if rule is None else self._layouts[rule]
 
     @overload
@@ -163,7 +163,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         >>> m.layout_for("head.bias", 1).sharding_specs
         ['unsharded']
         """
-        rule = self._rule(_text(name))
+        rule = self._rule(_pattern_text(name))
         if rule is None:
             return None if self._mesh is None or rank is None else Layout.replicated(self._mesh, rank)
         layout = self._layouts[rule]
@@ -223,7 +223,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         added: dict[str, Layout] = {}
         matchers: dict[str, Callable[[str], object]] = {}
         for key, layout in [*_pairs(other), *kwds.items()]:
-            rule = _text(key)
+            rule = _pattern_text(key)
             checked = _checked_layout(rule, layout)
             stored = added.get(rule, self._layouts.get(rule))
             if stored is not None:
@@ -231,7 +231,7 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"{rule} already exist in the LayoutMap with value {quote(stored)}. Please make sure to not use "
                     "duplicated keys."
                 )
-            compiled = _compiled(rule) if isinstance(key, str | re.Pattern) else key
+            compiled = _compiled_rule(rule) if isinstance(key, str | re.Pattern) else key
             added[rule], matchers[rule] = checked, getattr(compiled, self._mode)
         self._layouts |= added
         self._matchers |= matchers
@@ -241,7 +241,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         """Remove the rule of exactly this key; ``KeyError`` if there is none."""
         if key not in self:
             raise KeyError(key)
-        rule = _text(key)
+        rule = _pattern_text(key)
         del self._layouts[rule], self._matchers[rule]
         self._rules_by_name = {}
 
@@ -264,7 +264,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             if default is _NOTHING:
                 raise KeyError(key)
             return default
-        layout = self._layouts[_text(key)]
+        layout = self._layouts[_pattern_text(key)]
         del self[key]
         return layout
 
@@ -280,7 +280,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         """
         if key not in self:
             self.update([(key, default)])
-        return self._layouts[_text(key)]
+        return self._layouts[_pattern_text(key)]
 
     def copy(self) -> "LayoutMap":
         """Return a map with the same mesh, mode and rules.
@@ -309,7 +309,7 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def __contains__(self, key: object) -> bool:
         """Return whether there is a rule of exactly this key."""
-        return _is_key(key) and _text(key) in self._layouts
+        return _is_key(key) and _pattern_text(key) in self._layouts
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layouts)
@@ -382,7 +382,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [([[1.0, 0.0]], [0.0, 0.0]), ([[0.0, 1.0]], [0.0, 0.0])]
         """
-        described = self._described(tree) if root is None else self._description_from(root, tree)
+        described = self._description_and_arrays(tree) if root is None else self._description_from(root, tree)
         layouts = [self._layout_of_variable(name, ndim) for name, ndim in described.ndims]
         say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
         arrays = described.arrays or [None] * len(layouts)
@@ -393,7 +393,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         mesh = self._mesh or (layouts[0].mesh if layouts else None)
         return mesh is None or mesh.rank in (0, None)
 
-    def _described(self, tree: object) -> "_TreeDescription":
+    def _description_and_arrays(self, tree: object) -> "_TreeDescription":
         """Return the description of *tree* for all ranks, and its arrays."""
         if branch_of_arrays(tree) is None:
             raise LayoutError(
@@ -418,7 +418,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         descriptions: list[_TreeDescription] = []
 
         def look() -> tuple[object, list[tuple[str, int]]]:
-            described = self._described(tree)
+            described = self._description_and_arrays(tree)
             for name, ndim in described.ndims:  # what only root can see
                 layout = self._layout_of_variable(name, ndim)
                 if layout.mesh != mesh:
@@ -455,7 +455,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         names with a rule for another number of axes:
           'd1.kernel' with 2 axes, rule 'd.*kernel' for 1 axis
         """
-        ndims = dict(_axes(name) for name in _listed(names))
+        ndims = dict(_name_and_ndim(name) for name in _name_list(names))
         matches = {name: tuple(self._matching(name)) for name in ndims}
         return report_of(self._layouts, matches, ndims, first_counts=self._mode == "match")
 
@@ -480,7 +480,7 @@ def _is_key(key: object) -> TypeGuard[Key]:
     return isinstance(key, str) or (isinstance(getattr(key, "pattern", None), str) and hasattr(key, "fullmatch"))
 
 
-def _text(key: object) -> str:
+def _pattern_text(key: object) -> str:
     """Return *key* as the text of a pattern."""
     if not _is_key(key):
         raise KeyTypeError(
@@ -498,7 +498,7 @@ def _text(key: object) -> str:
     return f"(?{letters}){key.pattern}" if letters else key.pattern
 
 
-def _compiled(rule: str) -> re.Pattern[str]:
+def _compiled_rule(rule: str) -> re.Pattern[str]:
     try:
         return re.compile(rule)
     except (re.error, ValueError, OverflowError, RecursionError) as error:  # a ValueError for contradicting flags
@@ -526,7 +526,7 @@ def _pairs(rules: Any) -> list[tuple[object, object]]:
         raise LayoutError(f"rules must be a mapping, or pairs of a key and a layout, not {quote(rules)}") from None
 
 
-def _listed(names: Iterable[object] | Mapping[str, object]) -> list[object]:
+def _name_list(names: Iterable[object] | Mapping[str, object]) -> list[object]:
     if isinstance(names, Mapping):
         return list(names.items())
     if isinstance(names, str):
@@ -534,16 +534,16 @@ def _listed(names: Iterable[object] | Mapping[str, object]) -> list[object]:
     return list(names)
 
 
-def _axes(name: object) -> tuple[str, int | None]:
+def _name_and_ndim(name: object) -> tuple[str, int | None]:
     """Return a name, and the number of its axes if it is given."""
     if not isinstance(name, tuple):
-        return _text(name), None
+        return _pattern_text(name), None
     if len(name) != 2:
         raise LayoutError(
             f"{quote(name)} is neither a name nor a pair of a name and a number of axes, a shape or an array"
         )
     text, described = name
     if isinstance(described, int | np.integer):
-        return _text(text), int(described)
+        return _pattern_text(text), int(described)
     shape = described.shape if hasattr(described, "shape") else described
-    return _text(text), len(tuple(shape))
+    return _pattern_text(text), len(tuple(shape))

@@ -93,7 +93,7 @@ class Variable(ActsAsValue, ScopedVariable):
         layout: Layout | None = None,
     ) -> None:
         self.name, self.trainable, self.path = name, trainable, None
-        self._initial, self.shape, self.dtype = _described(initial, shape, dtype)
+        self._initial, self.shape, self.dtype = _checked_initial(initial, shape, dtype)
         self._value: DTensor | None = None
         scope = current_scope()
         if isinstance(self._initial, DTensor):
@@ -191,7 +191,7 @@ class Variable(ActsAsValue, ScopedVariable):
         [1.0, 2.0, 3.0]
         """
         tensor = self._checked_value(value, self.dtype)
-        self._value = _with_dtype(self._aligned(tensor), self.dtype)
+        self._value = _with_dtype(self._in_own_layout(tensor), self.dtype)
         return self
 
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
@@ -221,7 +221,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def _combine(self, operation: np.ufunc, delta: object) -> "Variable":
         value = self.value
         if not isinstance(delta, int | float | complex | np.generic):
-            delta = self._aligned(self._checked_value(delta))
+            delta = self._in_own_layout(self._checked_value(delta))
         try:
             result: DTensor = operation(value, delta)
         except (TypeError, OverflowError) as error:
@@ -246,7 +246,7 @@ class Variable(ActsAsValue, ScopedVariable):
         if dtype is not None:
             _check_dtype(value.dtype, dtype)
 
-    def _aligned(self, tensor: DTensor | Array) -> DTensor:
+    def _in_own_layout(self, tensor: DTensor | Array) -> DTensor:
         """Return *tensor* in the variable's layout; the result may share its block with *tensor*."""
         layout = self.layout
         if not isinstance(tensor, DTensor):
@@ -313,7 +313,7 @@ class DVariable(Variable):
         super().__init__(initial, shape, dtype, trainable, name, layout)
 
 
-def _described(
+def _checked_initial(
     initial: "ArrayLike | DTensor | Variable | Initializer", shape: ShapeLike | None, dtype: DTypeLike | None
 ) -> tuple[Initial, Shape, DType]:
     """Return the initial value, and the shape and dtype of the variable."""

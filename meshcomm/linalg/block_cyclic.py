@@ -33,7 +33,7 @@ class CyclicAxis(NamedTuple):
         return Cyclic(self.names, self.block, self.offset) if self.names else ()
 
 
-Planned: TypeAlias = tuple[tuple[Layout, ...], tuple[int, ...]]
+WorkLayouts: TypeAlias = tuple[tuple[Layout, ...], tuple[int, ...]]
 """The layouts in which a routine works, and the sizes of blocks in its descriptors.
 
 The layout does not know the size of blocks along an axis that one device holds completely.
@@ -85,7 +85,7 @@ def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     return mesh.of_ranks(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])
 
 
-def square_work(layout: Layout, block: int) -> Planned:
+def square_work(layout: Layout, block: int) -> WorkLayouts:
     """Return the layout to factor a matrix in: square blocks; *layout* itself if it has them.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
@@ -101,7 +101,7 @@ def square_work(layout: Layout, block: int) -> Planned:
     return (Layout([CyclicAxis(rows.names, block).spec, CyclicAxis(columns.names, block).spec], mesh),), (block,)
 
 
-def product_work(a: Layout, b: Layout, block: int) -> Planned:
+def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
     """Return the layouts of both operands of a product and of its result: those of the operands, if they fit.
 
     Rows of the result are cut as those of *a*, columns as those of *b*. The summed axis has blocks of the same size in
@@ -138,7 +138,7 @@ def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, CyclicAxis, CyclicAxis]
 def descriptor(
     layout: Layout, blocks: tuple[int, int], shape: Shape, context: int, device: int | None
 ) -> tuple[int, ...]:
-    """Return ScaLAPACK's descriptor of a matrix in a layout of `Planned`.
+    """Return ScaLAPACK's descriptor of a matrix in a layout of `WorkLayouts`.
 
     It is ``Layout.descriptor`` with the sizes of *blocks* for rows and columns: routines compare them, and the layout
     does not know them where one device holds an axis completely. They are at most the length of the axis, so that they

@@ -18,7 +18,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
-from meshcomm.linalg.block_cyclic import Planned, cyclic_axes, descriptor, grid_mesh, square_work
+from meshcomm.linalg.block_cyclic import WorkLayouts, cyclic_axes, descriptor, grid_mesh, square_work
 from meshcomm.linalg.grids import BlacsGrid, grid_of
 from meshcomm.linalg.library import Argument, library
 from meshcomm.linalg.native import check_is_mpi
@@ -53,7 +53,7 @@ class ScalapackJob:
     def agreed(
         cls,
         name: str,
-        planned: Callable[[], Planned],
+        planned: Callable[[], WorkLayouts],
         tensors: Sequence[DTensor],
         *,
         target: Mesh | None = None,
@@ -102,11 +102,11 @@ class ScalapackJob:
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
 
-        def planned() -> Planned:
+        def planned() -> WorkLayouts:
             check_block(block)
             check_matrices(tensors)
             check(name, *(tensor.shape for tensor in tensors))
-            return _in_order(tensors[0].mesh, block) if in_order else _work(tensors[0].layout, block, along)
+            return _in_order(tensors[0].mesh, block) if in_order else _work_layouts(tensors[0].layout, block, along)
 
         return cls.agreed(name, planned, tensors, options=f"{block=} {options}")
 
@@ -318,7 +318,7 @@ def conjugate(tensor: DTensor) -> None:
         map_into(lambda block: np.conjugate(block, out=block), tensor)
 
 
-def _work(layout: Layout, block: int, along: int | None) -> Planned:
+def _work_layouts(layout: Layout, block: int, along: int | None) -> WorkLayouts:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
     axes = cyclic_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):
@@ -326,7 +326,7 @@ def _work(layout: Layout, block: int, along: int | None) -> Planned:
     return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,)
 
 
-def _in_order(mesh: Mesh, block: int) -> Planned:
+def _in_order(mesh: Mesh, block: int) -> WorkLayouts:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
     ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.

@@ -22,7 +22,7 @@ from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Planned, product_work, square_work
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, WorkLayouts, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
 from meshcomm.linalg.jobs import ScalapackJob
 from meshcomm.linalg.library import Argument, library, use
@@ -71,7 +71,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     tensor = matrix_of("cholesky", a)
     target = tensor.layout if layout is None else layout
 
-    def planned() -> Planned:
+    def planned() -> WorkLayouts:
         check_matrices([tensor])
         check_target(target, tensor.shape, tensor)
         check_block(block)
@@ -120,7 +120,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     check_same_mesh([left, right])
     shape = (*left.shape[:1], *right.shape[-1:])
 
-    def planned() -> Planned:
+    def planned() -> WorkLayouts:
         check_matrices([left, right])
         check_target(target, shape, left)
         check_block(block)
@@ -165,7 +165,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     tensor = matrix_of("gemr2d", t)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
 
-    def planned() -> Planned:
+    def planned() -> WorkLayouts:
         check_matrices([tensor])
         check_target(layout, shape, tensor, same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
@@ -189,9 +189,9 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             memory = np.empty(1) if data is None else contiguous(data)
             matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return map_into(_copied, out, target_blocks)
+    return map_into(_copy_block, out, target_blocks)
 
 
-def _copied(block: Array, source: Array) -> None:
+def _copy_block(block: Array, source: Array) -> None:
     if source is not block:
         block[...] = source

@@ -36,7 +36,7 @@ class Cholesky(NamedTuple):
     lower: bool
 
 
-def _transpose(trans: object) -> int:
+def _transpose_kind(trans: object) -> int:
     number = _TRANSPOSES.get(trans) if isinstance(trans, int | str) else None
     if number is None:
         raise ShapeError(f"trans must be 0, 1 or 2, or 'N', 'T' or 'C', not {quote(trans)}")
@@ -64,7 +64,7 @@ def solve_triangular(
     unit_diagonal: whether the diagonal counts as ones, and is not read
     layout: layout of x; by default the layout of *b*
     """
-    kind = _transpose(trans)
+    kind = _transpose_kind(trans)
 
     def compute(a: Array, b: Array) -> Array:
         return by_scipy.triangular(a, b, kind, lower, unit_diagonal)
@@ -114,7 +114,7 @@ def lu_solve(
     layout: layout of x; by default the layout of *b*
     """
     factors, pivots = lu_and_piv
-    kind = _transpose(trans)
+    kind = _transpose_kind(trans)
     vector = np.ndim(unwrapped(b)) == 1
 
     def compute(lu: Array, piv: Array, b: Array) -> Array:

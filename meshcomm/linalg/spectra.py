@@ -68,7 +68,7 @@ def eigh(
     vectors = job.resized(matrix, (n, n))
     if job.is_inside and n:
         job.check_finite(matrix, _NO_EIGENVALUES)
-        arguments: list[Argument] = [_seen(UPLO), n, *job.matrix(matrix)]
+        arguments: list[Argument] = [_letter_in_transpose(UPLO), n, *job.matrix(matrix)]
         if subset_by_index is None:
             routine, works = ("heevd", "wri") if a.dtype.kind == "c" else ("syevd", "wi")
             arguments = [b"V", *arguments, values, *job.matrix(vectors)]
@@ -95,7 +95,7 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTenso
         job.check_finite(matrix, _NO_EIGENVALUES)
         routine, works = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
         described = job.matrix(matrix)
-        arguments = b"N", _seen(UPLO), a.shape[0], *described, values, *described
+        arguments = b"N", _letter_in_transpose(UPLO), a.shape[0], *described, values, *described
         panels = job.panels(matrix)
         failed = job.call_in_workspace(routine, a.dtype, works, *arguments, at_least=panels)
         raise_if(failed > 0, _NO_EIGENVALUES)
@@ -155,6 +155,6 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     return QR(q, r)
 
 
-def _seen(triangle: str) -> bytes:
+def _letter_in_transpose(triangle: str) -> bytes:
     """Return the letter of the same *triangle* in the transpose, as ScaLAPACK sees it."""
     return b"U" if triangle == "L" else b"L"

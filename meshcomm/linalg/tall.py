@@ -81,11 +81,11 @@ def lstsq(a: DTensor, b: DTensor, rcond: float | None = None) -> tuple[DTensor, 
     b: one or several right sides, of the dtype of *a* and on its mesh
     rcond: singular values up to *rcond* times the largest one count as zero
     """
-    right = b if b.ndim == 2 else _reshaped(b, (len(b), 1))
+    right = b if b.ndim == 2 else _as_column(b, (len(b), 1))
     x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, right, rcond)
     if rank != a.shape[1] or a.shape[0] <= a.shape[1]:
         residuals = mapped(lambda block: block[:0].copy(), residuals, shape=(0,))
-    return x if b.ndim == 2 else _reshaped(x, x.shape[:1]), residuals, rank, s
+    return x if b.ndim == 2 else _as_column(x, x.shape[:1]), residuals, rank, s
 
 
 def pinv(t: DTensor, rcond: float) -> DTensor:
@@ -116,7 +116,7 @@ def _inverses(s: Array, large: Array) -> Array:
     return np.divide(1, s, where=large, out=np.zeros_like(s))
 
 
-def _solved(s: Array, rcond: float | None, shape: Shape) -> tuple[Array, Array]:
+def _inverses_and_rank(s: Array, rcond: float | None, shape: Shape) -> tuple[Array, Array]:
     """Return the inverses of singular values, 0 for those that count as zero, and the number of the others."""
     if rcond is None:
         rcond = float(np.finfo(float).eps) * max(shape)
@@ -132,7 +132,7 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
 
     def work(top: Top) -> Small:
         u, s, vh = np.linalg.svd(top.r)
-        inverses, rank = _solved(s, rcond, a.shape)
+        inverses, rank = _inverses_and_rank(s, rcond, a.shape)
         x = vh.conj().T @ (inverses[:, None] * (u.conj().T @ top.right))
         return _NOTHING, x, top.rest, rank, s
 
@@ -149,7 +149,7 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
 
     def work(top: Top) -> Small:
         u, s, vh = np.linalg.svd(top.r)
-        inverses, rank = _solved(s, rcond, a.shape)
+        inverses, rank = _inverses_and_rank(s, rcond, a.shape)
         return u @ (inverses[:, None] * (vh @ right._block)), rank, s, np.empty(0)
 
     tall.climb()
@@ -190,7 +190,7 @@ def _adjoint(t: DTensor) -> DTensor:
     return mapped(lambda block: block.T.conj(), t, layout=t.layout.take(range(t.ndim)[::-1]), shape=t.shape[::-1])
 
 
-def _reshaped(t: DTensor, shape: Shape) -> DTensor:
+def _as_column(t: DTensor, shape: Shape) -> DTensor:
     """Return a vector as a matrix of one column, or the vector again."""
     axes = (*t.layout.axes[:1], *[()] * (len(shape) - 1))
     return mapped(lambda block: block.reshape(len(block), *shape[1:]), t, layout=Layout(axes, t.mesh), shape=shape)

@@ -144,7 +144,7 @@ class TallMatrix:
 
         self._bundles = agree_on_result(self._operation, self._mesh, self._call, factored)
         for level, above in zip(self._levels, self._layouts[1:], strict=True):
-            merge = partial(self._merged, level.rows[above.mesh.rank or 0])
+            merge = partial(self._merged_bundle, level.rows[above.mesh.rank or 0])
             self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
 
     def descend(self, work: Work, columns: int, results: Sequence[DeviceResult]) -> tuple[DTensor, list[DTensor]]:
@@ -171,7 +171,7 @@ class TallMatrix:
         if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
         ends = np.cumsum(sizes).tolist()
-        small = [self._small(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
+        small = [self._small_result(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
         return self._product(flat, columns), small
 
     def at_root(self, t: DTensor) -> DTensor:
@@ -196,7 +196,7 @@ class TallMatrix:
         layout = Layout([self._rows, ()], self._mesh)
         return mapped(product, flat, layout=layout, shape=(self.shape[0], columns), dtype=self._dtype)
 
-    def _small(self, flat: DTensor, start: int, stop: int, result: DeviceResult) -> DTensor:
+    def _small_result(self, flat: DTensor, start: int, stop: int, result: DeviceResult) -> DTensor:
         dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
 
         def piece(block: Array) -> Array:
@@ -215,9 +215,9 @@ class TallMatrix:
         if self._signed:
             numbers = last_rows(block, self._t.layout.global_indices(self.shape, None, 0), self.shape[1])
         b = np.empty((len(block), 0)) if right is None else right.astype(self._kind)
-        return self._bundled(reflectors, b, np.zeros(b.shape[1]), numbers)
+        return self._bundle(reflectors, b, np.zeros(b.shape[1]), numbers)
 
-    def _merged(self, rows: list[int], stack: Array) -> Array:
+    def _merged_bundle(self, rows: list[int], stack: Array) -> Array:
         """Return the bundle of a stack of bundles."""
         if len(stack) == 1:
             self._path.append(_Elimination(rows, None))
@@ -227,9 +227,9 @@ class TallMatrix:
         reflectors = Reflectors(stacked[:, :n])
         self._path.append(_Elimination(rows, reflectors))
         ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
-        return self._bundled(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
+        return self._bundle(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
 
-    def _bundled(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
+    def _bundle(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
         n = self.shape[1]
         bundle = np.zeros((n + 1, n + b.shape[1]), self._kind)
         bundle[: len(reflectors.r), :n] = reflectors.r

@@ -131,7 +131,7 @@ def _repeated(
     compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
     around = halo(truth, ghosts, boundary)
-    _run(step, around, times, within)
+    _run_step(step, around, times, within)
     return stored(around.tensor().copy(), output)
 
 
@@ -151,7 +151,7 @@ def _truth(block: Array) -> Array:
     return np.not_equal(block, 0, order="C")
 
 
-def _run(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> None:
+def _run_step(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> None:
     """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
     by_blocks, blocks = times < 1 and step.centred, around.tensor()
 
@@ -181,7 +181,7 @@ def _run(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> Non
 
 
 @family("scipy.ndimage")
-def _binary(
+def _binary_filter(
     name: str,
     input: TensorLike,
     structure: Operand = None,
@@ -220,12 +220,12 @@ def _binary(
     return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
 
 
-binary_erosion = _binary("binary_erosion")
-binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collective over the mesh.")
+binary_erosion = _binary_filter("binary_erosion")
+binary_dilation = _binary_filter("binary_dilation", "Return the binary dilation. Collective over the mesh.")
 
 
 @family("scipy.ndimage")
-def _twice(
+def _two_steps(
     name: str,
     input: TensorLike,
     structure: Operand = None,
@@ -244,12 +244,12 @@ def _twice(
     return second(between, structure, iterations, mask, output, border_value, origin, axes=axes)
 
 
-binary_opening = _twice(
+binary_opening = _two_steps(
     "binary_opening",
     "Return the dilation of the erosion. Collective over the mesh.",
     "Arguments are those of `binary_erosion`, in another order.",
 )
-binary_closing = _twice("binary_closing", "Return the erosion of the dilation. Collective over the mesh.")
+binary_closing = _two_steps("binary_closing", "Return the erosion of the dilation. Collective over the mesh.")
 
 
 @refusable

@@ -64,10 +64,10 @@ def call_text(name: str, arguments: Mapping[str, object]) -> str:
     >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
     'convolve(weights=(1, -1), mode=nearest)'
     """
-    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
+    return f"{name}({', '.join(f'{key}={_argument_text(value)}' for key, value in arguments.items())})"
 
 
-def _text(value: object) -> str:
+def _argument_text(value: object) -> str:
     if callable(value):
         return "a function"
     if isinstance(value, np.generic):
@@ -75,7 +75,7 @@ def _text(value: object) -> str:
     if isinstance(value, str | int | float | complex | None):
         return str(value)
     if isinstance(value, list | tuple):
-        return f"({', '.join(map(_text, value))})"
+        return f"({', '.join(map(_argument_text, value))})"
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
     return type(value).__name__

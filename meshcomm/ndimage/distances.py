@@ -1,8 +1,8 @@
 """Distances to the nearest element that is zero, exact and the same as SciPy's.
 
 `distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes except the last, in hyperplanes
-that are whole on a rank. Then `_lines` goes along whole lines of the last axis by SciPy's rule, so that it finds the
-same one of equally distant elements. The others run along whole lines as well, or compare all elements with all
+that are whole on a rank. Then `_write_lines` goes along whole lines of the last axis by SciPy's rule, so that it finds
+the same one of equally distant elements. The others run along whole lines as well, or compare all elements with all
 elements at a border ("bf": brute force).
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
@@ -122,12 +122,12 @@ def distance_transform_edt(
         tensor = reshape(tensor, (1,))
     outputs.check(RuntimeError, tensor, _FLOAT)
     scales = _scales(sampling, tensor.ndim)
-    nearest = relaid(_nearest(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
+    nearest = relaid(_nearest_zeros(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
     lengths = _distances(nearest, tensor, scales) if outputs.return_distances else None
     return outputs.results(lengths, nearest)
 
 
-def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
+def _nearest_zeros(tensor: DTensor, scales: list[float] | None) -> DTensor:
     """Return the index of the nearest zero along each axis, stacked along a new first axis. Collective."""
     last = tensor.ndim - 1
     planes = whole_along(tensor, range(last), "distance_transform_edt")
@@ -160,12 +160,12 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
         limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
         for start in range(0, flat.shape[1], limit):
             part = slice(start, start + limit)
-            _lines(flat[:, part], [indices[part] for indices in lines], scales)
+            _write_lines(flat[:, part], [indices[part] for indices in lines], scales)
 
     return map_to_new(along_lines, whole)
 
 
-def _lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
+def _write_lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
     """Write the nearest zero of each element of some lines, from the nearest one within its hyperplane.
 
     It is SciPy's algorithm: zeros with regions on the line go onto a stack, and a second pass along the line assigns
@@ -273,14 +273,14 @@ def distance_transform_cdt(
     beyond = sum(tensor.shape) + 1
     steps = mapped(lambda block: np.where(block != 0, beyond, 0).astype(_INDEX), tensor, dtype=_INDEX)
     for axis in range(tensor.ndim):
-        step = partial(_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
+        step = partial(_least_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
         steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
     steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
     map_into(lambda block: np.putmask(block, block >= beyond, -1), steps)
     return outputs.results(steps, None)
 
 
-def _steps(block: Array, *, axis: int, chessboard: bool) -> Array:
+def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     """Return the least number of steps to a zero, from those within hyperplanes across *axis*."""
     if not block.size:
         return block
@@ -369,7 +369,7 @@ def distance_transform_bf(
         indices_of_block = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
         at = np.array(np.meshgrid(*indices_of_block, indexing="ij")).reshape(tensor.ndim, *block.shape)
         steps, inside = at.astype(_INDEX), block != 0
-        distances_block[inside], which = _compared(at[:, inside], zeros, rates, name)
+        distances_block[inside], which = _distances_to(at[:, inside], zeros, rates, name)
         steps[:, inside] = zeros[:, which] if zeros.shape[1] else 0
         return steps
 
@@ -379,7 +379,7 @@ def distance_transform_bf(
     return outputs.results(lengths, stacked)
 
 
-def _compared(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:
+def _distances_to(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:
     """Return the distances of elements to the nearest of *zeros*, and the number of that, the first of equal ones."""
     count, nearest = at.shape[1], np.zeros(at.shape[1], np.intp)
     if not zeros.shape[1]:

@@ -33,13 +33,13 @@ WITHOUT_TRIAL = ("generic_filter",)
 """Filters without a trial run on one element for SciPy's errors and the dtype of the result."""
 
 
-def _filtered(name: str, input: TensorLike, output: Output, axes: Axes, **arguments: Value) -> DTensor:
+def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     has_trial = name not in WITHOUT_TRIAL
     dtype = output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
-    lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
+    lengths, origins = _window_lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
     if len(lengths) != len(along):
         raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
     widths = widths_along(name, along, tensor.ndim, lengths, origins)
@@ -55,7 +55,7 @@ def _filtered(name: str, input: TensorLike, output: Output, axes: Axes, **argume
     return stored(windowed(tensor, widths, edges, scipy_call, dtype), output)
 
 
-def _lengths(arguments: dict[str, Value], count: int) -> Sequence[SupportsIndex]:
+def _window_lengths(arguments: dict[str, Value], count: int) -> Sequence[SupportsIndex]:
     """Return the lengths of a window: the shape of its array, else its size along *count* axes."""
     for array in ("weights", "footprint", "structure"):
         if arguments.get(array) is not None:
@@ -96,7 +96,7 @@ def _convolve_like(
     ...     print(world.run(program))
     [[1, 2, 2], [2, 1]]
     """
-    return _filtered(**locals())
+    return _filter_by_scipy(**locals())
 
 
 convolve = _convolve_like("convolve")
@@ -126,7 +126,7 @@ def _median_like(
     size: the length of the window, or one for each axis
     footprint: array of booleans that selects elements of the window, instead of *size*
     """
-    return _filtered(**locals())
+    return _filter_by_scipy(**locals())
 
 
 median_filter = _median_like("median_filter")
@@ -157,7 +157,7 @@ def rank_filter(
     ----------
     rank: number of the element: 0 is the least one, and -1 the largest
     """
-    return _filtered("rank_filter", **locals())
+    return _filter_by_scipy("rank_filter", **locals())
 
 
 @refusable
@@ -183,7 +183,7 @@ def percentile_filter(
     ----------
     percentile: 0 to 100, or -100 to 0, which counts from the largest element
     """
-    return _filtered("percentile_filter", **locals())
+    return _filter_by_scipy("percentile_filter", **locals())
 
 
 # template: see `family`
@@ -210,7 +210,7 @@ def _erosion_like(
     structure: array_like with the shape of the window: subtracted from its elements by an erosion, added by a
         dilation
     """
-    return _filtered(**locals())
+    return _filter_by_scipy(**locals())
 
 
 grey_erosion = _erosion_like("grey_erosion")
@@ -244,4 +244,4 @@ def generic_filter(
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
     """
-    return _filtered("generic_filter", **locals())
+    return _filter_by_scipy("generic_filter", **locals())

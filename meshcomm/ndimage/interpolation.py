@@ -193,7 +193,7 @@ class _SplineCall:
 
         def find() -> Box:
             box = layout.block_box(shape)
-            for slab in _planes(box, axes, tensor.ndim):
+            for slab in _slabs(box, axes, tensor.ndim):
                 for support, at in zip(supports, coordinates(slab), strict=True):
                     support.add(at + padding)
             spans = dict(zip(axes, (support.span for support in supports), strict=True))
@@ -210,7 +210,7 @@ class _SplineCall:
         return mapped(values, tensor, layout=layout, shape=shape, dtype=dtype)
 
 
-def _planes(box: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
+def _slabs(box: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
     """Go through slabs of a block, along *axes* of it, small enough for the memory of their coordinates."""
     if 0 not in box_shape(box):
         within = box if len(axes) == ndim else tuple(box[axis] for axis in axes)
@@ -232,7 +232,7 @@ def _evaluate(
     if not array.size:  # all values are the constant
         sources = np.zeros((*targets.shape[: len(others)], *(1,) * len(axes)), array.dtype)
     first = box if not others else tuple(box[axis] for axis in axes)
-    for slab in _planes(box, axes, array.ndim):
+    for slab in _slabs(box, axes, array.ndim):
         at = np.empty((len(axes), *box_shape(slab)))
         outside = np.zeros(box_shape(slab), bool)
         for row, support, values in zip(at, supports, coordinates(slab), strict=True):
@@ -363,7 +363,7 @@ def zoom(
     )
 
 
-def _affine(matrix: Array, offset: Array) -> Coordinates:
+def _affine_coordinates(matrix: Array, offset: Array) -> Coordinates:
     """Return the coordinates of an affine map, computed in SciPy's order."""
 
     def coordinates(box: Box) -> list[Array]:
@@ -422,7 +422,7 @@ def affine_transform(
         offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
     added = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
     if factors.ndim == 2:
-        return spline.at(shape, _affine(factors, added))
+        return spline.at(shape, _affine_coordinates(factors, added))
     with np.errstate(all="ignore"):
         shifts = added / factors
     return spline.at(
@@ -485,7 +485,7 @@ def rotate(
     offset = (inside - 1) / 2 - matrix @ ((outside - 1) / 2)
     shape = list(tensor.shape)
     shape[plane[0]], shape[plane[1]] = map(int, outside)
-    return spline.at(tuple(shape), _affine(matrix, offset), planes=plane)
+    return spline.at(tuple(shape), _affine_coordinates(matrix, offset), planes=plane)
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
@@ -545,7 +545,7 @@ def map_coordinates(
     if layout.mesh is not spline.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    return spline.at(shape, _within(on_blocks(list, whole) or [], layout, shape), layout)
+    return spline.at(shape, _coordinates_within(on_blocks(list, whole) or [], layout, shape), layout)
 
 
 @refusable
@@ -602,10 +602,10 @@ def geometric_transform(
 
     call = f"geometric_transform to {shape}"
     columns = on_blocks(lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), tensor)
-    return spline.at(shape, _within(columns or [], layout, shape), layout)
+    return spline.at(shape, _coordinates_within(columns or [], layout, shape), layout)
 
 
-def _within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
+def _coordinates_within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
     """Return the function from boxes of the block of this rank to its coordinates."""
 
     def coordinates(box: Box) -> list[Array]:

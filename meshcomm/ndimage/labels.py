@@ -69,14 +69,14 @@ def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, outpu
         raise ValueError("output shape not correct")
     usual = np.intp if tensor.size >= 2**31 - 2 else np.int32
     dtype = np.dtype(usual if output is None else dtype_asked(output))
-    result, count = _labelled(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
+    result, count = _numbered(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
     if isinstance(output, DTensor):
         stored(result, output)
         return count
     return result, count
 
 
-def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
+def _numbered(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
     names = tensor.layout.sharding_dims
     count: int | None = None
 
@@ -121,10 +121,10 @@ class _Objects:
         block = np.where(labels > 0, labels + before, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
         around = halo(make(block, self.layout, self.shape, _NUMBER), [(int(cut),) * 2 for cut in sharded], 0)
-        firsts = self._firsts(labels)
+        firsts = self._first_indices(labels)
         pairs = _pairs(around, structure, sharded)
         rows = np.column_stack([pairs, firsts[pairs[:, 0] - before - 1]]) if len(pairs) else pairs.reshape(0, 3)
-        objects, mine, earliest = _united(self._all(rows), before, self.count)
+        objects, mine, earliest = _united_objects(self._all(rows), before, self.count)
         leads = np.ones(self.count, bool)
         leads[mine] = firsts[mine] == earliest[objects]
         keys = firsts[leads]
@@ -138,7 +138,7 @@ class _Objects:
         table[1:][mine] = of_object[objects]
         return table[labels], count
 
-    def _firsts(self, labels: Array) -> Indices:
+    def _first_indices(self, labels: Array) -> Indices:
         """Return the index of the first element of each label of the block, in C order of the whole array."""
         flat = labels.reshape(-1)
         inside = np.flatnonzero(flat)[::-1]
@@ -197,7 +197,7 @@ def _faces(shape: Shape, structure: Array, sharded: list[bool]) -> Iterator[tupl
             yield tuple(face), tuple(beside)
 
 
-def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
+def _united_objects(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
     """Return the objects of connected labels of this rank, these labels, and the first element of each object.
 
     Parameters

@@ -187,7 +187,7 @@ def _centres(groups: _LabelGroups) -> object:
 # -- extremes ---------------------------------------------------------------------------------------------------------
 
 
-def _merged(rows: Array, *, is_maximum: bool, first: bool) -> Array:
+def _extreme_row(rows: Array, *, is_maximum: bool, first: bool) -> Array:
     """Return the row of the extreme of each column; missing ones come last."""
     index = rows["index"] if first is not is_maximum else -rows["index"]
     order = np.lexsort((index, rows["value"], ~rows["missing"] if is_maximum else rows["missing"]), axis=0)
@@ -196,15 +196,15 @@ def _merged(rows: Array, *, is_maximum: bool, first: bool) -> Array:
 
 
 def _least(rows: Array) -> Array:
-    return _merged(rows, is_maximum=False, first=True)
+    return _extreme_row(rows, is_maximum=False, first=True)
 
 
 def _most_first(rows: Array) -> Array:
-    return _merged(rows, is_maximum=True, first=True)
+    return _extreme_row(rows, is_maximum=True, first=True)
 
 
 def _most_last(rows: Array) -> Array:
-    return _merged(rows, is_maximum=True, first=False)
+    return _extreme_row(rows, is_maximum=True, first=False)
 
 
 def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
@@ -233,7 +233,7 @@ def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
     return extremes["value"], extremes["index"]
 
 
-def _located(groups: _LabelGroups, indices: Array) -> object:
+def _along_axes(groups: _LabelGroups, indices: Array) -> object:
     """Return indices along all axes from those in C order: a tuple, or a list of tuples."""
     shape = groups.shape
     positions = np.asarray(groups.given(indices))
@@ -245,7 +245,7 @@ def _located(groups: _LabelGroups, indices: Array) -> object:
 def _extrema(groups: _LabelGroups) -> object:
     least, largest = _extremes(groups, is_maximum=False), _extremes(groups, is_maximum=True)
     values = groups.given(least[0]), groups.given(largest[0])
-    return (*values, _located(groups, least[1]), _located(groups, largest[1]))
+    return (*values, _along_axes(groups, least[1]), _along_axes(groups, largest[1]))
 
 
 # -- functions of all elements of a label -----------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array
         with ranks_along(name, layout.mesh, names, text) as ranks:
             arrays, _ = migrated(ranks, arrays, numbers % ranks.size)
     agree_on_result(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
-    return np.asarray(groups.reduced(share, _made)["value"])
+    return np.asarray(groups.reduced(share, _computed_row)["value"])
 
 
 def _apply(function: Callable[..., object], arrays: list[Array], share: Array, *, with_positions: bool) -> None:
@@ -286,7 +286,7 @@ def _apply(function: Callable[..., object], arrays: list[Array], share: Array, *
         share["made"][number] = True
 
 
-def _made(rows: Array) -> Array:
+def _computed_row(rows: Array) -> Array:
     """Return the row of each column that a rank has computed, or the first one."""
     at = np.argmax(rows["made"], axis=0)
     chosen: Array = np.take_along_axis(rows, at[None], axis=0)[0]
@@ -297,10 +297,10 @@ def _medians(groups: _LabelGroups) -> object:
     if groups.index is None:
         return median_of(_of_one_group(groups)).to_numpy()[()]
     kind = np.dtype(np.float64) if groups.tensor.dtype.kind in "biu" else groups.tensor.dtype
-    return groups.given(_by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False))
+    return groups.given(_by_owners(groups, _median_of_values, np.zeros(groups.count, kind), with_positions=False))
 
 
-def _middle(values: Array) -> object:
+def _median_of_values(values: Array) -> object:
     """Return the median as SciPy does: of integers in double precision, of floats in their own dtype."""
     ordered = np.sort(values)
     step = (len(ordered) - 1) // 2
@@ -322,8 +322,8 @@ _MEASURES: dict[str, Callable[[_LabelGroups], object]] = {
     "median": _medians,
     "minimum": lambda groups: groups.given(_extremes(groups, is_maximum=False)[0]),
     "maximum": lambda groups: groups.given(_extremes(groups, is_maximum=True)[0]),
-    "minimum_position": lambda groups: _located(groups, _extremes(groups, is_maximum=False)[1]),
-    "maximum_position": lambda groups: _located(groups, _extremes(groups, is_maximum=True)[1]),
+    "minimum_position": lambda groups: _along_axes(groups, _extremes(groups, is_maximum=False)[1]),
+    "maximum_position": lambda groups: _along_axes(groups, _extremes(groups, is_maximum=True)[1]),
     "extrema": _extrema,
 }
 

@@ -37,7 +37,7 @@ class _AxisFilter:
         return windowed(tensor, widths, self._edges, self.run, dtype)
 
 
-def _one(
+def _one_filter(
     length: int,
     name: str,
     input: TensorLike,
@@ -77,7 +77,7 @@ def _convolve1d_like(
     cval: the value beyond the edges if *mode* is "constant"
     origin: shift of the window in elements
     """
-    return _one(int(np.size(weights)), **locals())
+    return _one_filter(int(np.size(weights)), **locals())
 
 
 convolve1d = _convolve1d_like("convolve1d")
@@ -87,7 +87,7 @@ correlate1d = _convolve1d_like(
 
 
 @family("scipy.ndimage")
-def _sized(
+def _window_filter(
     name: str,
     input: TensorLike,
     size: int,
@@ -105,14 +105,14 @@ def _sized(
     ----------
     size: the length of the window
     """
-    return _one(int(size), **locals())
+    return _one_filter(int(size), **locals())
 
 
-minimum_filter1d = _sized("minimum_filter1d")
-maximum_filter1d = _sized(
+minimum_filter1d = _window_filter("minimum_filter1d")
+maximum_filter1d = _window_filter(
     "maximum_filter1d", "Return the maximum of each window along *axis*. Collective over the mesh."
 )
-uniform_filter1d = _sized(
+uniform_filter1d = _window_filter(
     "uniform_filter1d",
     "Return the mean of each window along *axis*. Collective over the mesh.",
     """
@@ -245,7 +245,7 @@ ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
 
 
 @family("scipy.ndimage", like="convolve1d")
-def _derivative(
+def _derivative_filter(
     name: str, input: TensorLike, axis: int = -1, output: Output = None, mode: Modes = "reflect", cval: Number = 0.0
 ) -> DTensor:
     tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
@@ -257,8 +257,8 @@ def _derivative(
     return _one_by_one(tensor, steps, output)
 
 
-sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
-prewitt = _derivative("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
+sobel = _derivative_filter("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
+prewitt = _derivative_filter("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
 
 
 Derivative = Callable[[int, Output, str, Number], DTensor]

@@ -18,7 +18,7 @@ from meshcomm.ndimage.calls import input_tensor, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(name: str, input: TensorLike, argument: Reals, n: int, axis: int, output: Output) -> DTensor:
+def _times_factors(name: str, input: TensorLike, argument: Reals, n: int, axis: int, output: Output) -> DTensor:
     """Return a spectrum times the product of factors along the axes, or times the factors of an ellipsoid."""
     tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
@@ -63,7 +63,7 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
 
 
 @family("scipy.ndimage")
-def _fourier(
+def _fourier_filter(
     name: str, input: TensorLike, sigma: Reals, n: int = -1, axis: int = -1, output: Output = None
 ) -> DTensor:
     """Return a spectrum times that of a Gaussian.
@@ -84,7 +84,7 @@ def _fourier(
     ...     print(world.run(program))
     [[1.0, 0.291], [0.007, 0.291]]
     """
-    return _multiplied(name, input, sigma, n, axis, output)
+    return _times_factors(name, input, sigma, n, axis, output)
 
 
 @family("scipy.ndimage")
@@ -101,11 +101,11 @@ def _fourier_sized(
     axis: the axis that a transform of real numbers has halved
     output: a dtype for the result, or a tensor to write into and return
     """
-    return _multiplied(name, input, size, n, axis, output)
+    return _times_factors(name, input, size, n, axis, output)
 
 
 @family("scipy.ndimage")
-def _moved(name: str, input: TensorLike, shift: Reals, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+def _shift(name: str, input: TensorLike, shift: Reals, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
     """Return the spectrum of shifted elements.
 
     Parameters
@@ -116,10 +116,10 @@ def _moved(name: str, input: TensorLike, shift: Reals, n: int = -1, axis: int = 
     axis: the axis that a transform of real numbers has halved
     output: a dtype for the result, or a tensor to write into and return
     """
-    return _multiplied(name, input, shift, n, axis, output)
+    return _times_factors(name, input, shift, n, axis, output)
 
 
-fourier_gaussian = _fourier("fourier_gaussian")
+fourier_gaussian = _fourier_filter("fourier_gaussian")
 fourier_uniform = _fourier_sized("fourier_uniform")
 fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
-fourier_shift = _moved("fourier_shift")
+fourier_shift = _shift("fourier_shift")

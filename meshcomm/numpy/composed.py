@@ -136,7 +136,7 @@ def diagflat(v: DTensor, k: int = 0) -> DTensor:
 
 
 @implements_each(np.linspace, np.logspace, np.geomspace)
-def _spaced(function: Callable[..., Any]) -> Function:
+def _spacing_function(function: Callable[..., Any]) -> Function:
     """Return numpy.linspace, or one that is like it, between tensors. Collective if an operand has to move.
 
     The new axis is whole on each device.
@@ -168,7 +168,7 @@ def _spaced(function: Callable[..., Any]) -> Function:
     return spaced
 
 
-def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
+def _cumulative_function(function: Callable[..., DTensor], first: int) -> Function:
     """Return a cumulative function of the array API standard. Collective if the axis is sharded."""
     name = f"numpy.{function.__name__}"
 
@@ -232,7 +232,7 @@ def real_if_close(a: DTensor, tol: float = 100) -> DTensor:
 # -- texts and descriptions -------------------------------------------------------------------------------------------
 
 
-def _edges(tensor: DTensor, edge: int) -> DTensor:
+def _edge_elements(tensor: DTensor, edge: int) -> DTensor:
     """Return the tensor with no more than the elements at its edges, and one more, along each axis."""
     few: Value = tensor
     for axis, n in enumerate(tensor.shape):
@@ -243,7 +243,7 @@ def _edges(tensor: DTensor, edge: int) -> DTensor:
 
 
 @implements_each(np.array2string, np.array_repr, np.array_str)
-def _text(function: Callable[..., str]) -> Function:
+def _text_function(function: Callable[..., str]) -> Function:
     """Return numpy.array2string, or one like it: the elements that it shows are gathered. Collective over the mesh."""
     name = f"numpy.{function.__name__}"
 
@@ -253,7 +253,7 @@ def _text(function: Callable[..., str]) -> Function:
         edge = options.get("edgeitems", settings["edgeitems"])
         if tensor.size <= threshold:
             return function(allgather_array(name, tensor), *args, **options)
-        few = allgather_array(name, _edges(tensor, edge))
+        few = allgather_array(name, _edge_elements(tensor, edge))
         with np.printoptions(threshold=0, edgeitems=edge):
             if "threshold" in options:
                 options["threshold"] = 0
@@ -270,16 +270,16 @@ def _by_samples(function: Function) -> Function:
     """Return NumPy's *function* that asks for dtypes and shapes only."""
 
     def function_of_samples(*args: object, **kwargs: object) -> object:
-        return function(*map(_sampled, args), **{key: _sampled(x) for key, x in kwargs.items()})
+        return function(*map(_without_memory, args), **{key: _without_memory(x) for key, x in kwargs.items()})
 
     return function_of_samples
 
 
-def _sampled(x: object) -> object:
+def _without_memory(x: object) -> object:
     """Return an array that takes no memory, with the shape and the dtype of a tensor; else what it is."""
     value = unwrapped(x)
     return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, DTensor) else x
 
 
-implements(getattr(np, "cumulative_sum", None))(_cumulative(cumsum, 0))
-implements(getattr(np, "cumulative_prod", None))(_cumulative(cumprod, 1))
+implements(getattr(np, "cumulative_sum", None))(_cumulative_function(cumsum, 0))
+implements(getattr(np, "cumulative_prod", None))(_cumulative_function(cumprod, 1))

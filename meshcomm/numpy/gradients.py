@@ -58,7 +58,7 @@ def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     ...     print(world.run(program))
     [True, True]
     """
-    return _back("relayout_vjp", grad, tensor)
+    return _relaid_back("relayout_vjp", grad, tensor)
 
 
 @refusable
@@ -77,10 +77,10 @@ def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     ...     print(world.run(program))
     [[[1.0, 1.0]], [[1.0, 1.0]]]
     """
-    return _back("relayout_like_vjp", grad, tensor)
+    return _relaid_back("relayout_like_vjp", grad, tensor)
 
 
-def _back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
+def _relaid_back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
     """Return *grad* in the layout of *tensor*, in a call that differs from a relayout of the program."""
     with session(operation, _layout_on(tensor, grad).mesh):
         gradient: DTensor = in_layout_of(grad, tensor)

@@ -82,7 +82,7 @@ def numpy_protocol(
             return by_mask
     begun = watch.count
     try:
-        return guarded(_called, (function, method, args, kwargs), {})
+        return guarded(_call_function, (function, method, args, kwargs), {})
     except Exception as error:
         if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError, DTypeError):
             try:
@@ -96,7 +96,7 @@ def numpy_protocol(
         raise
 
 
-def _called(
+def _call_function(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     if is_scripted() and any(map(_has_class, args)):
@@ -108,14 +108,14 @@ def _called(
     if isinstance(function, np.ufunc) and method is not None:
         out: Value = kwargs.get("out")
         if not out:
-            return _ufunc(function, method, args, kwargs)
+            return _call_ufunc(function, method, args, kwargs)
         targets = tuple(map(unwrapped, out))  # what a variable holds
-        result = _ufunc(function, method, args, {**kwargs, "out": targets})
+        result = _call_ufunc(function, method, args, {**kwargs, "out": targets})
         if all(map(operator.is_, targets, out)):
             return result
         result = completed(result)
         return out[0] if len(out) == 1 and result is targets[0] else result
-    return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+    return (FUNCTIONS.get(function) or _own_function(function))(*args, **kwargs)
 
 
 def _has_class(x: object) -> bool:
@@ -143,7 +143,7 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
     return function in FUNCTIONS and _name_of(function) not in _LOCAL
 
 
-def _defined(function: Function) -> Function:
+def _own_function(function: Function) -> Function:
     ours = FUNCTIONS.get(function)
     if ours is None:
         name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
@@ -174,7 +174,7 @@ def instead_of(name: str) -> str:
     return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in FUNCTIONS else ""
 
 
-def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
+def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
     """Return what a universal function of NumPy makes of tensors, or the call. Collective if an operand has to move.
 
     ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
@@ -186,16 +186,16 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return NotImplemented
     name = f"numpy.{ufunc.__name__}"
     if method == "at":
-        _at(f"{name}.at", ufunc, inputs)
+        _ufunc_at(f"{name}.at", ufunc, inputs)
         return None
     if not all(map(is_operand, operands)):
         operands = list(map(text_as_scalar, operands))
         if not all(map(is_operand, operands)):
-            return _refused(name, [x for x in operands if not is_operand(x)])
+            return _refuse_or_defer(name, [x for x in operands if not is_operand(x)])
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
         return _into_arrays(name, ufunc, method, operands, kwargs | {"out": out})
     if out and any(target is None for target in out):  # some of several results
-        several: Value = _ufunc(ufunc, method, inputs, kwargs)
+        several: Value = _call_ufunc(ufunc, method, inputs, kwargs)
         return tuple(with_out(name, target, result) for target, result in zip(out, several, strict=True))
     if method != "__call__":
         return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
@@ -223,7 +223,7 @@ def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[object]
     return ufunc(*arrays, **kwargs)
 
 
-def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
+def _ufunc_at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
     """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
     arguments = [unwrapped(value) for value in inputs[2:]]
@@ -243,7 +243,7 @@ def _dtype_of_value(value: object) -> DType:
     return value.dtype if isinstance(value, DTensor | np.ndarray) else np.asarray(value).dtype
 
 
-def _refused(name: str, operands: list[object]) -> object:
+def _refuse_or_defer(name: str, operands: list[object]) -> object:
     """Leave a call to *operands* of a class that takes part in NumPy's protocol; ``TypeError`` if there are none."""
     if any(getattr(type(x), "__array_ufunc__", None) is not None for x in operands):
         return NotImplemented  # NumPy would also raise this error, with the elements of all operands in it

@@ -37,10 +37,10 @@ def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:
     ...     print(world.run(program)[0])
     [0, 0, 1, 1]
     """
-    return from_component(lambda: _component(tensors, layout), layout)
+    return from_component(lambda: _only_component(tensors, layout), layout)
 
 
-def _component(tensors: object, layout: Layout) -> ArrayLike:
+def _only_component(tensors: object, layout: Layout) -> ArrayLike:
     """Return the only one of *tensors*, after its checks."""
     if not isinstance(tensors, list | tuple):
         raise ShapeError(f"pack takes a list of components, one per rank: [block], not {type(tensors).__name__}")

@@ -142,7 +142,7 @@ class Strategy:
         [Mesh(d0=2, d1=1), Mesh(d0=2, d1=1)]
         """
         count = self.num_logical_devices
-        sizes = (count,) if partition_dimensions is None else _sizes(partition_dimensions)
+        sizes = (count,) if partition_dimensions is None else _checked_sizes(partition_dimensions)
         _check_product(sizes, count)
         return self._mesh(self._replica_ranks(), sizes)
 
@@ -335,7 +335,7 @@ def check_partition(
     """
     if shape is None:
         raise ShapeError("a tensor of unknown rank cannot be split: partition_dimensions has one entry for each axis")
-    sizes = _sizes(partition_dimensions)
+    sizes = _checked_sizes(partition_dimensions)
     if len(sizes) != len(shape):
         raise ShapeError(
             f"partition_dimensions {list(sizes)} has length {len(sizes)}, but a tensor of shape {tuple(shape)} has "
@@ -355,7 +355,7 @@ def check_partition(
     return sizes
 
 
-def _sizes(partition_dimensions: object) -> tuple[int, ...]:
+def _checked_sizes(partition_dimensions: object) -> tuple[int, ...]:
     if isinstance(partition_dimensions, str | bytes) or not isinstance(partition_dimensions, Iterable):
         raise ShapeError(f"partition_dimensions {quote(partition_dimensions)} must be a sequence of integers")
     return tuple(

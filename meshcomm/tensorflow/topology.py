@@ -116,7 +116,7 @@ class Topology:
                 raise MeshError(
                     "a topology takes its wire form, or its mesh_shape, device_coordinates and ranks, not both"
                 )
-            mesh_shape, device_coordinates, ranks = _parsed(serialized)
+            mesh_shape, device_coordinates, ranks = _parsed_topology(serialized)
         self._mesh_shape = check_positive_array(mesh_shape, "mesh_shape", (MESH_RANK,))
         size = math.prod(self._mesh_shape.tolist())
         if size > _MAX_DEVICES:
@@ -218,7 +218,7 @@ class Topology:
         >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).task_ordinal_at_coordinates([1, 0, 0, 0])
         1
         """
-        return self._device_at(_point(device_coordinates)).task
+        return self._device_at(_checked_point(device_coordinates)).task
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
         """Return the number in its task of the device at *device_coordinates*; ``MeshError`` if there is none.
@@ -227,7 +227,7 @@ class Topology:
         >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).tpu_device_ordinal_at_coordinates([1, 0, 0, 0])
         0
         """
-        return self._device_at(_point(device_coordinates)).number
+        return self._device_at(_checked_point(device_coordinates)).number
 
     def rank_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
         """Return the rank in the world of the device at *device_coordinates*; ``MeshError`` if there is none.
@@ -236,7 +236,7 @@ class Topology:
         >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).rank_at_coordinates([1, 0, 0, 0])
         2
         """
-        return int(self._ranks[self._device_at(_point(device_coordinates))])
+        return int(self._ranks[self._device_at(_checked_point(device_coordinates))])
 
     def cpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
         """Return the name of the host of the device at *device_coordinates*; ``MeshError`` if there is none.
@@ -245,7 +245,7 @@ class Topology:
         >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).cpu_device_name_at_coordinates([1, 0, 0, 0])
         '/task:1/device:CPU:0'
         """
-        return f"{_task_name(self._device_at(_point(device_coordinates)), job)}/device:CPU:0"
+        return f"{_task_name(self._device_at(_checked_point(device_coordinates)), job)}/device:CPU:0"
 
     def tpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
         """Return the name of the device at *device_coordinates*; ``MeshError`` if there is none.
@@ -254,7 +254,7 @@ class Topology:
         >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).tpu_device_name_at_coordinates([1, 0, 0, 1])
         '/task:1/device:TPU:1'
         """
-        device = self._device_at(_point(device_coordinates))
+        device = self._device_at(_checked_point(device_coordinates))
         return f"{_task_name(device, job)}/device:TPU:{device.number}"
 
     def _device_at(self, coordinates: Coordinates) -> _Device:
@@ -323,7 +323,7 @@ def check_int_array(values: object, argument_name: str, shape: tuple[int | None,
     return readonly_int32(array)
 
 
-def _point(device_coordinates: Sequence[int]) -> Coordinates:
+def _checked_point(device_coordinates: Sequence[int]) -> Coordinates:
     return tuple(check_int_array(device_coordinates, "device_coordinates", (MESH_RANK,)).tolist())
 
 
@@ -337,7 +337,7 @@ def check_positive_array(
     return array
 
 
-def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64] | None]:
+def _parsed_topology(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64] | None]:
     """Return the mesh shape, coordinates and ranks of a TopologyProto."""
     try:
         values = wire.decode(TOPOLOGY_MESSAGE, wire.as_bytes(serialized))

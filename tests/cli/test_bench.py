@@ -10,9 +10,9 @@ import meshcomm as mc
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.tools.cli import turns
 from meshcomm.tools.cli.about import LoadedMPI
+from meshcomm.tools.cli.arguments import dtype_of, layout_of
 from meshcomm.tools.cli.bench import cases, command, disk, report
 from meshcomm.tools.cli.bench.measure import Case, Row, measured
-from meshcomm.tools.cli.given import dtype_of, layout_of
 from meshcomm.tools.cli.main import main
 
 RANKS = 3
@@ -73,18 +73,18 @@ def one_element(block):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_right_results_are_right(name, ranks):
     rows = rows_of(command.OPERATIONS[name].make, ranks=ranks)
-    assert {(row.wrong, row.rounds) for row in rows} == {(0, 2)}
+    assert {(row.wrong_elements, row.rounds) for row in rows} == {(0, 2)}
     assert all(0 < row.seconds[0] <= row.seconds[1] <= row.seconds[2] for row in rows)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", ">i4", "f4", "c8", "g"])
 def test_dtypes(dtype):
-    assert {row.wrong for row in rows_of(cases.relayout, dtype=dtype_of(dtype))} == {0}
+    assert {row.wrong_elements for row in rows_of(cases.relayout, dtype=dtype_of(dtype))} == {0}
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_transforms_of_all_precisions(dtype):
-    assert {row.wrong for row in rows_of(cases.fft, 20_000, dtype=dtype_of(dtype))} == {0}
+    assert {row.wrong_elements for row in rows_of(cases.fft, 20_000, dtype=dtype_of(dtype))} == {0}
 
 
 def test_texts_cannot_be_compared():
@@ -101,7 +101,7 @@ def test_layouts_of_the_command():
     def program(setting, communicator):
         source, target = (layout_of(text, setting.mesh) for text in ("unsharded,x=cyclic(2)", "x,unsharded"))
         case = cases.relayout(setting._replace(source=source, target=target, shape=(5, 9)), 0)
-        return measured(communicator, case, 1).wrong
+        return measured(communicator, case, 1).wrong_elements
 
     assert on_ranks(program) == [0] * RANKS
 
@@ -119,22 +119,22 @@ def test_a_wrong_element_is_counted(make, holder, name, monkeypatch):
     right = getattr(holder, name)
     if name == "copyto":
         monkeypatch.setattr(holder, name, lambda target, source: (right(target, source), one_element(target)))
-        assert {row.wrong for row in rows_of(make)} == {RANKS}
+        assert {row.wrong_elements for row in rows_of(make)} == {RANKS}
     else:
         monkeypatch.setattr(holder, name, broken(right, one_element))
-        assert {row.wrong for row in rows_of(make)} == {1}
+        assert {row.wrong_elements for row in rows_of(make)} == {1}
 
 
 def test_a_result_of_an_earlier_call_is_wrong(monkeypatch):
     kept, right = {}, mc.relayout
     monkeypatch.setattr(mc, "relayout", lambda t, layout: kept.setdefault(t.mesh.rank, right(t, layout)))
     row = rows_of(cases.relayout, shape=(30, 30))[0]
-    assert row.wrong == 900
+    assert row.wrong_elements == 900
 
 
 def test_ghosts_that_are_not_updated_are_wrong(monkeypatch):
     monkeypatch.setattr(mc.Halo, "update", lambda self: None)
-    assert all(row.wrong > 0 for row in rows_of(cases.halo))
+    assert all(row.wrong_elements > 0 for row in rows_of(cases.halo))
 
 
 def test_a_block_of_another_shape_is_wrong():
@@ -270,7 +270,7 @@ def test_files_are_saved_and_loaded_and_nothing_stays(bench, tmp_path):
 @pytest.mark.parametrize("which", ["save", "load"])
 def test_a_wrong_file_is_seen(which, tmp_path, monkeypatch):
     monkeypatch.setattr(mc, "load", broken(mc.load, one_element))
-    assert {row.wrong for row in rows_of(disk.makers(tmp_path)[which])} == {1}
+    assert {row.wrong_elements for row in rows_of(disk.makers(tmp_path)[which])} == {1}
 
 
 def test_the_stream_writes_and_reads_all_bytes(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
     with meshcomm.simulate(1) as world:
         assert world.run(info._self_test, 0, 1) == ["ZeroDivisionError: division by zero"]
-    assert info._verdict(["", "broken"]) == [Finding(PROBLEM, "self-test", "broken", (1,))]
+    assert info._self_test_findings(["", "broken"]) == [Finding(PROBLEM, "self-test", "broken", (1,))]
 
 
 def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
@@ -119,4 +119,4 @@ def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
     ("nodes", "text"), [(0, "1"), (2, "2 ranks each, in order"), ((0, 1, 0), "2, of 1 to 2 ranks"), ((3, 3), "1")]
 )
 def test_info_names_the_nodes(nodes, text):
-    assert info._nodes(meshcomm.Machine(nodes=nodes)) == text
+    assert info._nodes_text(meshcomm.Machine(nodes=nodes)) == text

@@ -23,7 +23,7 @@ def test_last_words_are_read_before_a_job_ends(pipe):
     thread = threading.Thread(target=launcher)
     thread.start()
     abort._let_be_read(60.0, [writing])
-    assert abort._unread(writing) == 0
+    assert abort._unread_bytes(writing) == 0
     thread.join()
     assert read == [b"last words"]
 
@@ -32,16 +32,16 @@ def test_a_job_ends_where_nobody_reads(pipe):
     _, writing = pipe
     os.write(writing, b"last words")
     abort._let_be_read(0.01, [writing])
-    assert abort._unread(writing) == len(b"last words")
+    assert abort._unread_bytes(writing) == len(b"last words")
 
 
 def test_files_and_closed_ones_have_been_read(tmp_path):
     with open(tmp_path / "log", "wb") as log:
         log.write(b"words")
         log.flush()
-        assert abort._unread(log.fileno()) == 0
+        assert abort._unread_bytes(log.fileno()) == 0
         file = log.fileno()
-    assert abort._unread(file) == 0
+    assert abort._unread_bytes(file) == 0
 
 
 @pytest.mark.parametrize("says", [True, False])

@@ -121,19 +121,19 @@ def rank_sets(monkeypatch):
     ],
 )
 def test_the_answer_is_seen_from_the_ranks_that_ask(rank_sets, question, found):
-    its = first_calls._read(first_calls._reply(json.dumps(question).encode()))._asdict()
+    its = first_calls._parsed_answer(first_calls._reply(json.dumps(question).encode()))._asdict()
     assert {name: its[name] for name in found} == found
 
 
 def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
     monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
     questions = host_signals.Questions(7)
-    other = host_signals._connected("answers 7")
+    other = host_signals._connection_to("answers 7")
     broken = host_signals.asking(7, b"no question")
     with other, broken:
         questions.answer(first_calls._reply)
         other.sendall(b'["0-1", 1]')
         questions.answer(first_calls._reply)
-        assert first_calls._read(other.recv(1000)).rank_set_calls == 0
+        assert first_calls._parsed_answer(other.recv(1000)).rank_set_calls == 0
         assert broken.recv(1000) == b""
     questions._signal.close()

@@ -82,7 +82,7 @@ def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
 
 def test_without_signals_each_rank_prints(error, monkeypatch):
     monkeypatch.setattr(host_signals, "_new_signal", lambda name: None)
-    monkeypatch.setattr(host_signals, "_connected", lambda name: None)
+    monkeypatch.setattr(host_signals, "_connection_to", lambda name: None)
     first, second = error("alike", 0), error("alike", 1)
     assert first.ours
     assert second.ours

@@ -86,12 +86,12 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
         ({"digest": 6, "requested_call": "barrier"}, "barrier, and went on"),
         ({"digest": 6, "requested_call": "barrier", "ended": True}, "barrier, and ended"),
         ({"digest": 6, "requested_call": ""}, "another call, and went on"),
-        ({"noted": 3, "ended": True}, "relayout, and ended"),
+        ({"noted_calls": 3, "ended": True}, "relayout, and ended"),
     ],
 )
 def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
-    waits = WAITS._replace(digest=5, noted=4)
-    made = COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted=4)._replace(**past)
+    waits = WAITS._replace(digest=5, noted_calls=4)
+    made = COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted_calls=4)._replace(**past)
     answers = {0: waits, 1: made}
     lines = [
         "ranks made different collective calls as call 4 on ranks 0-1:",
@@ -100,10 +100,11 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     ]
     more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
     assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
-    for innocent in ({"digest": 5}, {"digest": None}, {"noted": 3, "digest": None}, {"noted": 4, "ended": True}):
+    later, ended = {"noted_calls": 3, "digest": None}, {"noted_calls": 4, "ended": True}
+    for innocent in ({"digest": 5}, {"digest": None}, later, ended):
         answers = {
             0: waits,
-            1: COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted=4)._replace(**innocent),
+            1: COMPUTES._replace(rank_set_calls=4, requested_call="relayout", noted_calls=4)._replace(**innocent),
         }
         assert missing_ranks.call_mismatch(answers, answers, 4) == "", innocent
 
@@ -273,7 +274,7 @@ def test_a_rank_that_has_left_still_tells_its_digests(rank_set):
     ranks[0]._censuses[""] = census = liveness._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.rank_set_calls, answer.ended) == (7, 3, 3, True)
+    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.ended) == (7, 3, 3, True)
     ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
     assert not ranks[0]._channel.queue, "of other rank sets it has answered all when it left"
@@ -290,7 +291,7 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(rank_se
     clock.seconds += ANSWER_WITHIN
     ranks[0].serve()
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.rank_set_calls, answer.ended) == (None, 3, 3, True)
+    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.ended) == (None, 3, 3, True)
 
 
 def test_a_rank_that_has_failed_counts_after_two_liveness_checks(rank_set, clock):

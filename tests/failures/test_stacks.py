@@ -147,7 +147,7 @@ def interrupted():
 def test_a_traceback_is_printed_in_one_piece(call, monkeypatch):
     written = []
     shared = SimpleNamespace(ours=True, note_printed=lambda: None, settled=lambda seconds: shared)
-    monkeypatch.setattr(abort, "_shared", lambda error: shared if call is wrong_layout else None)
+    monkeypatch.setattr(abort, "_shared_error", lambda error: shared if call is wrong_layout else None)
     monkeypatch.setattr(abort, "comm_world", lambda: (1, 3))
     monkeypatch.setattr(abort, "end_job_of_many", lambda *arguments: None)
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))

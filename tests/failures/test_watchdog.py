@@ -17,7 +17,7 @@ def test_signals_of_an_event_loop_stay_its_own():
         ours.setblocking(False)
         before = signal.set_wakeup_fd(ours.fileno())
         try:
-            assert watchdog._signals() is None
+            assert watchdog._signal_file() is None
         finally:
             kept = signal.set_wakeup_fd(before)
         assert kept == ours.fileno()

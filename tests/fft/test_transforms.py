@@ -64,9 +64,9 @@ def one_axis(kind, length, spec, ranks, **options):
 @pytest.fixture
 def never_gathered(monkeypatch):
     monkeypatch.setattr(search, "GATHERED_FFT", 0)
-    search._cheapest.cache_clear()
+    search._cheapest_steps.cache_clear()
     yield
-    search._cheapest.cache_clear()
+    search._cheapest_steps.cache_clear()
 
 
 @pytest.mark.usefixtures("never_gathered")

@@ -158,18 +158,18 @@ def test_no_free_space(opens, monkeypatch):
 
 
 def test_one_rank_cannot_map_another(comm, fresh, opens):
-    own = rendezvous._mapping
+    own = rendezvous._mapped_pool
 
     def failing(process, offer):
         if RANK == SIZE - 1:
             raise PermissionError("not allowed")
         return own(process, offer)
 
-    fresh.setattr(rendezvous, "_mapping", failing)
+    fresh.setattr(rendezvous, "_mapped_pool", failing)
     assert opens() is None
     assert ("cannot be mapped (not allowed)" in rendezvous.describe()) or SIZE == 1
     assert all(comm.allgather(pools.shared is None)), "a pool that nobody shares is given back"
-    fresh.setattr(rendezvous, "_mapping", own)
+    fresh.setattr(rendezvous, "_mapped_pool", own)
     if SIZE > 1:
         exchanged(opens(), everyone(4), 0)
 

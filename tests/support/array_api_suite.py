@@ -32,8 +32,8 @@ def pytest_load_initial_conftests():
         return
     for module in (xp, xp.fft):
         for name, found in [*vars(module).items()]:
-            if inspect.isfunction(found) and name[0] != "_" and bound._creates(found):
-                setattr(module, name, bound._bound(found, mesh))
+            if inspect.isfunction(found) and name[0] != "_" and bound._makes_tensors(found):
+                setattr(module, name, bound._bound_to(found, mesh))
 
 
 @pytest.hookimpl(trylast=True)

@@ -87,12 +87,12 @@ def gathered_up_to(nbytes):
     """Gather a sharded axis that no other can take over only if the array has so many *nbytes*."""
     before = search.GATHERED_FFT
     search.GATHERED_FFT = nbytes
-    search._cheapest.cache_clear()
+    search._cheapest_steps.cache_clear()
     try:
         yield
     finally:
         search.GATHERED_FFT = before
-        search._cheapest.cache_clear()
+        search._cheapest_steps.cache_clear()
 
 
 def array_of(shape, dtype, seed=0):

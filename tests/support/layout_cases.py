@@ -26,10 +26,10 @@ def no_protobuf():
     with pytest.MonkeyPatch.context() as patch:
         for module in ("google.protobuf.descriptor_pool", "google.protobuf.message_factory"):
             patch.setitem(sys.modules, module, None)
-        wire._pool.cache_clear()
+        wire._descriptor_pool.cache_clear()
         wire._protobuf_class.cache_clear()
         yield
-    wire._pool.cache_clear()
+    wire._descriptor_pool.cache_clear()
     wire._protobuf_class.cache_clear()
 
 

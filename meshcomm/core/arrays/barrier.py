@@ -48,7 +48,7 @@ def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_i
     # Outside of the call scope: this limit is the caller's, not the watchdog's.
     missing = communicator.barrier(min(timeout_in_ms, 1e15) / 1000)
     if missing:
-        raise CollectiveTimeout(_waited(name, timeout_in_ms, rank_set, missing))
+        raise CollectiveTimeout(_timeout_text(name, timeout_in_ms, rank_set, missing))
 
 
 def _check_timeout(timeout_in_ms: object) -> None:
@@ -56,7 +56,7 @@ def _check_timeout(timeout_in_ms: object) -> None:
         raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
 
 
-def _waited(name: str, timeout_in_ms: int, rank_set: RankSet, missing: list[int]) -> str:
+def _timeout_text(name: str, timeout_in_ms: int, rank_set: RankSet, missing: list[int]) -> str:
     ranks = [str(rank_set.ranks[rank]) for rank in missing]
     listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
     which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"

@@ -102,8 +102,8 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
         count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
         length = shape[split_dimension] // count
-        block = _replaced(shape, split_dimension, length)
-        target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
+        block = _with_length(shape, split_dimension, length)
+        target_shape = _with_length(block, concat_dimension, block[concat_dimension] * count)
 
         def box(**at: int) -> Box:
             return _box_of(block, [("receiver", split_dimension), ("sender", concat_dimension)], count, **at)
@@ -114,7 +114,7 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
         return on_arrays(exchange(group, [tensor], ExchangeSpec(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
-    return _run(_CommCall("all_to_all", x, _rows(group_assignment), arguments), comm, build)
+    return _run_agreed(_CommCall("all_to_all", x, _rows(group_assignment), arguments), comm, build)
 
 
 @traceable()
@@ -148,7 +148,7 @@ def all_gather(
         check_axis("dimension", dimension, shape)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
         count = len(group.members)
-        target_shape = _replaced(shape, dimension, shape[dimension] * count)
+        target_shape = _with_length(shape, dimension, shape[dimension] * count)
         axes = [("sender", dimension)]
         sources = [_box_of(shape, axes, count, sender=i) for i in range(count)]
         tensor = from_boxes(array.itemsize, position, sources, [_box_of(shape, axes, count)] * count)
@@ -156,7 +156,7 @@ def all_gather(
         terms = ExchangeSpec(number, nbytes, gathers=gathers_at_once(nbytes, count))
         return on_arrays(exchange(group, [tensor], terms), target_shape)
 
-    return _run(_CommCall("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
+    return _run_agreed(_CommCall("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
 
 
 @traceable()
@@ -193,7 +193,7 @@ def all_reduce(
         group, position = _group(rank_set, _check_cover(rows, rank_set))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
-    return _run(_CommCall("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
+    return _run_agreed(_CommCall("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
 
 
 @traceable()
@@ -237,7 +237,7 @@ def reduce_scatter(
                 f"the group size {count} does not divide it"
             )
         reduce = reduction(how, array.dtype)
-        block = _replaced(shape, dimension, shape[dimension] // count)
+        block = _with_length(shape, dimension, shape[dimension] // count)
         axes = [("sender", 0), ("receiver", dimension)]
         sources = [_box_of(block, axes, count, sender=i) for i in range(count)]
         targets = [_box_of(block, axes, count, receiver=i) for i in range(count)]
@@ -251,7 +251,7 @@ def reduce_scatter(
 
         return run
 
-    return _run(_CommCall("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
+    return _run_agreed(_CommCall("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
 
 
 @traceable()
@@ -279,7 +279,7 @@ def broadcast(
 
     def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         group, position = _group(rank_set, _check_cover(rows, rank_set))
-        count, whole = len(group.members), _whole(array.shape)
+        count, whole = len(group.members), _whole_box(array.shape)
         check_integer("root", root)
         if not 0 <= root < count:
             raise GroupError(f"root {quote(root)} is not a position in groups of {count} ranks")
@@ -288,7 +288,7 @@ def broadcast(
         terms = ExchangeSpec(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
         return on_arrays(exchange(group, [tensor], terms), array.shape)
 
-    return _run(_CommCall("broadcast", x, _rows(group_assignment), (root,)), comm, build)
+    return _run_agreed(_CommCall("broadcast", x, _rows(group_assignment), (root,)), comm, build)
 
 
 @traceable()
@@ -309,8 +309,8 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
         shape, me, size = array.shape, rank_set.rank, len(rank_set.ranks)
         _check_pairs(pairs, rank_set)
         source_of = {target: source for source, target in pairs}
-        sources = [((i, i + 1), *_whole(shape)) for i in range(size)]
-        nothing = ((0, 0), *_whole(shape))
+        sources = [((i, i + 1), *_whole_box(shape)) for i in range(size)]
+        nothing = ((0, 0), *_whole_box(shape))
         targets = [sources[source_of[i]] if i in source_of else nothing for i in range(size)]
         terms = ExchangeSpec(
             fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True
@@ -324,10 +324,10 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
 
         return run
 
-    return _run(_CommCall("collective_permute", x, _pairs(source_target_pairs)), comm, build)
+    return _run_agreed(_CommCall("collective_permute", x, _tuples_of(source_target_pairs)), comm, build)
 
 
-def _run(
+def _run_agreed(
     call: _CommCall, comm: "MPI.Intracomm | None", build: Callable[[RankSet, Array, RankRows], RunOnArray]
 ) -> Array:
     """Return the result of an operation that *build* makes and all ranks agree on. Collective over *comm*.
@@ -338,7 +338,7 @@ def _run(
     rank_set = world.rank_set(range(world.size))
     operation = call.operation
     with CallScope(operation, rank_set):
-        array, error = _normalised(call.x)
+        array, error = _as_contiguous(call.x)
         rows, plain = call.rows(rank_set), tuple(map(plain_value, call.arguments))
         if error is not None:
             agreement.agree(rank_set, None, error)
@@ -353,17 +353,17 @@ def _run(
         return result
 
 
-def _described(  # noqa: PLR0917 - the subject of a call
+def _call_text(  # noqa: PLR0917 - the subject of a call
     operation: str, plain: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
 ) -> str:
-    return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {ranks}"
+    return f"{operation}{_argument_text(plain)} of {array.shape} {array.dtype} over {_argument_text(rows)} of {ranks}"
 
 
-_PLAIN = Collective[Array](_described, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows))
+_PLAIN = Collective[Array](_call_text, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows))
 """An operation on plain arrays; its subject ends with what builds the operation for a rank set."""
 
 
-def _text(value: object) -> str:
+def _argument_text(value: object) -> str:
     """Return what ranks compare of arguments."""
     try:
         return repr(value)
@@ -378,7 +378,7 @@ def _is_exact(rows: object, arguments: tuple[object, ...]) -> bool:
     return {*map(type, arguments)} <= {int, str} and {*map(type, chain.from_iterable(rows))} <= {int}
 
 
-def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
+def _as_contiguous(x: ArrayLike) -> tuple[Array, Exception | None]:
     """Return *x* as a C-contiguous array, or what is wrong with it."""
     try:
         array = as_array(x)
@@ -387,7 +387,7 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
         return np.empty(0), error
 
 
-def _pairs(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
+def _tuples_of(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
     """Return nested tuples for every rank set. What is not nested stays as it is, for the checks to name."""
     rows: object = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
     try:
@@ -399,7 +399,7 @@ def _pairs(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
 
 def _rows(assignment: Groups | None) -> Callable[[RankSet], object]:
     """Return the rows of a group assignment for a rank set; None is one row of all its ranks."""
-    return _pairs(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
+    return _tuples_of(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
 
 
 def _checked_all_to_all(
@@ -483,11 +483,11 @@ def _group(rank_set: RankSet, rows: RankRows) -> tuple[Group, int]:
     return rank_set.group(rows, color, members), rows[color].index(rank_set.rank)
 
 
-def _replaced(shape: Shape, axis: int, length: int) -> Shape:
+def _with_length(shape: Shape, axis: int, length: int) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 
-def _whole(shape: Shape) -> Box:
+def _whole_box(shape: Shape) -> Box:
     return tuple((0, length) for length in shape)
 
 

@@ -58,7 +58,7 @@ def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOf
     It may be a larger block than the plan begins with: *held_box*, in the indices of the plan.
     """
     if order is None and held_box is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
-        return partial(_copied, plan.shape, plan.dtype.itemsize)
+        return partial(_copied_block, plan.shape, plan.dtype.itemsize)
     exchanges = operations(plan, location, order, held_box)
     last, size = exchanges[-1]
     between = [(exchange, f"between {i % 2}", size) for i, (exchange, size) in enumerate(exchanges[:-1])]
@@ -67,7 +67,7 @@ def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOf
     def move(block: Array | None, out: Array | None = None) -> Array | None:
         # Every relayout comes this way: calls of functions count.
         try:
-            data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
+            data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
             for operation, use, length in between:
                 target = scratch(use, length)
                 operation.run([data], [target])
@@ -89,7 +89,7 @@ def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOf
     return move
 
 
-def _copied(shape: Shape, itemsize: int, block: Array | None, out: Array | None = None) -> Array:
+def _copied_block(shape: Shape, itemsize: int, block: Array | None, out: Array | None = None) -> Array:
     """Return the block of the only device, in new memory or in *out*."""
     assert block is not None
     for array in (block, block if out is None else out):
@@ -101,7 +101,7 @@ def _copied(shape: Shape, itemsize: int, block: Array | None, out: Array | None 
     return out
 
 
-def _packed(block: Array | None) -> Bytes:
+def _bytes_of_block(block: Array | None) -> Bytes:
     """Return the bytes of no block, or of one with gaps, as a slice has them."""
     return NOTHING if block is None else as_bytes(contiguous(block))
 
@@ -114,14 +114,14 @@ def operations(
     result: list[tuple[Transport, int]] = []
     for step in steps:
         tensor = described(step, location) if result else replace(described(step, location, held_box), order=order)
-        exchange = choose.exchange(group_of(step, location), [tensor], _terms(plan, step, location))
+        exchange = choose.exchange(group_of(step, location), [tensor], _spec_of(plan, step, location))
         result.append((exchange, tensor.target_bytes(tensor.position)))
     if not steps or plan.steps[-1] is not steps[-1]:
-        copied = _cut(plan, location.device)
+        copied = _kept_exchange(plan, location.device)
         if not result:
             around = copied.source if held_box is None else lambda _: held_box(location.device)
             copied = replace(copied, source=around, order=order)
-        result.append((choose.LocalCopy([copied]), _target(plan.copy_step, location)))
+        result.append((choose.LocalCopy([copied]), _target_bytes(plan.copy_step, location)))
     return result
 
 
@@ -135,11 +135,11 @@ def prepare_start(plan: Plan, location: Location) -> Start:
     if not steps:
         return _complete_at_once(prepare(plan, location))
     (step,) = steps
-    size = _target(step, location)
-    packed = choose.Nonblocking(group_of(step, location), [described(step, location)], _terms(plan, step, location))
+    size = _target_bytes(step, location)
+    packed = choose.Nonblocking(group_of(step, location), [described(step, location)], _spec_of(plan, step, location))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
-        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
+        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
         target = new_bytes(size) if out is None else as_bytes(out)
         in_flight = packed.start([data], [target], own_buffer)
         return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
@@ -159,9 +159,9 @@ class _BatchedPlan:
 
     def __init__(self, plan: Plan, location: Location) -> None:
         (self.step,) = exchanging_steps(plan)
-        self.tensor, self.text = described(self.step, location), _text(self.step)
+        self.tensor, self.text = described(self.step, location), _step_text(self.step)
         self.most_bytes = most_bytes(self.step)
-        self.size, self.shape = _target(self.step, location), target_shape(plan, location.device)
+        self.size, self.shape = _target_bytes(self.step, location), target_shape(plan, location.device)
 
 
 def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[list[Array | None]], list[Array | None]]:
@@ -183,7 +183,7 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
         try:
             memory = new_bytes(offsets[-1])
             targets = [memory[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-            operation.run([_packed(block) for block in blocks], targets, memory)
+            operation.run([_bytes_of_block(block) for block in blocks], targets, memory)
         except BaseException as error:
             leave_with(error, location.rank_set)
             raise
@@ -248,10 +248,10 @@ def described(step: Step, location: Location, held_box: BoxOfDevice | None = Non
     )
 
 
-def _terms(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
+def _spec_of(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
     """Return what all ranks know about the exchange of *step*, the same on each of them."""
     return ExchangeSpec(
-        number=fingerprint(_text(step)),
+        number=fingerprint(_step_text(step)),
         most_bytes=most_bytes(step),
         rounds=step.rounds,
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
@@ -262,18 +262,18 @@ def _terms(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
     )
 
 
-def _text(step: Step) -> str:
+def _step_text(step: Step) -> str:
     kind, source, target = type(step).__name__, step.source.specs_text, step.target.specs_text
     return f"{kind} along {step.dims} in {step.rounds}: {source} to {target} of {step.shape}, {step.itemsize} bytes"
 
 
-def _target(step: Step, location: Location) -> int:
+def _target_bytes(step: Step, location: Location) -> int:
     """Return the size in bytes of the new block of the device at *location*."""
     box = step.target_box(location.device)
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
-def _cut(plan: Plan, device: int) -> Exchanged:
+def _kept_exchange(plan: Plan, device: int) -> Exchanged:
     """Return what *device* keeps of its block, as an exchange with itself."""
     step = plan.copy_step
     source, target = step.held_box(device), step.target_box(device)

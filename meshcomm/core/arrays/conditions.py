@@ -111,13 +111,13 @@ def call_protocol(
         result = completed(_hooks.call("numpy", function, method, args, kwargs))
     noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
     noted = _of_all_ranks(mesh_of_program(), name, noted)
-    flags = sum({CONDITIONS[_condition(text)][1] for text, category in noted if not category})
+    flags = sum({CONDITIONS[_condition_name(text)][1] for text, category in noted if not category})
     for text, category in noted:
         if category:
             kind: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
             program_line().warn(text, kind)
         elif name not in _UNCHECKED:
-            _handle(text, flags)
+            _handle_condition(text, flags)
     return result
 
 
@@ -132,10 +132,10 @@ def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[t
                 gathered = location.rank_set.everyone.communicator().allgather_json(noted)
             noted = [(text, category) for of_rank in gathered for text, category in of_rank]
     order = [*CONDITIONS]
-    return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))
+    return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition_name(note[0])))
 
 
-def _condition(text: str) -> str:
+def _condition_name(text: str) -> str:
     return text.partition(" encountered")[0]
 
 
@@ -145,16 +145,16 @@ def _as_numpys(text: str, name: str) -> str:
     return f"{begin} {_NAMES[name]}" if by in _MERGING and name in _NAMES else text
 
 
-def _handle(text: str, flags: int) -> None:
+def _handle_condition(text: str, flags: int) -> None:
     """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
     handling: Mapping[str, Value] = dict(np.geterr())
-    how, handler = handling[CONDITIONS[_condition(text)][0]], np.geterrcall()
+    how, handler = handling[CONDITIONS[_condition_name(text)][0]], np.geterrcall()
     if how == "raise":
         raise FloatingPointError(text)
     if how == "warn":
         program_line().warn(text, RuntimeWarning)
     elif how == "call" and callable(handler):
-        handler(_condition(text), flags)
+        handler(_condition_name(text), flags)
     elif how == "log" and handler is not None and not callable(handler):
         handler.write(f"Warning: {text}\n")
     elif how == "print":

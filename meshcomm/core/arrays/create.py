@@ -56,7 +56,7 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
         location = location_in(layout.mesh)
         whole = _as_array(array)
         _check_fits(layout, whole.shape)
-        local = None if location is None else _cut(whole, layout, location.device)
+        local = None if location is None else _block_copy(whole, layout, location.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
     with collective("distribute", layout.mesh) as location:
         check_root(root, layout.mesh)
@@ -170,17 +170,17 @@ def from_callback(
     _check_layout(layout)
     if not callable(fn):
         raise TypeError(f"fn must be a function of slices, not {quote(fn)}")
-    lengths, kind, _, location = _described(shape, dtype, layout)
+    lengths, kind, _, location = _checked_arguments(shape, dtype, layout)
     if location is None:
         return DTensor(None, layout, lengths, kind)
     box = layout.block_box(lengths, location.device)
     if not any(isinstance(span, Runs) for span in box):
-        return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
+        return DTensor(_block_by_function(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
     block = _new_block(layout, lengths, kind, location.device)
     for slices in layout.blocks(lengths, location.device):
         first = [int(local_indices(span, single_index(run.start))[0]) for span, run in zip(box, slices, strict=True)]
         where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
-        opaque(block)[where] = opaque(_called(fn, slices, kind))
+        opaque(block)[where] = opaque(_block_by_function(fn, slices, kind))
     return DTensor(block, layout, lengths, kind)
 
 
@@ -219,7 +219,7 @@ def fromfunction(
     return from_callback(lengths, kind, layout, block)
 
 
-def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
+def _block_by_function(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
     """Return what *fn* makes of *slices*, in this dtype, as a new array."""
     block, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
     if block.shape != expected:
@@ -240,7 +240,7 @@ def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     >>> mc.empty(3, int, layout).shape
     (3,)
     """
-    lengths, kind, where, location = _described(shape, dtype, layout)
+    lengths, kind, where, location = _checked_arguments(shape, dtype, layout)
     local = None if location is None else _new_block(where, lengths, kind, location.device)
     return DTensor(local, where, lengths, kind)
 
@@ -336,7 +336,7 @@ def ones_like(tensor: DTensor) -> DTensor:
     return ones(like.shape, like.dtype, like.layout)
 
 
-def _described(
+def _checked_arguments(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
 ) -> tuple[Shape, DType, Layout, Location | None]:
     """Return the arguments after their checks, and the location of this rank in the mesh."""
@@ -381,7 +381,7 @@ def _new_block(layout: Layout, shape: Shape, dtype: DType, device: int) -> Array
         raise no_memory(layout, shape, dtype, device) from None
 
 
-def _cut(array: Array, layout: Layout, device: int) -> Array:
+def _block_copy(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
     return exact_copy(cut_out(array, layout.block_box(array.shape, device)))
 

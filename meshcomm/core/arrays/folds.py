@@ -88,7 +88,7 @@ class Folding(NamedTuple):
         return None
 
 
-def _memory(count: int, dtype: DType) -> Array:
+def _scratch_array(count: int, dtype: DType) -> Array:
     return np.ndarray((count,), dtype, scratch("folds", count * dtype.itemsize))
 
 
@@ -96,7 +96,7 @@ class _ShareFold:
     """The share of each piece, merged with those of the pieces before it; in the end where there is but one result."""
 
     def __init__(self, how: Folding, shape: Shape, dtype: DType, largest: int) -> None:
-        self._how, self._memory = how, _memory(largest, dtype)
+        self._how, self._memory = how, _scratch_array(largest, dtype)
         self._kept = [axis for axis in range(len(shape)) if axis not in how.axes]
         self._merged = np.empty([shape[axis] for axis in self._kept], how.dtype)
         self._shares = list[Array]()
@@ -129,7 +129,7 @@ class _RowFold:
 
     def __init__(self, ufunc: np.ufunc, leading: int, shape: Shape, dtype: DType, largest: int) -> None:
         self._ufunc, self._leading = ufunc, leading
-        self._memory = _memory(largest + min(largest, prod(shape[leading:])), dtype)
+        self._memory = _scratch_array(largest + min(largest, prod(shape[leading:])), dtype)
         self._result = np.empty(shape[leading:], dtype)
 
     def buffer(self, box: Slices, sizes: Shape) -> Array:
@@ -159,9 +159,9 @@ class _TreeFold:
 
     def __init__(self, shape: Shape, count: int, dtype: DType, largest: int) -> None:
         numbers = 2 if dtype.kind == "c" else 1
-        self._intervals = _intervals(count * numbers, max(_LOOP, largest * numbers), numbers)
+        self._intervals = _tree_intervals(count * numbers, max(_LOOP, largest * numbers), numbers)
         longest = max(length for length, _ in self._intervals)
-        self._memory, self._filled = _memory(longest + largest, dtype), 0
+        self._memory, self._filled = _scratch_array(longest + largest, dtype), 0
         self._sums, self._number = list[Array](), 0
         self._result = np.empty(shape, dtype)
 
@@ -196,17 +196,17 @@ class _TreeFold:
         return self._result
 
 
-def _intervals(count: int, limit: int, numbers: int) -> list[tuple[int, int]]:
+def _tree_intervals(count: int, limit: int, numbers: int) -> list[tuple[int, int]]:
     """Return the intervals of the tree of *count* numbers: the elements of each, and how many sums to add after it.
 
     *limit* is how many numbers an interval may have, *numbers* how many an element has.
 
-    >>> _intervals(1000, 300, 1)
+    >>> _tree_intervals(1000, 300, 1)
     [(248, 0), (248, 1), (248, 0), (256, 2)]
     """
     if count <= limit:
         return [(count // numbers, 0)]
     half = count // 2
     half -= half % 8
-    *others, (length, merges) = _intervals(count - half, limit, numbers)
-    return [*_intervals(half, limit, numbers), *others, (length, merges + 1)]
+    *others, (length, merges) = _tree_intervals(count - half, limit, numbers)
+    return [*_tree_intervals(half, limit, numbers), *others, (length, merges + 1)]

@@ -127,7 +127,7 @@ class _TreeLeaves:
             return None
         entries = list(node[1])
         for tree_of_options in (self._layouts if self._rules is None else None, self._out):
-            items = _at(tree_of_options, path)
+            items = _item_at(tree_of_options, path)
             if isinstance(items, list | tuple) and len(items) != len(entries):
                 where = f" at {_label(path)!r}" if path else ""
                 raise LayoutError(
@@ -148,10 +148,10 @@ class _TreeLeaves:
             value = untraced(item)
             layout = self._rules.layout_for(by, value.ndim if isinstance(value, DTensor) else np.ndim(value))
         elif not isinstance(layout, Layout):
-            layout = _at(layout, path)
+            layout = _item_at(layout, path)
         if not isinstance(layout, Layout):
             raise LayoutError(f"there is no layout for tensor {_label(path)!r}: {quote(layout)}")
-        out = None if self._out is None else _at(self._out, path)
+        out = None if self._out is None else _item_at(self._out, path)
         if out is not None and not isinstance(out, DTensor):
             raise LayoutError(f"out must be a DTensor for tensor {_label(path)!r}, not {type(out).__name__}")
         number = len(self.jobs)
@@ -160,7 +160,7 @@ class _TreeLeaves:
         return ["array", number]
 
 
-def _at(tree: Value, path: TreePath) -> Value:
+def _item_at(tree: Value, path: TreePath) -> Value:
     """Return what a tree of layouts or results has at *path*. A layout, or None, is for all that is below it."""
     for number, key in enumerate(path):
         if tree is None or isinstance(tree, Layout):
@@ -188,12 +188,12 @@ def _shared_key(path: TreePath) -> Hashable:
     It is None in a flat list, and where a key is an object that differs from rank to rank.
     """
     if len(path) == 1:
-        return None if type(path[0]) is ListIndex else _shared(path[0])
-    keys = [_shared(key) for key in path]
+        return None if type(path[0]) is ListIndex else _comparable(path[0])
+    keys = [_comparable(key) for key in path]
     return None if None in keys else ".".join(map(str, keys))
 
 
-def _shared(key: Hashable) -> Hashable:
+def _comparable(key: Hashable) -> Hashable:
     """Return a *key* as all ranks have it, by which they notice that they have another order: None for an object.
 
     Keys that are equal, as ``"w"`` and ``np.str_("w")``, are so here, too.
@@ -201,7 +201,7 @@ def _shared(key: Hashable) -> Hashable:
     if type(key) is str or type(key) is int:
         return key
     if isinstance(key, tuple):
-        return tuple(map(_shared, key))
+        return tuple(map(_comparable, key))
     if isinstance(key, Enum):
         return f"{type(key).__name__}.{key.name}"
     if isinstance(key, str):
@@ -280,12 +280,12 @@ def _move_batches(
             wrong = wrong or error
             continue
         for (number, job), block in zip(jobs, blocks, strict=True):
-            moved[number] = _result(job, block)
+            moved[number] = _result_tensor(job, block)
     if wrong is not None:
         raise wrong
 
 
-def _result(job: RelayoutJob, block: Array | None) -> DTensor:
+def _result_tensor(job: RelayoutJob, block: Array | None) -> DTensor:
     tensor, layout, out, _ = job
     if out is not None:
         return copy_block_into(out, block)
@@ -347,7 +347,7 @@ class _Batch:
         if not agreement.checks_every_call():
             return run
         checks = [
-            comparing_replicas(_nothing, "relayout", shape, source, location) for source, _, shape, *_ in self._specs
+            comparing_replicas(_ignore, "relayout", shape, source, location) for source, _, shape, *_ in self._specs
         ]
 
         def compared(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
@@ -368,7 +368,7 @@ class _Batch:
         return plans
 
 
-def _nothing(block: Array | None) -> None:
+def _ignore(block: Array | None) -> None:
     """Do nothing with *block*."""
 
 
@@ -380,7 +380,7 @@ def _prepare_many(plans: Sequence[Plan], location: Location, limit: int | None, 
 
     The plans together keep to *limit* bytes of scratch. Those of the numbers *alone* share no exchange.
     """
-    groups = _alike(plans, limit, alone)
+    groups = _groups_alike(plans, limit, alone)
     merged = [(numbers, prepare_together([plans[n] for n in numbers], location)) for numbers in groups]
     one_by_one = sorted({*range(len(plans))}.difference(*groups))
     moves = [(number, prepare(plans[number], location)) for number in one_by_one]
@@ -409,7 +409,7 @@ def _small_step(plan: Plan) -> tuple[Hashable, int] | None:
     return (step.ranks, step.mesh, step.dims), (step.group_size + 1) * most_bytes(step)
 
 
-def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[list[int]]:
+def _groups_alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[list[int]]:
     """Return the numbers of plans that can share an exchange: one small step each, among the same ranks.
 
     Those of the numbers *alone* do not.

@@ -22,7 +22,7 @@ def refuse_order(name: str, order: str) -> None:
         raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
 
 
-def _given(**options: object) -> dict[str, object]:
+def _options(**options: object) -> dict[str, object]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
         name: value
@@ -132,7 +132,7 @@ class NumpyMethods(TypedTensor):
         [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
         """
         return self._made_by(
-            np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+            np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, initial=initial, where=where)
         )
 
     def mean(
@@ -155,7 +155,7 @@ class NumpyMethods(TypedTensor):
         >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
         (2.75, [2.0, 3.5])
         """
-        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, where=where))
+        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, where=where))
 
     def max(
         self,
@@ -177,7 +177,7 @@ class NumpyMethods(TypedTensor):
         >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
         (3, [3, 2])
         """
-        return self._made_by(np.max, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
+        return self._made_by(np.max, axis=axis, keepdims=keepdims, **_options(out=out, initial=initial, where=where))
 
     def min(
         self,
@@ -199,7 +199,7 @@ class NumpyMethods(TypedTensor):
         >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
         (0, [1, 0])
         """
-        return self._made_by(np.min, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
+        return self._made_by(np.min, axis=axis, keepdims=keepdims, **_options(out=out, initial=initial, where=where))
 
     def prod(
         self,
@@ -223,7 +223,7 @@ class NumpyMethods(TypedTensor):
         24
         """
         return self._made_by(
-            np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+            np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, initial=initial, where=where)
         )
 
     def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
@@ -238,7 +238,7 @@ class NumpyMethods(TypedTensor):
         >>> (t > 3).any().item(), (t > 4).any().item()
         (True, False)
         """
-        return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
+        return self._made_by(np.any, axis=axis, keepdims=keepdims, **_options(out=out, where=where))
 
     def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
@@ -252,7 +252,7 @@ class NumpyMethods(TypedTensor):
         >>> (t > 1).all().item(), (t > 2).all().item()
         (True, False)
         """
-        return self._made_by(np.all, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
+        return self._made_by(np.all, axis=axis, keepdims=keepdims, **_options(out=out, where=where))
 
     def var(
         self,
@@ -286,7 +286,7 @@ class NumpyMethods(TypedTensor):
         1.0
         """
         return self._made_by(
-            np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+            np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_options(out=out, where=where, mean=mean)
         )
 
     def std(
@@ -312,7 +312,7 @@ class NumpyMethods(TypedTensor):
         1.0
         """
         return self._made_by(
-            np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+            np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_options(out=out, where=where, mean=mean)
         )
 
     def argmax(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
@@ -325,7 +325,7 @@ class NumpyMethods(TypedTensor):
         >>> t.argmax().item()
         0
         """
-        return self._made_by(np.argmax, axis=axis, keepdims=keepdims, **_given(out=out))
+        return self._made_by(np.argmax, axis=axis, keepdims=keepdims, **_options(out=out))
 
     def argmin(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
@@ -337,7 +337,7 @@ class NumpyMethods(TypedTensor):
         >>> t.argmin().item()
         1
         """
-        return self._made_by(np.argmin, axis=axis, keepdims=keepdims, **_given(out=out))
+        return self._made_by(np.argmin, axis=axis, keepdims=keepdims, **_options(out=out))
 
     def cumsum(
         self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
@@ -354,7 +354,7 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [[3, 4], [6]]
         """
-        return self._made_by(np.cumsum, axis=axis, dtype=dtype, **_given(out=out))
+        return self._made_by(np.cumsum, axis=axis, dtype=dtype, **_options(out=out))
 
     def cumprod(
         self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
@@ -368,7 +368,7 @@ class NumpyMethods(TypedTensor):
         >>> t.cumprod().to_numpy().tolist()
         [3, 3, 6]
         """
-        return self._made_by(np.cumprod, axis=axis, dtype=dtype, **_given(out=out))
+        return self._made_by(np.cumprod, axis=axis, dtype=dtype, **_options(out=out))
 
     # -- shapes -------------------------------------------------------------------------------------------------------
 
@@ -500,7 +500,7 @@ class NumpyMethods(TypedTensor):
         >>> t.clip(max=2).to_numpy().tolist()
         [2, 1, 2]
         """
-        return self._made_by(np.clip, min, max, **_given(out=out))
+        return self._made_by(np.clip, min, max, **_options(out=out))
 
     def round(self, decimals: int = 0, out: Self | None = None) -> Self:
         """Return the values rounded to *decimals*, as ``numpy.round(t, decimals, out)``.
@@ -510,7 +510,7 @@ class NumpyMethods(TypedTensor):
         >>> t.round().to_numpy().tolist()
         [1.0, 3.0]
         """
-        return self._made_by(np.round, decimals, **_given(out=out))
+        return self._made_by(np.round, decimals, **_options(out=out))
 
     # -- elements -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def _plan_text(plan: Plan) -> str:
     return f"{text} by {plan.steps}"
 
 
-def _built(moving: Moving, location: Location) -> Move:
+def _move_of(moving: Moving, location: Location) -> Move:
     operation, shape, dtype, source, target, limit, order = moving
     move = prepare(plan_relayout(shape, dtype, source, target, limit, location.rank_set.machine), location, order)
     return comparing_replicas(move, operation, shape, source, location)
@@ -46,12 +46,12 @@ def _by_plan(plan: Plan, location: Location) -> Move:
     return comparing_replicas(prepare(plan, location), "plan.execute", plan.shape, plan.source, location)
 
 
-def _planned(moving: Moving) -> None:
+def _check_plan(moving: Moving) -> None:
     _, shape, dtype, source, target, limit, _ = moving
     plan_relayout(shape, dtype, source, target, limit)
 
 
-RELAYOUT = Collective[Array | None](relayout_text, _built, _planned)
+RELAYOUT = Collective[Array | None](relayout_text, _move_of, _check_plan)
 """A relayout from layout to layout: from a block to the new block, which is written into the second argument if given.
 
 Its subject is one `Moving`.

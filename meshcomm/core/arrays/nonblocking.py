@@ -193,7 +193,7 @@ def start_relayout(
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
     if not isinstance(tensor, DTensor):
-        tensor = _held(tensor)
+        tensor = _checked_tensor(tensor)
     if not isinstance(layout, Layout):
         layout = target_of(tensor, layout)
     refresh(tensor)
@@ -209,7 +209,7 @@ def start_relayout(
     request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
-    return RelayoutRequest(_result(None, out, target, shape, dtype), source, None, None)
+    return RelayoutRequest(_result_tensor(None, out, target, shape, dtype), source, None, None)
 
 
 def _fill(result: DTensor, block: Array | None) -> None:
@@ -217,18 +217,18 @@ def _fill(result: DTensor, block: Array | None) -> None:
         np.copyto(opaque(result._block), opaque(block))
 
 
-def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
+def _result_tensor(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
     return DTensor(block, layout, shape, dtype) if out is None else out
 
 
-def _held(tensor: object) -> DTensor:
+def _checked_tensor(tensor: object) -> DTensor:
     value = unwrapped(tensor)
     if not isinstance(value, DTensor):
         raise LayoutError(f"start_relayout takes a DTensor, not {type(value).__name__}")
     return value
 
 
-def _built(
+def _start_of(
     moving: Moving, location: Location
 ) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
     operation, shape, dtype, source, layout, *_ = moving
@@ -241,7 +241,7 @@ def _built(
                 exchange.wait()
                 exchange = None
             return RelayoutRequest(
-                _result(block, out, target, shape, dtype), source, exchange, location.rank_set, block
+                _result_tensor(block, out, target, shape, dtype), source, exchange, location.rank_set, block
             )
         except BaseException as error:  # before there is a request
             leave_with(error, location.rank_set)
@@ -250,12 +250,12 @@ def _built(
     return comparing_replicas(begin, operation, shape, source, location)
 
 
-def _planned(moving: Moving) -> None:
+def _check_plan(moving: Moving) -> None:
     _, shape, dtype, source, layout, *_ = moving
     plan_direct(shape, dtype, source, layout)
 
 
-_START = Collective[RelayoutRequest](relayout_text, _built, _planned)
+_START = Collective[RelayoutRequest](relayout_text, _start_of, _check_plan)
 
 
 @atexit.register

@@ -32,13 +32,13 @@ def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Ar
     name: name of the operation
     spec, block: spec of the tensor, and its block on this rank
     """
-    data, (sizes, filled) = as_bytes(contiguous(block)), _placed(spec)
+    data, (sizes, filled) = as_bytes(contiguous(block)), _blocks_by_rank(spec)
     step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
     if step:
-        messages = exchanged(rank_set, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
+        messages = exchanged(rank_set, number_of(name, spec), lambda: _gather_text(name, spec), data.tobytes())
     else:
         with exchanging(rank_set):
-            agree(rank_set, _text(name, spec))
+            agree(rank_set, _gather_text(name, spec))
             came = np.empty(sum(sizes), np.uint8)
             offsets = [sum(sizes[:position]) for position in range(len(sizes))]
             rank_set.everyone.communicator().allgatherv(data, (came, sizes, offsets))
@@ -87,7 +87,7 @@ _number_of = lru_cache(maxsize=1024)(fingerprint)
 
 
 @lru_cache(maxsize=1024)
-def _placed(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[slice, ...]]]]:
+def _blocks_by_rank(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[slice, ...]]]]:
     """Return the bytes of each rank; and of those with some: the shape of the block, and where it is."""
     sizes, filled = list[int](), list[tuple[int, Shape, tuple[slice, ...]]]()
     device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
@@ -100,11 +100,11 @@ def _placed(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[s
     return sizes, filled
 
 
-def _text(name: str, spec: TensorSpec) -> str:
+def _gather_text(name: str, spec: TensorSpec) -> str:
     return f"{name}: all of {spec.shape} {spec.dtype} in {spec.layout.specs_text}"
 
 
 @lru_cache(maxsize=1024)
 def number_of(name: str, spec: TensorSpec) -> int:
     """Return what the ranks compare about an operation on a tensor."""
-    return fingerprint(_text(name, spec))
+    return fingerprint(_gather_text(name, spec))

@@ -98,7 +98,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
         try:
             explain_none(value, reversed(watch.worlds))
             in_one_piece = previous is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
-            shared = _shared(value) if in_one_piece else None
+            shared = _shared_error(value) if in_one_piece else None
             show_words()  # also where another rank prints them, which is not to end the job before this one knows
             if shared is not None:
                 shared = shared.settled(END_WITHIN)
@@ -118,7 +118,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     return excepthook
 
 
-def _shared(error: BaseException) -> host_signals.Error | None:
+def _shared_error(error: BaseException) -> host_signals.Error | None:
     """Return *error* as one that other ranks may have, too; None for Ctrl-C, which comes at another line on each."""
     if isinstance(error, KeyboardInterrupt):
         return None
@@ -152,7 +152,7 @@ def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | Non
     MPI = _initialised_mpi()
     over = MPI is not None and MPI.Is_finalized()
     if not over and comm_world()[1] > 1 and not forks.is_child:
-        end_job(reason + _alike(shared), code, shared)
+        end_job(reason + _same_error_text(shared), code, shared)
 
 
 def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> NoReturn:
@@ -214,11 +214,11 @@ def _let_be_read(seconds: float, files: Sequence[int] = (1, 2)) -> None:
     A launcher that is asked to end the job does not read it any more: on a busy machine, the last words got lost.
     """
     end = time.monotonic() + seconds
-    while any(_unread(file) for file in files) and time.monotonic() < end:
+    while any(_unread_bytes(file) for file in files) and time.monotonic() < end:
         time.sleep(POLL_TO)
 
 
-def _unread(file: int) -> int:
+def _unread_bytes(file: int) -> int:
     """Return how many bytes in the pipe *file* nobody has read yet; 0 if it is no pipe, or not known."""
     with contextlib.suppress(OSError):
         if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(file).st_mode):
@@ -235,7 +235,7 @@ def write_traces() -> None:
             watch.recorder.job_ends()
 
 
-def _alike(shared: host_signals.Error | None) -> str:
+def _same_error_text(shared: host_signals.Error | None) -> str:
     """Return which ranks have the same error, on the one that prints it, after a moment for them to come."""
     if shared is None or not shared.ours:
         return ""

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     since: float  # for how many seconds this has been so
     error: str  # what it would raise as soon as the others agree
     ended: bool  # whether it makes no more calls: its program has ended, or it closes the mesh
-    noted: int = 0  # how many calls are in the digest of its calls on this rank set
+    noted_calls: int = 0  # how many calls are in the digest of its calls on this rank set
     digest: int | None = None
     """That digest after the number of calls that it was asked for; None if it does not remember."""
     files: bool = False  # whether it reads or writes a file
@@ -44,14 +44,16 @@ class WaitReport(NamedTuple):
     files: bool = False  # whether another rank reads or writes a file: that may take long
 
 
-def answer(rank_set: WatchedRankSet | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:
+def answer(rank_set: WatchedRankSet | None, number: int, noted_calls: int = -1, last: Answer | None = None) -> Answer:
     """Return what this rank answers to ranks that wait in call *number* of *rank_set*; None if it does not know them.
 
-    With the digest after so many *noted* calls. *last* is what it said when it left the rank set.
+    With the digest after so many *noted_calls*. *last* is what it said when it left the rank set.
     """
     asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is rank_set and call[2] == number), "")
     now = (last or state(rank_set))._replace(requested_call=asked, files=watch.is_in_file_io_or_library())
-    return now if rank_set is None else now._replace(noted=rank_set.noted, digest=rank_set.digest_after(noted))
+    if rank_set is None:
+        return now
+    return now._replace(noted_calls=rank_set.noted, digest=rank_set.digest_after(noted_calls))
 
 
 def state(rank_set: WatchedRankSet | None, ended: bool = False) -> Answer:

@@ -33,20 +33,20 @@ class FirstCalls:
         self._asked: dict[int, socket.socket] = {}
         self._unknown: list[int] = []  # those that cannot be asked
         self._answers: dict[int, Answer | None] = {}
-        self._about: tuple[str, int, int, float] | None = None
+        self._question: tuple[str, int, int, float] | None = None
         self._ended: tuple[int, list[int]] = 0, []
         self.report: WaitReport | None = None
 
     def serve(self) -> None:
         """Answer other ranks, and read what they have answered."""
         self._questions.answer(_reply)
-        if self._about is None:
+        if self._question is None:
             return
         for rank, other in self._asked.items():
             if rank not in self._answers:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
-                    self._answers[rank] = _read(host_signals.received(other))
-        name, number, count, began = self._about
+                    self._answers[rank] = _parsed_answer(host_signals.received(other))
+        name, number, count, began = self._question
         if len(self._answers) == len(self._asked) or time.monotonic() > began + ANSWER_WITHIN:
             self._forget()
             self.report = self._conclude(name, number, count)
@@ -58,11 +58,11 @@ class FirstCalls:
         completes in a moment.
         """
         number = abs(call[2])
-        if self._about is None:
-            self._about = spans(sorted(ranks)), number, watch.count, time.monotonic()
-            question = json.dumps(self._about[:2]).encode()
+        if self._question is None:
+            self._question = spans(sorted(ranks)), number, watch.count, time.monotonic()
+            message = json.dumps(self._question[:2]).encode()
             self._answers = {}
-            others = {rank: host_signals.asking(rank, question) for rank in ranks if rank != self._rank}
+            others = {rank: host_signals.asking(rank, message) for rank in ranks if rank != self._rank}
             self._asked = {rank: other for rank, other in others.items() if other is not None}
             self._unknown = [rank for rank in others if rank not in self._asked]
         before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
@@ -74,7 +74,7 @@ class FirstCalls:
         return report.text if report is not None else ""
 
     def _forget(self) -> None:
-        self._about = None
+        self._question = None
         for other in self._asked.values():
             other.close()
 
@@ -97,7 +97,7 @@ def _reply(question: bytes) -> bytes:
     return json.dumps(answer(_rank_set_called(name), number)).encode()
 
 
-def _read(message: bytes) -> Answer | None:
+def _parsed_answer(message: bytes) -> Answer | None:
     with contextlib.suppress(ValueError, TypeError):  # it is no answer
         return Answer(*json.loads(message))
     return None

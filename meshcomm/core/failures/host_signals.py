@@ -75,7 +75,7 @@ class Questions:
 
     def answer(self, reply: Callable[[bytes], bytes]) -> None:
         """Send to each that has asked what *reply* makes of its question. Does not wait."""
-        asking, self._asking = self._asking + list(_accepted(self._signal)), []
+        asking, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
         for other in asking:
             try:
                 question = received(other)
@@ -91,7 +91,7 @@ class Questions:
 
 def asking(rank: int, question: bytes) -> socket.socket | None:
     """Return from where to receive the answer of *rank* to a *question*, in one message; None if it hears none."""
-    other = _connected(f"answers {rank}")
+    other = _connection_to(f"answers {rank}")
     if other is not None:
         with contextlib.suppress(OSError):  # it has gone meanwhile: there will be no answer
             other.sendall(question)
@@ -138,7 +138,7 @@ def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda
 
     At most until the time *end*.
     """
-    for signal in [_connected(f"tells {rank}") for rank in ranks]:
+    for signal in [_connection_to(f"tells {rank}") for rank in ranks]:
         if signal is not None:
             with signal:
                 _wait_for_end(signal, end, over)
@@ -227,7 +227,7 @@ class Error:
 
     def ranks(self) -> list[int]:
         """Return this rank and those that have found by now that it prints their error."""
-        for other in _accepted(self._signal):
+        for other in _accepted_sockets(self._signal):
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
                 self._ranks.update(_ONE.unpack(received(other)))
         return sorted(self._ranks)
@@ -246,7 +246,7 @@ class Bell:
             time.sleep(seconds)
             return False
         select.select([self._signal], [], [], seconds)
-        rings = list(_accepted(self._signal))
+        rings = list(_accepted_sockets(self._signal))
         for other in rings:
             other.close()
         self.has_rung = self.has_rung or bool(rings)
@@ -265,10 +265,10 @@ def _address(name: str) -> str:
 
 def _new_signal(name: str) -> socket.socket | None:
     """Return a new signal, or None if there is one of that name already, or no signals here."""
-    return _socket(name, shows=True)
+    return _new_socket(name, shows=True)
 
 
-def _accepted(signal: socket.socket | None) -> Iterator[socket.socket]:
+def _accepted_sockets(signal: socket.socket | None) -> Iterator[socket.socket]:
     """Yield connections of processes of this user that have come to a *signal*. Does not wait."""
     with contextlib.suppress(OSError):  # there are no more
         while signal is not None:
@@ -285,18 +285,18 @@ def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket 
     end = time.monotonic() + _LISTENS_WITHIN
     while True:
         signal = _new_signal(name)
-        other = _connected(name) if signal is None else None
+        other = _connection_to(name) if signal is None else None
         if signal or other or sys.platform != "linux" or time.monotonic() > end:
             return signal, other
         time.sleep(POLL_TO)
 
 
-def _connected(name: str) -> socket.socket | None:
+def _connection_to(name: str) -> socket.socket | None:
     """Return a connection to the signal of that name that a process of this user shows, or None."""
-    return _socket(name, shows=False)
+    return _new_socket(name, shows=False)
 
 
-def _socket(name: str, *, shows: bool) -> socket.socket | None:
+def _new_socket(name: str, *, shows: bool) -> socket.socket | None:
     """Return a new socket that never waits, which *shows* a signal, or is connected to one; None if it cannot be.
 
     Elsewhere than on Linux there is none: a name like ours would be a file.
@@ -327,7 +327,7 @@ def _is_ours(other: socket.socket) -> bool:
 
 
 def _is_shown(name: str) -> bool:
-    signal = _connected(name)
+    signal = _connection_to(name)
     if signal is not None:
         signal.close()
     return signal is not None

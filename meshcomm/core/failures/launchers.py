@@ -166,7 +166,7 @@ def job_name() -> str:
     else:
         mark = facts.evidence if facts is not None else ""
         job = f"{variables.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), mark)}"
-    text = f"{os.getuid()} {_boot()} {job}"
+    text = f"{os.getuid()} {_boot_id()} {job}"
     return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
 
 
@@ -190,7 +190,7 @@ def _launcher_process(process: int, mark: str) -> str:
 
 
 @cache
-def _boot() -> str:
+def _boot_id() -> str:
     """Return the random number that Linux has drawn at the start of this host."""
     return _text_of("/proc/sys/kernel/random/boot_id").strip()
 

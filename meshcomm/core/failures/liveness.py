@@ -58,7 +58,7 @@ class _Census:
         self.answers: dict[int, Answer] = {}
         self.before: dict[int, Answer] = {}
         self.asked_before = 0
-        self.noted = -1  # after so many calls the digests are asked for; none in the first round
+        self.noted_calls = -1  # after so many calls the digests are asked for; none in the first round
 
 
 class LivenessCheck:
@@ -149,7 +149,7 @@ class LivenessCheck:
         with self._lock:
             if not self.leaving:
                 self._last = state(self.rank_set, ended=True)._replace(
-                    operation="close" * closes, noted=self.rank_set.noted
+                    operation="close" * closes, noted_calls=self.rank_set.noted
                 )
                 self._post(
                     0,
@@ -196,28 +196,28 @@ class LivenessCheck:
         numbers += [answer.number for answer in census.answers.values() if answer.number]
         last = [answer for answer in census.answers.values() if not is_past(answer, min(numbers))]
         waits = len(census.answers) == len(census.members) and all(answer.number for answer in last)
-        census.noted = min((answer.noted for answer in last), default=-1) if waits else -1
+        census.noted_calls = min((answer.noted_calls for answer in last), default=-1) if waits else -1
         census.before, census.asked_before = census.answers, census.number
         census.number, census.round, census.answers = min(numbers), census.round + 1, {}
         census.open, census.began = True, time.monotonic()
         for member in census.members:
-            if member in self._left and (ranks or census.noted < 0):
+            if member in self._left and (ranks or census.noted_calls < 0):
                 census.answers[member] = self._last_words(member, ranks)
             else:
-                self._post(member, "question", ranks, census.round, census.number, census.noted)
+                self._post(member, "question", ranks, census.round, census.number, census.noted_calls)
 
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a liveness check of *ranks*."""
         last, calls = self._left[member]
         return last._replace(rank_set_calls=calls.get(ranks, 0), end_reason="") if ranks else last
 
-    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
+    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted_calls: int) -> None:
         if self.leaving and ranks:
             return  # what this rank said when it left is its answer
         rank_set: WatchedRankSet | None = self.rank_set
         if ranks:
             rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks), None)
-        self._post(source, "state", ranks, number_of_round, answer(rank_set, number, noted, self._last))
+        self._post(source, "state", ranks, number_of_round, answer(rank_set, number, noted_calls, self._last))
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, fields: list[Json]) -> None:
         census = self._censuses.get(ranks)

@@ -81,8 +81,8 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     by_digests = not in_calls or len(kinds) == 1
     if by_digests:
         digests = {digest for _, digest, _ in calls}
-        noted = min(answer.noted for answer in waiting.values() if answer)
-        others = {rank: answer for rank, answer in past.items() if _differs(answer, digests, noted)}
+        noted_calls = min(answer.noted_calls for answer in waiting.values() if answer)
+        others = {rank: answer for rank, answer in past.items() if _differs(answer, digests, noted_calls)}
         if None in digests or (len(digests) == 1 and not others):
             return ""
         for rank, answer in others.items():
@@ -97,9 +97,9 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
 
 
-def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> bool:
-    """Return whether a rank has made other calls than one of those that have *digests* after so many *noted* calls."""
-    ended_before = answer.ended and answer.noted < noted
+def _differs(answer: Answer, digests: Collection[int | None], noted_calls: int) -> bool:
+    """Return whether a rank has made other calls than one of those that have *digests* after so many *noted_calls*."""
+    ended_before = answer.ended and answer.noted_calls < noted_calls
     return ended_before or (answer.digest is not None and answer.digest not in digests)
 
 
@@ -157,7 +157,7 @@ def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> s
       now at heat.py:9 in step
     """
     late = {rank: a for rank, a in answers.items() if a is None or a.rank_set_calls < number or a.error}
-    texts = [(_doing(a, number), _where(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
+    texts = [(_activity(a, number), _whereabouts(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
     lines = [
         f"{ranks_text(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
         for (text, where), ranks in ranks_by_value(late or answers, texts).items()
@@ -167,13 +167,13 @@ def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> s
     return "\n".join(first_of(lines))
 
 
-def _where(answer: Answer | None, host: str) -> str:
+def _whereabouts(answer: Answer | None, host: str) -> str:
     if answer is None:
         return host and f" (on host {host})"
     return f",\n  now at {answer.at}" if answer.at and not answer.ended else ""
 
 
-def _doing(answer: Answer | None, number: int) -> str:
+def _activity(answer: Answer | None, number: int) -> str:
     if answer is None:
         return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
     seconds = f"{answer.since:.0f} s"

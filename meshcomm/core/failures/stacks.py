@@ -46,7 +46,7 @@ def of_program() -> str:
     """Return where the program is that has called meshcomm in another thread, innermost call first; else nothing."""
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident():
-            calls = [_named(call) for call in _calls_of_program(frame)]
+            calls = [_frame_text(call) for call in _calls_of_program(frame)]
             if calls:
                 return ", called by ".join(calls[:MOST_CALLS]) + (", ..." if len(calls) > MOST_CALLS else "")
     return ""
@@ -67,7 +67,7 @@ def of_main() -> str:
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     for frame, _ in walk_stack(innermost) if innermost is not None else ():
         if not is_ours(frame) and not frame.f_code.co_filename.startswith(_LIBRARIES):
-            return _named(frame)
+            return _frame_text(frame)
     return ""
 
 
@@ -79,11 +79,11 @@ def _calls_of_program(innermost: FrameType) -> list[FrameType]:
     return list(takewhile(lambda frame: frame.f_code.co_filename not in _RUNNERS and not is_ours(frame), theirs))
 
 
-def _named(frame: FrameType) -> str:
+def _frame_text(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
     cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
-    return f"{_named(frame)}{': ' if cut else ''}{cut}"
+    return f"{_frame_text(frame)}{': ' if cut else ''}{cut}"

@@ -39,11 +39,11 @@ from meshcomm.core.failures.watch import Call, WatchedRankSet, kind, watch
 def install() -> None:
     """Make uncaught exceptions and lost ranks end the job; once per process."""
     install_hooks()
-    watchdog = _Watchdog(timeout_seconds(), _signals())
+    watchdog = _Watchdog(timeout_seconds(), _signal_file())
     threading.Thread(target=watchdog.run, name="meshcomm watchdog", daemon=True).start()
 
 
-def _signals() -> int | None:
+def _signal_file() -> int | None:
     """Return a file that gets the number of each signal at once, even while Python cannot handle it; None if taken."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -71,7 +71,7 @@ class _Watchdog:
 
     def __init__(self, timeout: float, signals: int | None) -> None:
         self._timeout = timeout
-        self._signals = signals
+        self._signal_file = signals
         self._longest_step = self._step = min(WATCH_EVERY, timeout / 10)
         self._seen: tuple[int, ...] = ()
         self._tests, self._untested = 0, math.inf  # tests of requests, and seconds without one
@@ -101,11 +101,11 @@ class _Watchdog:
                 self._wait(call)
 
     def _sleep(self) -> None:
-        if self._signals is None:
+        if self._signal_file is None:
             time.sleep(self._step)
-        elif select.select([self._signals], [], [], self._step)[0]:
+        elif select.select([self._signal_file], [], [], self._step)[0]:
             # Outside of a call, Python runs the handler at once, and the program may go on.
-            if signal.SIGINT in os.read(self._signals, 64) and watch.calls:
+            if signal.SIGINT in os.read(self._signal_file, 64) and watch.calls:
                 self._interrupted, self._interrupted_in = 0.0, watch.count
             time.sleep(self._step)
 
@@ -152,7 +152,7 @@ class _Watchdog:
         rank_set = call[1]
         if rank_set is not None and not rank_set.world.guarded:
             return
-        waited, text = watch.idle_seconds, _text(call)
+        waited, text = watch.idle_seconds, _call_text(call)
         liveness = liveness_of(rank_set) if rank_set is not None else None
         asked = liveness or (self._first_calls if rank_set is not None and not rank_set.name else None)
         if rank_set is not None and asked is not None and waited >= self._ask_at:
@@ -259,7 +259,7 @@ _HINT = (
 )
 
 
-def _text(call: Call) -> str:
+def _call_text(call: Call) -> str:
     _, rank_set, number, _ = call
     text = f"{watch.operation() or call[0]} (its call {watch.count})"
     if rank_set is None:

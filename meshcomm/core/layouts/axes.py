@@ -37,7 +37,7 @@ class LayoutAxes:
         >>> layout.delete(0).sharding_specs, layout.delete([0, -1]).sharding_specs
         (['unsharded'], [])
         """
-        dropped = self._numbers(dims)
+        dropped = self._axis_numbers(dims)
         remaining = [axis for axis in range(self.ndim) if axis not in dropped]
         match = remaining.index(self._match) if self._match in remaining else None
         return self._make(self._mesh, tuple(self._axes[axis] for axis in remaining), match, self._type)
@@ -68,7 +68,7 @@ class LayoutAxes:
         >>> layout.replace(1, ("y",)).sharding_specs, layout.replace([0, 1], ()).sharding_specs
         (['x', 'y'], ['unsharded', 'unsharded'])
         """
-        numbers = self._numbers(axes)
+        numbers = self._axis_numbers(axes)
         replaced = tuple([names if axis in numbers else old for axis, old in enumerate(self._axes)])
         return type(self)(replaced, self._mesh) if names else self._recut(replaced)
 
@@ -79,7 +79,7 @@ class LayoutAxes:
         >>> Layout(["x", "y"], Mesh(range(4), {"x": 2, "y": 2})).only(1).sharding_specs
         ['unsharded', 'y']
         """
-        numbers = self._numbers(axes)
+        numbers = self._axis_numbers(axes)
         return self._recut(tuple([names if axis in numbers else () for axis, names in enumerate(self._axes)]))
 
     def usual_cut(self, axes: int | Iterable[int]) -> Self:
@@ -89,7 +89,7 @@ class LayoutAxes:
         >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).usual_cut(0).sharding_specs
         ['x', Cyclic('y', 3)]
         """
-        numbers = self._numbers(axes)
+        numbers = self._axis_numbers(axes)
         return self._recut(tuple([tuple(n) if axis in numbers else n for axis, n in enumerate(self._axes)]))
 
     def dims_along(self, axes: int | Iterable[int]) -> Names:
@@ -99,7 +99,7 @@ class LayoutAxes:
         >>> Layout([("y", "x"), UNSHARDED], Mesh(range(4), {"x": 2, "y": 2, "z": 1})).dims_along([0, 1])
         ('x', 'y')
         """
-        wanted = {name for axis in self._numbers(axes) for name in self._axes[axis]}
+        wanted = {name for axis in self._axis_numbers(axes) for name in self._axes[axis]}
         return tuple([name for name, size in self._mesh.dims if name in wanted and size > 1])
 
     @property
@@ -112,7 +112,7 @@ class LayoutAxes:
         """
         return self.dims_along(range(self.ndim))
 
-    def _numbers(self, axes: int | Iterable[int]) -> set[int]:
+    def _axis_numbers(self, axes: int | Iterable[int]) -> set[int]:
         """Return *axes*, one or several, counted from the front."""
         listed = axes if isinstance(axes, Iterable) else [axes]
         return {axis_number(axis, self.ndim) for axis in listed}

@@ -22,7 +22,7 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
     if len(cuts) != 2:
         raise ShapeError(f"a descriptor is for a matrix, which has 2 axes; this array has {len(cuts)}")
     rows, columns = cuts
-    (row_block, row_offset), (column_block, column_offset) = (_cyclic(axis, cut) for axis, cut in enumerate(cuts))
+    (row_block, row_offset), (column_block, column_offset) = (_cyclic_rule(axis, cut) for axis, cut in enumerate(cuts))
     leading = 1 if lengths is None else max(1, lengths[1])
     handle = integer(context, "context", LayoutError)
     if not -_LARGEST <= handle <= _LARGEST:
@@ -34,7 +34,7 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
     return _DENSE, -1 if lengths is None else handle, *numbers
 
 
-def _cyclic(axis: int, cut: AnyCut) -> tuple[int, int]:
+def _cyclic_rule(axis: int, cut: AnyCut) -> tuple[int, int]:
     """Return the block size and the offset with which ScaLAPACK cuts an axis like this."""
     if isinstance(cut, CyclicCut):
         return cut.block, cut.offset

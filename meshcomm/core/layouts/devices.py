@@ -43,7 +43,7 @@ class GeneratedDevices(Sequence[str]):
         return f"{_GENERATED}{self.type}:{range(self.size)[number]}"
 
 
-def _generated(names: tuple[str, ...]) -> GeneratedDevices | None:
+def _generated_form(names: tuple[str, ...]) -> GeneratedDevices | None:
     """Return the short form of *names* if they have one, so that equal meshes have equal devices."""
     if not names[0].startswith(_GENERATED) or not names[0].endswith(":0"):
         return None
@@ -97,7 +97,7 @@ def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, Se
     check_device_types(names)
     _refuse_duplicates(names)
     ranks = _encoded_ranks(names)
-    return (range(len(names)), _generated(names) or names) if ranks is None else (_canonical_ranks(ranks), None)
+    return (range(len(names)), _generated_form(names) or names) if ranks is None else (_canonical_ranks(ranks), None)
 
 
 def _canonical_ranks(devices: Sequence[object]) -> Ranks:

@@ -37,10 +37,10 @@ def dtype_text(dtype: DType) -> str:
     """
     if dtype.names is None and dtype.subdtype is None:
         return _plain_text(dtype)
-    return _text(dtype)
+    return _dtype_text(dtype)
 
 
-def _text(dtype: DType) -> str:
+def _dtype_text(dtype: DType) -> str:
     try:
         text = json.dumps(_description(dtype))
         same = dtype_of_text(text) == dtype
@@ -53,7 +53,7 @@ def _text(dtype: DType) -> str:
     return text
 
 
-_plain_text = lru_cache(maxsize=256)(_text)  # of equal ones with fields the alignment may differ
+_plain_text = lru_cache(maxsize=256)(_dtype_text)  # of equal ones with fields the alignment may differ
 
 
 def dtype_of_text(text: str) -> DType:
@@ -63,7 +63,7 @@ def dtype_of_text(text: str) -> DType:
     dtype(('>f8', (2, 3)))
     """
     try:
-        return as_dtype(_parsed(json.loads(text)))
+        return as_dtype(_parsed_dtype(json.loads(text)))
     except DTypeError:
         raise
     except _WRONG as error:
@@ -97,7 +97,7 @@ def _fields_description(dtype: DType, names: tuple[str, ...]) -> dict[str, objec
     }
 
 
-def _parsed(text: Json) -> DType:
+def _parsed_dtype(text: Json) -> DType:
     if isinstance(text, str):
         dtype: DType | None = np.dtype(text) if _PLAIN.fullmatch(text) else None
         if dtype is None or dtype.str != text:
@@ -111,8 +111,8 @@ def _parsed(text: Json) -> DType:
             raise TypeError("it is no type of elements")
         return np.dtype(kind)
     if "base" in text:
-        return np.dtype((_parsed(text["base"]), tuple(read(list, text, "shape"))))
+        return np.dtype((_parsed_dtype(text["base"]), tuple(read(list, text, "shape"))))
     fields: Any = {key: text[key] for key in ("names", "offsets", "titles", "itemsize")}
-    fields["formats"] = [_parsed(field) for field in read(list, text, "formats")]
+    fields["formats"] = [_parsed_dtype(field) for field in read(list, text, "formats")]
     plain: DType = np.dtype(fields, align=read(bool, text, "aligned"))
     return np.dtype((np.record, plain)) if text["record"] else plain

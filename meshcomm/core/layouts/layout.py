@@ -317,7 +317,7 @@ class Layout(TensorFlowLayout):
         ((3, 5), (0, 3))
         """
         shape = self._checked_shape(global_shape)
-        numbers = self.block_numbers(self._own(device))
+        numbers = self.block_numbers(self._device_or_own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
         axes = zip(self._axes, shape, self._shards, numbers, strict=True)
@@ -457,7 +457,7 @@ class Layout(TensorFlowLayout):
         """
         return box_shape(self.block_box(global_shape, device))
 
-    def _own(self, device: int | None) -> int:
+    def _device_or_own(self, device: int | None) -> int:
         """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""
         if device is None and (device := self._mesh.rank) is None:
             raise MeshError(f"this rank is outside of the {self._mesh} and holds no block: say which device you mean")

@@ -95,7 +95,7 @@ class Machine(FieldsOnly):
             return ranks // self.nodes if self.nodes else np.zeros_like(ranks)
         if ranks.size and ranks.max() >= len(self.nodes):
             raise MeshError(f"rank {ranks.max()} is beyond the {len(self.nodes)} ranks of the machine")
-        return self._table[ranks]
+        return self._node_table[ranks]
 
     def ranks_on(self, node: int) -> Indices:
         """Return the ranks on *node*, ascending; ``MeshError`` for the only node, which is not listed.
@@ -110,12 +110,12 @@ class Machine(FieldsOnly):
         return self._members[node]
 
     @cached_property
-    def _table(self) -> Indices:
+    def _node_table(self) -> Indices:
         return np.array(self.nodes, dtype=np.intp)
 
     @cached_property
     def _members(self) -> dict[int, Indices]:
-        return {int(node): np.flatnonzero(self._table == node) for node in np.unique(self._table)}
+        return {int(node): np.flatnonzero(self._node_table == node) for node in np.unique(self._node_table)}
 
     def seconds(self, load: Load) -> float:
         """Return how long a device takes for its *load*.

@@ -242,7 +242,7 @@ class Mesh(TensorFlowMesh):
         >>> Mesh(range(6), [("x", 3), ("y", 2)]).stride("x")
         2
         """
-        return self._strides[self._position(dim_name)]
+        return self._strides[self._dim_number(dim_name)]
 
     def __iter__(self) -> NoReturn:
         raise TypeError("a Mesh is not iterated over: mesh.dim_names, mesh.dims and mesh.ranks are lists")
@@ -251,9 +251,9 @@ class Mesh(TensorFlowMesh):
         return self.contains_dim(dim_name)
 
     def __getitem__(self, dim_name: str) -> MeshDimension:
-        return self._dims[self._position(dim_name)]
+        return self._dims[self._dim_number(dim_name)]
 
-    def _position(self, dim_name: str) -> int:
+    def _dim_number(self, dim_name: str) -> int:
         if not self.contains_dim(dim_name):
             raise _UnknownDimensionError(
                 f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {quote(self.dim_names)}"
@@ -313,7 +313,7 @@ class Mesh(TensorFlowMesh):
         (((0, 2, 4), (1, 3, 5)), ((0, 1), (2, 3), (4, 5)))
         """
         names = [dim_names] if isinstance(dim_names, str) else dim_names
-        along = sorted({self._position(name) for name in names})
+        along = sorted({self._dim_number(name) for name in names})
         across = [i for i in range(len(self._dims)) if i not in along]
         devices = np.arange(self.size).reshape(self.shape()).transpose(across + along)
         length = math.prod(self._dims[i].size for i in along)

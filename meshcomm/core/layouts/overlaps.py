@@ -239,10 +239,10 @@ def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window)
     first = np.maximum(starts[:, None], short * other.block)
     last = np.minimum(stops[:, None], (short + 1) * other.block)
     nonempty = first < last
-    return _once(other.owners(short[nonempty]), first[nonempty], last[nonempty])
+    return _without_repeats(other.owners(short[nonempty]), first[nonempty], last[nonempty])
 
 
-def _once(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
+def _without_repeats(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
     repeats = Repeats(np.ones((len(starts), 2), dtype=np.intp), np.zeros((len(starts), 2), dtype=np.intp))
     return AxisOverlaps(numbers, starts, stops, repeats)
 
@@ -264,11 +264,11 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     head, tail = ~alone & (begin < starts), ~alone & (end > stops)
     first, last = first + head, last - tail
     whole = ~alone & (first <= last)
-    single = _once(numbers[alone], np.maximum(begin, starts)[alone], np.minimum(end, stops)[alone])
-    heads = _once(numbers[head], starts[head], begin[head] + run)
-    tails = _once(numbers[tail], end[tail] - run, stops[tail])
+    single = _without_repeats(numbers[alone], np.maximum(begin, starts)[alone], np.minimum(end, stops)[alone])
+    heads = _without_repeats(numbers[head], starts[head], begin[head] + run)
+    tails = _without_repeats(numbers[tail], end[tail] - run, stops[tail])
     begins = (firsts + first * period)[whole]
-    middle = _once(numbers[whole], begins, begins + run)
+    middle = _without_repeats(numbers[whole], begins, begins + run)
     assert middle.repeats is not None
     middle.repeats.counts[:, 1] = (last - first + 1)[whole]
     middle.repeats.steps[:, 1] = period

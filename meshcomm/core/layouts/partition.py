@@ -367,17 +367,17 @@ class ChosenCut(_Boundaries, Consecutive):
         return min(bisect_right(self.boundaries, index) - 1, self.blocks - 1)
 
     def starts(self, numbers: Indices) -> Indices:
-        return _arrays(self.boundaries)[0][numbers]
+        return _boundary_arrays(self.boundaries)[0][numbers]
 
     def blocks_of(self, indices: Indices) -> Indices:
-        numbers = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
+        numbers = np.searchsorted(_boundary_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
         return np.minimum(numbers, self.blocks - 1)
 
     def filled_before(self, numbers: Indices) -> Indices:
-        return _arrays(self.boundaries)[1][numbers]
+        return _boundary_arrays(self.boundaries)[1][numbers]
 
     def run(self, number: int) -> tuple[int, int, int]:
-        return super().run(int(np.searchsorted(_arrays(self.boundaries)[1], number, side="right")) - 1)
+        return super().run(int(np.searchsorted(_boundary_arrays(self.boundaries)[1], number, side="right")) - 1)
 
     @property
     def shortest(self) -> int:
@@ -397,7 +397,7 @@ class ChosenCut(_Boundaries, Consecutive):
 
 
 @lru_cache(maxsize=256)
-def _arrays(boundaries: tuple[int, ...]) -> tuple[Indices, Indices]:
+def _boundary_arrays(boundaries: tuple[int, ...]) -> tuple[Indices, Indices]:
     """Return *boundaries* as an array, and how many of the blocks before each one have elements."""
     array = np.array(boundaries, dtype=np.intp)
     return array, np.concatenate([[0], np.cumsum(np.diff(array) > 0)]).astype(np.intp)

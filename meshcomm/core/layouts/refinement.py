@@ -97,7 +97,7 @@ def listed_ranks(ranks: tuple[int, ...]) -> Indices:
 
 
 @lru_cache(maxsize=64)
-def _ordered(ranks: tuple[int, ...]) -> tuple[Indices, Indices]:
+def _ascending(ranks: tuple[int, ...]) -> tuple[Indices, Indices]:
     order = np.argsort(listed_ranks(ranks)).astype(np.intp)
     return listed_ranks(ranks)[order], order
 
@@ -107,7 +107,7 @@ def devices_of(mesh: Mesh, ranks: Indices) -> Indices:
     if isinstance(mesh.ranks, range):
         devices = ranks - mesh.ranks.start
         return np.where((devices >= 0) & (devices < mesh.size), devices, -1)
-    ascending, order = _ordered(mesh.ranks)
+    ascending, order = _ascending(mesh.ranks)
     positions = np.minimum(np.searchsorted(ascending, ranks), mesh.size - 1)
     return np.where(ascending[positions] == ranks, order[positions], -1)
 

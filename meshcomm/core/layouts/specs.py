@@ -121,17 +121,17 @@ class Cuts(CutSpec):
         cls, dims: str | Sequence[str], boundaries: Iterable[int] | None = None, *, sizes: Iterable[int] | None = None
     ) -> "Cuts":
         """Check the arguments."""
-        names = _names("Cuts", dims)
+        names = _checked_names("Cuts", dims)
         if (boundaries is None) == (sizes is None):
             raise LayoutError("Cuts takes either boundaries or sizes")
         if sizes is not None:
-            lengths = _integers("sizes", sizes)
+            lengths = _checked_integers("sizes", sizes)
             if any(length < 0 for length in lengths):
                 raise LayoutError(f"Cuts: sizes {quote(lengths)} have a negative length; lengths are zero or more")
             rule = (0, *accumulate(lengths))
         else:
             assert boundaries is not None
-            rule = _integers("boundaries", boundaries)
+            rule = _checked_integers("boundaries", boundaries)
         if len(rule) < 2 or rule[0] != 0:
             raise LayoutError(
                 f"Cuts: boundaries {quote(rule)} must begin with 0 and have one entry more than blocks; "
@@ -215,7 +215,7 @@ class Cyclic(CutSpec):
 
     def __new__(cls, dims: str | Sequence[str], block: int, offset: int = 0) -> "Cyclic":
         """Check the arguments."""
-        names = _names("Cyclic", dims)
+        names = _checked_names("Cyclic", dims)
         block, offset = integer(block, "block", LayoutError), integer(offset, "offset", LayoutError)
         if not 1 <= block < LONGEST:
             raise LayoutError(f"Cyclic: block {quote(block)}; a block has 1 element or more, and fewer than 2**62")
@@ -327,7 +327,7 @@ def specs_of_blocks(
     [Cuts('x', (0, 3, 4))]
     """
     try:
-        listed = [_integers("block shape", shape) for shape in shapes]
+        listed = [_checked_integers("block shape", shape) for shape in shapes]
     except TypeError:
         raise LayoutError(f"shapes {quote(shapes)}; it must be a list with the shape of each block") from None
     if any(length < 0 for shape in listed for length in shape):
@@ -396,7 +396,7 @@ def _names_text(names: Names) -> str:
     return repr(names[0] if len(names) == 1 else tuple(names))
 
 
-def _names(what: str, dims: object) -> Names:
+def _checked_names(what: str, dims: object) -> Names:
     names = (dims,) if isinstance(dims, str) else dims
     if isinstance(names, CutSpec) or not isinstance(names, list | tuple) or not names:
         raise LayoutError(f"{what}: dims {quote(dims)}; it is a mesh dimension, or a tuple of mesh dimensions")
@@ -405,7 +405,7 @@ def _names(what: str, dims: object) -> Names:
     return tuple(map(str.__str__, names))
 
 
-def _integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
+def _checked_integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
     try:
         listed = list(values)
     except TypeError:

@@ -240,28 +240,28 @@ def _decode_payload(field: Field, wire_type: int, payload: int | bytes) -> Itera
     """Return the values in one occurrence of *field*; embedded messages stay bytes, to be merged later."""
     if isinstance(payload, int):
         if field.is_varint:
-            return (_number(field, payload),)
+            return (_decoded_number(field, payload),)
     elif wire_type == _BYTES and field.is_varint and field.repeated:
-        return _unpacked(field, payload)
+        return _unpacked_numbers(field, payload)
     elif wire_type == _BYTES and not field.is_varint:
-        return (_text(field, payload) if field.kind == "string" else payload,)
+        return (_decoded_text(field, payload) if field.kind == "string" else payload,)
     raise WireError(f"field {field.number} ({field.name}) has wire type {wire_type}, which does not fit its type")
 
 
-def _unpacked(field: Field, payload: bytes) -> Iterator[int]:
+def _unpacked_numbers(field: Field, payload: bytes) -> Iterator[int]:
     at = 0
     while at < len(payload):
         value, at = _read_varint(payload, at)
-        yield _number(field, value)
+        yield _decoded_number(field, value)
 
 
-def _number(field: Field, value: int) -> int:
+def _decoded_number(field: Field, value: int) -> int:
     if field.kind == "bool":
         return value != 0
     return value - 2**64 if value >= 2**63 else value
 
 
-def _text(field: Field, payload: bytes) -> str:
+def _decoded_text(field: Field, payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError as error:
@@ -281,7 +281,7 @@ def _field_value(field: Field, values: list[int | str | bytes]) -> object:
 
 
 @cache
-def _pool() -> "DescriptorPool | None":
+def _descriptor_pool() -> "DescriptorPool | None":
     # A pool of our own: TensorFlow registers the same message names in the default one, where they would clash.
     try:
         from google.protobuf.descriptor_pool import DescriptorPool
@@ -294,7 +294,7 @@ def _pool() -> "DescriptorPool | None":
 @cache
 def _protobuf_class(message: MessageType) -> "type[Message] | None":
     """Return the real protobuf class of *message*, or None without the protobuf package."""
-    pool = _pool()
+    pool = _descriptor_pool()
     if pool is None:
         return None
     from google.protobuf.message_factory import GetMessageClass

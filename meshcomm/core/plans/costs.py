@@ -90,10 +90,10 @@ def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
 
     The costliest of `costed_devices` counts in each step.
     """
-    return sum(_relayed(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
+    return sum(_relay_time(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
 
 
-def _relayed(step: Step, machine: Machine) -> float:
+def _relay_time(step: Step, machine: Machine) -> float:
     times = []
     for device in costed_devices(step):
         direct, through = off_node_costs(step, machine, device)

@@ -121,7 +121,7 @@ class Plan(FieldsOnly):
         device, size = integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {size - 1}")
-        return DevicePlan(self, device, *_total(self, single_index(device)))
+        return DevicePlan(self, device, *_totals_over(self, single_index(device)))
 
     def execute(self, tensor: T, out: T | None = None) -> T:
         """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
@@ -225,7 +225,7 @@ class Plan(FieldsOnly):
 
     @cached_property
     def _largest(self) -> _PlanTotals:
-        return _total(self, self.compared_devices)
+        return _totals_over(self, self.compared_devices)
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_plans gives plans these methods
 
@@ -239,7 +239,7 @@ class Plan(FieldsOnly):
         return self.html()
 
     def __repr__(self) -> str:
-        return _text(self)
+        return _plan_text(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -351,7 +351,7 @@ def plan_direct(
     return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, straight))
 
 
-def _total(plan: Plan, devices: Indices) -> _PlanTotals:
+def _totals_over(plan: Plan, devices: Indices) -> _PlanTotals:
     """Return the largest over *devices* of bytes and messages received, and of bytes held over MPI."""
     steps = plan.steps or (plan.copy_step,)
     received = messages = peak = between = np.zeros_like(devices)
@@ -369,14 +369,14 @@ def _total(plan: Plan, devices: Indices) -> _PlanTotals:
 # -- as text: packing, the bytes held and the costs are those of exchanges over MPI -----------------------------------
 
 
-def _text(plan: Plan) -> str:
+def _plan_text(plan: Plan) -> str:
     """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
     rows = [] if plan.steps else ["nothing moves: a copy of the block"]
     if len(plan.candidates) > 1:
         costs = (f"{name} {seconds_text(seconds)}" for name, _, seconds in plan.candidates)
         rows.append(f"the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
     if plan.permutation is not None:
-        rows.append(_relabelling(plan))
+        rows.append(_relabelling_text(plan))
     rows.append(
         f"each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
@@ -384,7 +384,7 @@ def _text(plan: Plan) -> str:
     return outline(_headline(plan), (_step_text(plan, step) for step in plan.steps), rows)
 
 
-def _relabelling(plan: Plan) -> str:
+def _relabelling_text(plan: Plan) -> str:
     now, best = plan.relabelled_bytes
     if best == now:
         return "no other order of the target's ranks would save bytes"

@@ -87,7 +87,7 @@ def cheapest_steps(
     ways = _ways(shape, itemsize, *pair, limit=limit, machine=machine)
     if len(ways) == 1:
         return ways[0][1]
-    return min(_priced(ways, machine), key=lambda candidate: candidate.seconds).steps
+    return min(_candidates(ways, machine), key=lambda candidate: candidate.seconds).steps
 
 
 def _only_step(shape: Shape, itemsize: int, source: Layout, target: Layout) -> Step | None:
@@ -121,10 +121,10 @@ def priced_ways(
 ) -> tuple[Candidate, ...]:
     """Return all ways that `cheapest_steps` chooses from, with their costs, in a fixed order."""
     pair = on_one_mesh(source, target) or (source, target)
-    return _priced(_ways(shape, itemsize, *pair, limit=limit, machine=machine), machine)
+    return _candidates(_ways(shape, itemsize, *pair, limit=limit, machine=machine), machine)
 
 
-def _priced(ways: list[tuple[str, Steps]], machine: Machine) -> tuple[Candidate, ...]:
+def _candidates(ways: list[tuple[str, Steps]], machine: Machine) -> tuple[Candidate, ...]:
     return tuple(Candidate(name, steps, sum(seconds(step, machine) for step in steps)) for name, steps in ways)
 
 
@@ -215,7 +215,7 @@ def _move_one(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names,
 def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, block_layout: Layout) -> Step:
     mesh = target.mesh
     axes = list(zip(shape, effective(source), effective(target), strict=True))
-    spanned = {name for n, a, b in axes for name in a[_common(mesh, n, a, b) :]}
+    spanned = {name for n, a, b in axes for name in a[_common_count(mesh, n, a, b) :]}
     dims = tuple(name for name, _ in mesh.dims if name in spanned)
     if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
         return Slice(shape, itemsize, source, target, (), block_layout)
@@ -224,7 +224,7 @@ def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, block_lay
     return AllToAll(shape, itemsize, source, target, dims, block_layout)
 
 
-def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
+def _common_count(mesh: Mesh, n: int, a: Names, b: Names) -> int:
     """Return the number of leading names of *a* and *b* along which no device has to exchange."""
     for outer, inner in ((a, b), (b, a)):
         if coarser(mesh, n, outer, inner):

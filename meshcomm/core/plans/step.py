@@ -338,12 +338,12 @@ class AllToAll(Step):
     @property
     def split_dimension(self) -> int | None:
         """The tensor axis that the step splits, or None."""
-        return self._moved[1]
+        return self._moved_axes[1]
 
     @property
     def concat_dimension(self) -> int | None:
         """The tensor axis that the step joins, or None."""
-        return self._moved[0]
+        return self._moved_axes[0]
 
     @property
     def direct(self) -> bool:
@@ -351,7 +351,7 @@ class AllToAll(Step):
         return self.split_dimension is None
 
     @cached_property
-    def _moved(self) -> tuple[int | None, int | None]:
+    def _moved_axes(self) -> tuple[int | None, int | None]:
         old_axes = [a for a, names in enumerate(effective(self.source)) if set(names) & set(self.dims)]
         new_axes = [a for a, names in enumerate(effective(self.target)) if set(names) & set(self.dims)]
         others = [

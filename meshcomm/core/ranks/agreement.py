@@ -101,7 +101,7 @@ def _agreed_error(rank_set: RankSet, call: str | None, error: Exception | None, 
     # The closest class that other ranks can raise, too; that of None is none.
     name = next((cls.__name__ for cls in type(error).__mro__ if _named_class(cls.__name__)), "")
     # An error may quote bytes that are no valid text.
-    fields = [call, kind(rank_set.call_lock.operation or ""), rank_set.refused, name, str(error), _line()]
+    fields = [call, kind(rank_set.call_lock.operation or ""), rank_set.refused, name, str(error), _script_line()]
     message = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in fields]).encode()
     reports = [_CallReport(*json.loads(text)) for text in rank_set.everyone.communicator().allgather(message)]
     mismatch = None
@@ -144,7 +144,7 @@ class _CallReport(NamedTuple):
         return text + f", which has an error: {self.error}" * bool(self.name)
 
 
-def _line() -> str:
+def _script_line() -> str:
     """Return where in a script this rank is: one that nobody wrote for ranks makes no calls that are known by name."""
     line = program_line() if watch.divergence_hint else None
     return "" if line is None else f", at line {line.number} of {line.file}"

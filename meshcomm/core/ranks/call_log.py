@@ -237,15 +237,15 @@ def key_text(key: Hashable) -> str:
     'start, [x, unsharded] on mesh x=2 over ranks 0 to 1, (4, 6), float64'
     """
     arguments = key if isinstance(key, tuple) else (key,)
-    return ", ".join(text for text in map(_text, arguments) if text)
+    return ", ".join(text for text in map(_argument_text, arguments) if text)
 
 
-def _text(argument: object) -> str:
+def _argument_text(argument: object) -> str:
     if isinstance(argument, Layout):
         return f"{argument.specs_text} on {argument.mesh}"
     if isinstance(argument, str | Mesh | np.dtype):
         return str(argument)
     if isinstance(argument, tuple) and not all(isinstance(entry, int) for entry in argument):
-        inside = ", ".join(filter(None, map(_text, argument)))
+        inside = ", ".join(filter(None, map(_argument_text, argument)))
         return inside and f"({inside})"
     return quote(argument) if isinstance(argument, bool | int | float | complex | tuple) else ""

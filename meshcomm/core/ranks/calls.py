@@ -85,13 +85,13 @@ def join_and_raise(wrong: Exception, rank_set: RankSet, exchange: Callable[[], o
     rank_set.call_digest ^= _WRONG
     if rank_set.world.guarded:
         abort.show_words()  # before the others find a difference, and end the job
-    rank_set.wrong = wrong
+    rank_set.local_error = wrong
     try:
         exchange()
     except MeshcommError as error:
         raise wrong from error
     finally:
-        rank_set.wrong = None
+        rank_set.local_error = None
     raise host_signals.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
 
 

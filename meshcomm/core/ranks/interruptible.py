@@ -186,19 +186,19 @@ class Gates:
         while distance < size:
             self._send(ranks[(position + distance) % size], "gate", self._epoch, name, here)
             source = ranks[(position - distance) % size]
-            other, there = self._received(source)
+            other, there = self._received_message(source)
             if other != name:
                 raise CollectiveMismatch(f"rank {rank} calls {here}, but rank {source} calls {there}")
             distance *= 2
 
-    def _received(self, source: int) -> list[str]:
+    def _received_message(self, source: int) -> list[str]:
         messages = self._messages[self._epoch, source]
-        wait_until(lambda: self._poll() or messages or self._leaves())
+        wait_until(lambda: self._poll() or messages or self._is_leaving())
         if not messages:
             raise KeyboardInterrupt
         return messages.popleft()
 
-    def _leaves(self) -> bool:
+    def _is_leaving(self) -> bool:
         return self._interrupted > 0 and time.monotonic() > self._interrupted + LEAVE_AFTER
 
     def wait_for_message(self, comm: "MPI_.Comm", source: int, tag: int) -> None:

@@ -55,7 +55,7 @@ def create_mesh(
     ['x', 'y']
     """
     world = _world_on(comm) if comm is not None else current_world()
-    dims = _complete(mesh_dims, devices, world)
+    dims = _completed_dims(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
     report_misspelt()
     is_trace_possible()
@@ -75,7 +75,7 @@ def location_text(mesh: Mesh) -> str:
     return f"mesh {mesh.dims_text} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
 
 
-def _complete(
+def _completed_dims(
     mesh_dims: Iterable[tuple[str, int]] | Mapping[str, int] | None,
     devices: Sequence[int] | Sequence[str] | None,
     world: MPIWorld | SimulatedWorld | None,

@@ -136,7 +136,7 @@ def _with_bytes(counts: Counts, first: int) -> list[int]:
     return ranks[cut:] + ranks[:cut]
 
 
-def _created(make: Callable[[], C]) -> C:
+def _new_comm(make: Callable[[], C]) -> C:
     """Return a new communicator; ``MeshError`` if MPI has none left."""
     try:
         return make()
@@ -289,11 +289,11 @@ class MPICommunicator(Communicator):
 
     def split(self, color: int, key: int) -> "MPICommunicator":
         self._splits += 1
-        return MPICommunicator(_created(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
+        return MPICommunicator(_new_comm(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
 
     def side_channel(self) -> SideChannel:
         """Return a channel for messages besides all calls. Collective over its ranks."""
-        return SideChannel(mpi(), _created(self._comm.Dup))
+        return SideChannel(mpi(), _new_comm(self._comm.Dup))
 
     def progress(self) -> None:
         self._comm.Iprobe()
@@ -344,11 +344,11 @@ class MPIWorld(World):
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         name = _new_name(self.ranks_in_comm_world(ranks))
         if len(ranks) == self.size:
-            return MPICommunicator(_created(self._comm.Dup), name)
+            return MPICommunicator(_new_comm(self._comm.Dup), name)
         everyone = self._comm.Get_group()
         group = everyone.Incl(list(ranks))
         try:
-            return MPICommunicator(_created(lambda: self._comm.Create_group(group)), name)
+            return MPICommunicator(_new_comm(lambda: self._comm.Create_group(group)), name)
         finally:
             group.Free()
             everyone.Free()
@@ -480,7 +480,7 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
         )
     world: MPIWorld | None = comm.Get_attr(_keyval())
     if world is None:
-        world = MPIWorld(_created(comm.Dup), ours=True)
+        world = MPIWorld(_new_comm(comm.Dup), ours=True)
         _worlds.append(world)
         comm.Set_attr(_keyval(), world)
     return world

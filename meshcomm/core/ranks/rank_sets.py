@@ -252,7 +252,7 @@ class RankSet(CallLog):
         self.name = ""
         """What all its ranks call it, and no other rank set that they have or had; nothing until they communicate."""
         self.liveness: LivenessCheck | None = None
-        self.wrong: Exception | None = None  # what this rank has found wrong with the call that it takes part in
+        self.local_error: Exception | None = None  # what is wrong, on this rank, with the call that it takes part in
         self._differed = ""  # for smaller rank sets: how calls of these ranks differed, if they did
         self._ended_with: RankSet | None = None  # a larger rank set whose calls differed
         self.oversubscribed = True
@@ -360,7 +360,7 @@ class RankSet(CallLog):
         """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
         mismatch = long_messages.mismatch(error, self.world.rank)
         if mismatch is not None:
-            self._end(self.wrong or mismatch)
+            self._end(self.local_error or mismatch)
             raise mismatch from error
 
     def fail(self, error: BaseException) -> None:
@@ -369,7 +369,7 @@ class RankSet(CallLog):
         Raises what `explain` does.
         """
         self.explain(error)
-        self._end(self.wrong or error)
+        self._end(self.local_error or error)
 
     def _end(self, error: BaseException) -> None:
         why, why_smaller = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))

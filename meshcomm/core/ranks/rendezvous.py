@@ -83,7 +83,7 @@ def open_rendezvous(
         return None, None
     offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
     offers = communicator.allgather_json(offer)
-    memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
+    memories, obstacle = _mapped_memories([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
     obstacles = communicator.allgather_json(obstacle)
     nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
@@ -187,7 +187,7 @@ def _offer(obstacle: str, ranks: int) -> PoolOffer:
     return PoolOffer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 
-def _mapped(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory], str]:
+def _mapped_memories(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory], str]:
     """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
     obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
     if obstacle:
@@ -195,13 +195,13 @@ def _mapped(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory],
     memories: list[Memory] = []
     for position, (process, offer) in enumerate(offers):
         try:
-            memories.append(own_pool() if position == me else _mapping(process, offer))
+            memories.append(own_pool() if position == me else _mapped_pool(process, offer))
         except OSError as error:
             return [], f"the memory of process {process} cannot be mapped ({error})"
     return memories, ""
 
 
-def _mapping(process: int, offer: PoolOffer) -> Mapping:
+def _mapped_pool(process: int, offer: PoolOffer) -> Mapping:
     """Return the pool of another process; ``OSError`` if there is none."""
     token = offer["token"]
     if token not in _mappings:

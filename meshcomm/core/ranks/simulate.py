@@ -131,7 +131,7 @@ class SimulatedWorld:
 
     def _end_all(self) -> None:
         left = [rank for rank in self._ranks if not rank.done]
-        self._waiting = self._where(left, "waits", "wait") if left else []
+        self._waiting = self._call_lines(left, "waits", "wait") if left else []
         for rank in self._ranks:
             if not rank.done:
                 rank.cancelled = True
@@ -176,7 +176,7 @@ class SimulatedWorld:
             raise CollectiveMismatch("\n  ".join(["simulated ranks wait for each other in vain:", *lines]))
         return [rank.result for rank in self._ranks]
 
-    def _where(self, ranks: "Sequence[SimulatedRank]", one: str, several: str) -> list[str]:
+    def _call_lines(self, ranks: "Sequence[SimulatedRank]", one: str, several: str) -> list[str]:
         """Return which call each of *ranks* is in, and which line of the program made it.
 
         *one* and *several* are the verb for one rank and for several: "ranks 0, 2 wait in barrier at f.py:9 in step".
@@ -271,7 +271,7 @@ class Rendezvous(Generic[P, R]):
         """Make the outcome, or the error, of all ranks."""
         self.is_over, world = True, self._world
         if len(set(self.operations.values())) > 1:
-            lines = world._where([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
+            lines = world._call_lines([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
             self._error = CollectiveMismatch("\n  ".join(["simulated ranks made different calls:", *lines]))
             return
         try:

@@ -66,7 +66,7 @@ class SimulatedCommunicator(Communicator):
             lambda brought: complete([brought[rank] for rank in self._members]),
         )
 
-    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
+    def _arrive_and_wait(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
         return self._arrive(operation, payload, complete).result()
 
     def _deliver(self, data: Bytes, sender: int, into: Bytes, receiver: int) -> None:
@@ -81,7 +81,7 @@ class SimulatedCommunicator(Communicator):
             self._world.messages[self._members[receiver]] += 1
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        self._together("alltoallv", (send, receive), self._exchange)
+        self._arrive_and_wait("alltoallv", (send, receive), self._exchange)
 
     def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
         for i, (send, _) in enumerate(brought):
@@ -100,7 +100,7 @@ class SimulatedCommunicator(Communicator):
                     sent, goes_to, _, _ = brought[sender]
                     self._deliver(sent if goes_to == receiver else sent[:0], sender, target, receiver)
 
-        self._together("permute", (data, to, into, source), complete)
+        self._arrive_and_wait("permute", (data, to, into, source), complete)
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
         def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
@@ -108,22 +108,22 @@ class SimulatedCommunicator(Communicator):
                 for i, (data, _) in enumerate(brought):
                     self._deliver(data, i, message_of(into, i), j)
 
-        self._together("allgatherv", (send, receive), complete)
+        self._arrive_and_wait("allgatherv", (send, receive), complete)
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         def complete(brought: list[NDArray[np.int64]]) -> NDArray[np.int64]:
             return np.max(brought, axis=0)
 
-        return self._together("allreduce_max", values, complete).copy()
+        return self._arrive_and_wait("allreduce_max", values, complete).copy()
 
     def start_comparison(self, number: int) -> Comparison:
         return self._arrive("comparison", number, lambda numbers: len(set(numbers)) == 1)
 
     def allgather(self, message: bytes) -> list[bytes]:
-        return self._together("allgather", message, lambda brought: brought).copy()
+        return self._arrive_and_wait("allgather", message, lambda brought: brought).copy()
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
-        brought = self._together("gather", message, lambda brought: brought)
+        brought = self._arrive_and_wait("gather", message, lambda brought: brought)
         return brought.copy() if self.rank == root else []
 
     def broadcast(self, data: Bytes, root: int) -> None:
@@ -131,7 +131,7 @@ class SimulatedCommunicator(Communicator):
             for receiver, into in enumerate(brought):
                 self._deliver(brought[root], root, into, receiver)
 
-        self._together("broadcast", data, complete)
+        self._arrive_and_wait("broadcast", data, complete)
 
     def barrier(self, seconds: float) -> list[int]:
         self._calls += 1
@@ -165,7 +165,7 @@ class SimulatedCommunicator(Communicator):
                 members.setdefault(rank_color, []).append((rank_key, rank))
             return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
 
-        members = self._together("split", (color, key), complete)
+        members = self._arrive_and_wait("split", (color, key), complete)
         return SimulatedCommunicator(
             self._world, self._members[self.rank], (*self._key, self._calls, color), members[color]
         )

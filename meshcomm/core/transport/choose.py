@@ -112,11 +112,11 @@ def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> i
     if len(tensors) > 1 or spec.permutes:
         return spec.rounds
     if not group.rank_set.machine.one_node:
-        return max(spec.rounds, _messages(group, spec))
+        return max(spec.rounds, _rounds_by_length(group, spec))
     return spec.rounds if group.rank_set.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
 
 
-def _messages(group: Group, spec: ExchangeSpec) -> int:
+def _rounds_by_length(group: Group, spec: ExchangeSpec) -> int:
     """Return the rounds in which messages between hosts are as long as they should be."""
     rank_set = group.rank_set
     if rank_set.machine.one_node or rank_set.world.takes_turns:
@@ -151,7 +151,7 @@ class Nonblocking:
 
     def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
         self._group, self._tensors = group, tensors
-        packed = Packed(group, tensors, spec, _messages(group, spec), overlaps=True)
+        packed = Packed(group, tensors, spec, _rounds_by_length(group, spec), overlaps=True)
         self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
         self._sizes = BlockSizes(tensors)
 

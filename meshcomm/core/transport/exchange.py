@@ -38,15 +38,15 @@ class Transport(Protocol):
         """
 
 
-Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+UncopiedPeers: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """The senders and the receivers, as numbers of local peers, whose bytes no copy can move: neither block is shared."""
 
 
 class Remaining(Protocol):
     """Exchanges what copies in shared memory cannot move."""
 
-    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
+    def run(self, peers: UncopiedPeers, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what copies cannot move with local *peers*. Collective over these pairs."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Exchanged:
         """Return the bytes of the block of *position* before."""
         sizes = self._block_bytes[0]
         if position not in sizes:
-            sizes[position] = _bytes(self.source(position), self.itemsize)
+            sizes[position] = _box_bytes(self.source(position), self.itemsize)
         return sizes[position]
 
     def target_bytes(self, position: int) -> int:
         """Return the bytes of the block of *position* after."""
         sizes = self._block_bytes[1]
         if position not in sizes:
-            sizes[position] = _bytes(self.target(position), self.itemsize)
+            sizes[position] = _box_bytes(self.target(position), self.itemsize)
         return sizes[position]
 
     def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
@@ -253,11 +253,11 @@ def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
     if pieces > 1:
         axis = int(source.extents.max(axis=0).argmax())
         cuts = pairwise(source.extents[:, axis] * number // pieces for number in range(pieces + 1))
-        copies = [(_cut(source, axis, first, stop), _cut(target, axis, first, stop)) for first, stop in cuts]
+        copies = [(_parts_of(source, axis, first, stop), _parts_of(target, axis, first, stop)) for first, stop in cuts]
     return [BoxCopies(sizes, target_sizes, itemsize, *before[:3], *after) for before, after in copies]
 
 
-def _cut(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
+def _parts_of(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
     """Return the part of each box from index *first* of an *axis* to *stop*."""
     extents = boxes.extents.copy()
     extents[:, axis] = stop - first
@@ -269,7 +269,7 @@ def _with_zeros(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:
     return [block if len(block) == size else np.zeros(size, dtype=np.uint8) for block, size in pairs]
 
 
-def _bytes(box: Box | None, itemsize: int) -> int:
+def _box_bytes(box: Box | None, itemsize: int) -> int:
     return 0 if box is None else block_bytes(box_shape(box), itemsize)
 
 

@@ -103,7 +103,7 @@ class LocalCopies:
     ) -> tuple[Strided, Strided]:
         """Return where boxes that are *chosen* of local peers lie before and after; peers are the regions there."""
         position, froms, tos = tensor.position, list[Strided](), list[Strided]()
-        plain = self._plain(tensor, boxes, chosen, receives)
+        plain = self._laid_out_by_integers(tensor, boxes, chosen, receives)
         if plain is not None:
             return plain
         for number, which in chosen:
@@ -113,7 +113,7 @@ class LocalCopies:
         loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
         return concatenated(froms, loops), concatenated(tos, loops)
 
-    def _plain(
+    def _laid_out_by_integers(
         self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided] | None:
         """Return what `_laid_out` does, by integers of Python; None if there are many boxes, or some have gaps."""
@@ -136,7 +136,7 @@ class LocalCopies:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
         offsets = {number: self._offsets_of(self.members[number]) for number in peers}
         sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
-        sides = once_each(self.tensors, lambda tensor: self._written(tensor, sorted(peers)))
+        sides = once_each(self.tensors, lambda tensor: self._written_boxes(tensor, sorted(peers)))
         sources = numbered([source for source, _ in sides])
         begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
         for number, starts in offsets.items():
@@ -152,7 +152,7 @@ class LocalCopies:
         source_sizes = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
         return BoxCopies(source_sizes, sizes, itemsize, *source[:3], *target, len(self.members))
 
-    def _written(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
+    def _written_boxes(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
         """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
         chosen = [(number, tensor.sends.of(self.members[number])) for number in peers]
         return self._laid_out(tensor, tensor.sends, [row for row in chosen if len(row[1])], receives=False)
@@ -172,10 +172,10 @@ def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, 
             return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
     one = boxes.subset(slice(box, box + 1))
     source, target = tensor.in_source(sender, 0, one), tensor.in_target(receiver, 0, one)
-    return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)
+    return _run_bytes(source, tensor.itemsize) < _run_bytes(target, tensor.itemsize)
 
 
-def _run(box: Strided, itemsize: int) -> int:
+def _run_bytes(box: Strided, itemsize: int) -> int:
     """Return how many bytes of a box lie one after the other in its block."""
     run = itemsize
     for stride, extent in zip(reversed(box.strides[0].tolist()), reversed(box.extents[0].tolist()), strict=True):

@@ -33,7 +33,7 @@ from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import Comparing, DigestHeader, SeparateComparison, comparing
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, UncopiedPeers, numbered, once_each, own_pieces
 from meshcomm.core.transport.in_flight import InChannels, InFlight
 
 
@@ -192,7 +192,7 @@ class Packed:
         self.receive = _receiving(ranks, carried, receives, rounds, spec.one_memory)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
-        self._kept = [self._counted(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
+        self._kept = [self._computed_counts(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
         self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
         self.in_channels: InChannels | None = None
         if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= PAIRS_UP_TO:
@@ -249,9 +249,9 @@ class Packed:
 
     def _counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
         """Return the counts and offsets of round *number*: what is sent, and what is received."""
-        return self._kept[number] if self._kept else self._counted(number)
+        return self._kept[number] if self._kept else self._computed_counts(number)
 
-    def _counted(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+    def _computed_counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
         return self.send.counts(number, self.rounds), self.receive.counts(number, self.rounds)
 
     def _rounds_within(self, limit: int) -> int:
@@ -353,18 +353,18 @@ class MessagesOnNode:
 
     def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, rounds: int) -> None:
         self._group, self._tensors, self._spec, self._rounds = group, tensors, spec, rounds
-        self._packed: dict[Left, Packed] = {}
+        self._packed: dict[UncopiedPeers, Packed] = {}
 
-    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
-        messages = self._packed.get(left)
+    def run(self, peers: UncopiedPeers, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what copies cannot move with local *peers*. Collective over these pairs."""
+        messages = self._packed.get(peers)
         if messages is None:
             assert self._group.rendezvous is not None
             members = np.array(self._group.rendezvous.members, dtype=np.intp)
-            senders, receivers = (members[list(peers)] for peers in left)
+            senders, receivers = (members[list(numbers)] for numbers in peers)
             remaining = [tensor.between(senders, receivers) for tensor in self._tensors]
             messages = Packed(self._group, remaining, self._spec, self._rounds, between_pairs=True)
-            self._packed[left] = messages
+            self._packed[peers] = messages
         messages.run(sources, targets)
 
 

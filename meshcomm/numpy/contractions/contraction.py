@@ -67,18 +67,18 @@ class ContractionPanel(NamedTuple):
 
     Parameters
     ----------
-    taken: interval of elements of each looped index
+    slices: interval of elements of each looped index
     fetched: numbers of the operands that move for this panel; the others are kept from an earlier panel
-    begins: whether this panel is the first one of its block of the result
-    ends: whether this panel is the last one of its block of the result
-    again: whether this block of the result already holds products of earlier panels
+    is_first: whether this panel is the first one of its block of the result
+    is_last: whether this panel is the last one of its block of the result
+    accumulates: whether this block of the result already holds products of earlier panels
     """
 
-    taken: dict[str, AxisSlice]
+    slices: dict[str, AxisSlice]
     fetched: tuple[int, ...]
-    begins: bool
-    ends: bool
-    again: bool
+    is_first: bool
+    is_last: bool
+    accumulates: bool
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -127,7 +127,7 @@ class Contraction(FieldsOnly):
         ]
         free = [number for number, index in enumerate(loops) if index in self.result.indices]
         last: tuple[AxisSlice, ...] | None = None
-        pending, again = None, False
+        pending, accumulates = None, False
         for turn in product(*ranges):
             fetched = tuple(
                 number
@@ -135,12 +135,12 @@ class Contraction(FieldsOnly):
                 if last is None
                 or any(a != b and i in operand.indices for i, a, b in zip(loops, turn, last, strict=True))
             )
-            begins = last is None or any(turn[number] != last[number] for number in free)
-            if begins:
-                again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
+            is_first = last is None or any(turn[number] != last[number] for number in free)
+            if is_first:
+                accumulates = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
             if pending is not None:
-                yield pending._replace(ends=begins)
-            pending = ContractionPanel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
+                yield pending._replace(is_last=is_first)
+            pending = ContractionPanel(dict(zip(loops, turn, strict=True)), fetched, is_first, True, accumulates)
             last = turn
         assert pending is not None
         yield pending
@@ -156,7 +156,7 @@ class Contraction(FieldsOnly):
 
     def items(self, factor: Factor, panel: ContractionPanel) -> Items:
         """Return the index that takes the slice of *factor* for a panel."""
-        return tuple(panel.taken.get(i) or AxisSlice(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
+        return tuple(panel.slices.get(i) or AxisSlice(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
 
     def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> KeptSlice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
@@ -168,7 +168,7 @@ class Contraction(FieldsOnly):
         """Return how the slice of *factor* is cut while blocks are multiplied."""
         cut = dict(self.cut)
         return tuple(
-            tuple(cut[i]) if i in panel.taken and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
+            tuple(cut[i]) if i in panel.slices and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
         )
 
     def relayout_plan(self, factor: Factor, panel: ContractionPanel) -> Plan | None:
@@ -236,7 +236,7 @@ class Contraction(FieldsOnly):
         for panel in self.panels():
             moved = [self.relayout_plan(self.operands[number], panel) for number in panel.fetched]
             yield from (plan for plan in moved if plan is not None)
-            if panel.ends:
+            if panel.is_last:
                 yield from self.reduced(panel)
 
     @cached_property
@@ -245,14 +245,14 @@ class Contraction(FieldsOnly):
         devices = np.arange(self.mesh.size, dtype=np.intp)
         received, messages = np.zeros_like(devices), np.zeros_like(devices)
         if self.count() > COUNTED_PANELS:
-            return self._estimated()
+            return self._estimated_totals()
         for plan in self.plans():
             for step in plan.steps:
                 traffic = step.traffic(devices)
                 received, messages = received + traffic.bytes_moved, messages + traffic.messages
         return int(received.max()), int(messages.max())
 
-    def _estimated(self) -> tuple[int, int]:
+    def _estimated_totals(self) -> tuple[int, int]:
         """Return `totals` from the relayouts of whole factors, and from the messages of the first panel."""
         first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
         received = messages = 0
@@ -260,7 +260,7 @@ class Contraction(FieldsOnly):
             own_loops = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
             turns = counts[: max(own_loops, default=-1) + 1]
             again = prod(count for number, count in enumerate(turns) if number not in own_loops)
-            for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
+            for panel, times in ((first._replace(slices={}), again), (first, prod(turns))):
                 plans = self.reduced(panel) if factor is self.result else (self.relayout_plan(factor, panel),)
                 moving = [plan for plan in plans if plan is not None]
                 received += 0 if panel is first else times * sum(plan.bytes_moved for plan in moving)
@@ -287,15 +287,15 @@ class Contraction(FieldsOnly):
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond the blocks of operands and result."""
         moved, reduced = self._first_plans
-        landed = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
-        packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
+        landed = sum(_largest_bytes(plan.target, plan) for plan in moved if not only_cuts(plan))
+        packed = max((_packed_bytes(plan) for plan in (*moved, *reduced)), default=0)
         partial = 0
         if not self.keeps_result:
             target = self.slice_of(self.result, self.first, None)
             partial = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(target.shape)
             partial *= self.result.dtype.itemsize
-            landed += partial + sum(_largest(plan.target, plan) for plan in reduced)
-        multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
+            landed += partial + sum(_largest_bytes(plan.target, plan) for plan in reduced)
+        multiplied = sum(_largest_bytes(plan.target, plan) for plan in moved) + partial
         return landed + packed + min(local_limit(self.scratch_limit), multiplied)
 
     @property
@@ -315,7 +315,7 @@ class Contraction(FieldsOnly):
 
     def __repr__(self) -> str:
         cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
-        moves = (_text(operand, self.relayout_plan(operand, self.first)) for operand in self.operands)
+        moves = (_move_text(operand, self.relayout_plan(operand, self.first)) for operand in self.operands)
         rows = [f"operand {number}: {text}" for number, text in enumerate(moves)]
         _, reduced = self._first_plans
         if reduced and self.summed:
@@ -330,7 +330,7 @@ class Contraction(FieldsOnly):
         return outline(title, rows=rows)
 
 
-def _text(factor: Factor, plan: Plan | None) -> str:
+def _move_text(factor: Factor, plan: Plan | None) -> str:
     source = factor.layout.specs_text
     if plan is None:
         return f"stays: {source}"
@@ -369,14 +369,14 @@ def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
     return tuple(result)
 
 
-def _largest(layout: Layout, plan: Plan) -> int:
+def _largest_bytes(layout: Layout, plan: Plan) -> int:
     return layout.largest_block(plan.shape) * plan.dtype.itemsize
 
 
-def _packed(plan: Plan) -> int:
+def _packed_bytes(plan: Plan) -> int:
     """Return an upper bound on the bytes that a device packs in."""
     ends = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
-    between = sum(_largest(step.target, plan) for step in plan.steps[:-1] if step.dims)
+    between = sum(_largest_bytes(step.target, plan) for step in plan.steps[:-1] if step.dims)
     return between + max((int(step.traffic(ends).scratch.max()) for step in plan.steps), default=0)
 
 

@@ -43,7 +43,7 @@ from meshcomm.numpy.reductions.reductions import inner_of_alike
 KEPT_PANELS = 64
 """Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
 
-Given: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
+TensorOrSpec: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
 """An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
 
 
@@ -127,16 +127,16 @@ def contracting(
 
         return Call(Recipe(run), tuple(arguments))
     for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
-        taken = [tensors[number] for number in turn]
+        operands_of_turn = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
             del tensors[number]
-        tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
+        tensors.append(_contract(name, (problem, contraction), operands_of_turn, plan.limit))
     return tensors[-1]
 
 
 def plan_einsum(
     subscripts: object,
-    *operands: Given,
+    *operands: TensorOrSpec,
     layout: Layout | None = None,
     dtype: DTypeLike | None = None,
     max_scratch_bytes: int | None = None,
@@ -165,7 +165,7 @@ def plan_einsum(
     mesh = next((candidate for candidate in map(_mesh_of, tensors) if candidate is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
-    described = tuple(_described(x, mesh) for x in tensors)
+    described = tuple(_plan_operand(x, mesh) for x in tensors)
     return plan_of(text, described, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
 
 
@@ -182,7 +182,7 @@ def _mesh_of(x: object) -> Mesh | None:
     return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
 
 
-def _described(x: object, mesh: Mesh) -> EinsumOperand:
+def _plan_operand(x: object, mesh: Mesh) -> EinsumOperand:
     """Return an operand of a plan; errors as for a tensor that cannot be."""
     if isinstance(x, DTensor):
         operand = EinsumOperand(x.shape, x.dtype, x.layout)
@@ -219,13 +219,13 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
             if scope is not None:
                 block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
     else:  # no other machine would move anything
-        block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor._block for tensor in tensors]))
+        block = on_device(mesh, lambda device: _local_run(contraction, device)(*[tensor._block for tensor in tensors]))
     planned_layout = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = planned_layout if planned_layout.mesh is mesh else Layout(planned_layout.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
-def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
+def _contraction_text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
     texts = (
         f"{factor.shape} {factor.dtype} in {factor.layout.specs_text}"
         + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
@@ -237,11 +237,11 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
     return f"{name} {subscripts} of {', '.join(texts)} on {location_text(problem.mesh)} to {target}{within}"
 
 
-def _built(
+def _contraction_run(
     name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], scope: Session
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, scope.machine)
-    shapes = _shapes(contraction, scope.device)
+    shapes = _operand_shapes(contraction, scope.device)
     shared: SharedBlocks | None = None
     if can_share(contraction, orders):
         shared = SharedBlocks(
@@ -277,10 +277,10 @@ def _built(
     return multiply_blocks
 
 
-_CONTRACT = Prepared[Array](_text, _built)
+_CONTRACT = Prepared[Array](_contraction_text, _contraction_run)
 
 
-def _shapes(contraction: Contraction, device: int) -> list[Shape]:
+def _operand_shapes(contraction: Contraction, device: int) -> list[Shape]:
     return [operand.layout.block_shape(operand.shape, device) for operand in contraction.operands]
 
 
@@ -301,7 +301,7 @@ class _Fetch(NamedTuple):
     Parameters
     ----------
     number: number of the operand
-    taken: slice of the block
+    slices: slice of the block
     move: relayout of the operand; None if it stays
     of_whole: whether the relayout starts from the whole block
     order: order in memory of the axes of the whole block, if it is transposed
@@ -309,7 +309,7 @@ class _Fetch(NamedTuple):
     """
 
     number: int
-    taken: tuple[slice, ...]
+    slices: tuple[slice, ...]
     move: Move | None = None
     of_whole: bool = False
     order: tuple[int, ...] | None = None
@@ -325,16 +325,16 @@ class _PanelRun(NamedTuple):
     into: slice of the block of the result
     partial: shape of the partial result, if that moves
     moves: relayouts of the partial result, which is added up after the first one
-    begins, ends, again: as in `ContractionPanel`
+    is_first, is_last, accumulates: as in `ContractionPanel`
     """
 
     fetches: tuple[_Fetch, ...]
     into: tuple[slice, ...]
     partial: Shape
     moves: tuple[Move, ...]
-    begins: bool
-    ends: bool
-    again: bool
+    is_first: bool
+    is_last: bool
+    accumulates: bool
 
 
 class _PanelContraction:
@@ -356,46 +356,47 @@ class _PanelContraction:
         self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
         self._indices = tuple(operand.indices for operand in contraction.operands)
         self._limit, self._shares = local_limit(contraction.scratch_limit), bool(contraction.summed)
-        self._shapes = _shapes(contraction, device)
+        self._operand_shapes = _operand_shapes(contraction, device)
         few = contraction.count() <= KEPT_PANELS
-        self._turns = list(map(self._turn, contraction.panels())) if few else None
+        self._turns = list(map(self._panel_run, contraction.panels())) if few else None
 
     def __call__(self, *blocks: Array) -> Array:
         """Return the block of the result from the blocks of the operands."""
-        wrong = _wrong_block_error(self._shapes, blocks)
+        wrong = _wrong_block_error(self._operand_shapes, blocks)
         if wrong is not None:
             raise wrong
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
         current = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
         moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
-        for turn in self._turns or map(self._turn, self._contraction.panels()):
+        for turn in self._turns or map(self._panel_run, self._contraction.panels()):
             for fetch in turn.fetches:
                 number, last = fetch.number, moved[fetch.number]
                 if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
                     last = moved[number] = None
                     current[number] = IndexedBlock(blocks[number], self._indices[number])
-                factor = self._fetched(fetch, blocks[number], last)
+                factor = self._fetched_block(fetch, blocks[number], last)
                 moved[number] = None if fetch.move is None else factor
                 current[number] = IndexedBlock(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(current, IndexedBlock(target, indices), accumulate=turn.again or not turn.begins, limit=limit)
+                accumulates = turn.accumulates or not turn.is_first
+                multiply(current, IndexedBlock(target, indices), accumulate=accumulates, limit=limit)
                 continue
-            if turn.begins or partial is None:
+            if turn.is_first or partial is None:
                 partial = new_block(turn.partial, self._dtype)
-            multiply(current, IndexedBlock(partial, indices), accumulate=not turn.begins, limit=limit)
-            if turn.ends:
-                store_product(self._reduced(turn, partial), target, accumulate=turn.again)
+            multiply(current, IndexedBlock(partial, indices), accumulate=not turn.is_first, limit=limit)
+            if turn.is_last:
+                store_product(self._reduced(turn, partial), target, accumulate=turn.accumulates)
                 partial = None
         return into
 
-    def _fetched(self, fetch: _Fetch, block: Array, last: Array | None) -> Array:
+    def _fetched_block(self, fetch: _Fetch, block: Array, last: Array | None) -> Array:
         """Return what this device multiplies of an operand. *last* is what moved for the last panel."""
         if fetch.move is None:
-            return _view(block, fetch.taken)
+            return _view(block, fetch.slices)
         if not fetch.of_whole:
-            block = _view(block, fetch.taken)
+            block = _view(block, fetch.slices)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
         out = fetch.move(block, last)
@@ -410,7 +411,7 @@ class _PanelContraction:
             partial = sum_partials(out) if self._shares and number == 0 else out
         return partial
 
-    def _turn(self, panel: ContractionPanel) -> _PanelRun:
+    def _panel_run(self, panel: ContractionPanel) -> _PanelRun:
         contraction, device, scope = self._contraction, self._device, self._scope
         result, mesh = contraction.result, contraction.mesh
         target = contraction.slice_of(result, panel, device)
@@ -418,7 +419,7 @@ class _PanelContraction:
         moves: tuple[Move, ...] = ()
         if not contraction.keeps_result:
             partial = Layout(contraction.multiplied_axes(result, panel), mesh).block_shape(target.shape, device)
-        if panel.ends and scope is not None:
+        if panel.is_last and scope is not None:
             moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
         return _PanelRun(fetches, target.block, partial, moves, *panel[2:])
@@ -431,16 +432,16 @@ class _PanelContraction:
             return _Fetch(number, source.block)
         if only_cuts(plan):
             boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
-            taken = tuple(
+            slices = tuple(
                 slice(span.start + first, span.start + first + n)
                 for span, (first, n) in zip(source.block, starmap(_range_in, zip(*boxes, strict=True)), strict=True)
             )
-            return _Fetch(number, taken)
+            return _Fetch(number, slices)
         assert scope is not None
         shape = plan.target.block_shape(plan.shape, device)
         if order is None:
             return _Fetch(number, source.block, move(scope, plan), shape=shape)
-        starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
+        starts = [panel.slices[index].start if index in panel.slices else 0 for index in operand.indices]
 
         def slice_box(device: int) -> Box:
             box = operand.layout.block_box(operand.shape, device)
@@ -452,7 +453,7 @@ class _PanelContraction:
 
 
 @lru_cache(maxsize=1024)
-def _local(contraction: Contraction, device: int) -> _PanelContraction:
+def _local_run(contraction: Contraction, device: int) -> _PanelContraction:
     """Return a contraction in which nothing moves, ready to run."""
     return _PanelContraction(contraction, device, (None,) * len(contraction.operands))
 

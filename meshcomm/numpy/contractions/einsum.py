@@ -100,7 +100,7 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
         )
     broadcast = 0
     for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
-        letters = _checked(f"operand {number}", term)
+        letters = _checked_letters(f"operand {number}", term)
         missing = len(shape) - len(letters)
         if missing < 0 or (missing > 0 and "..." not in term):
             few = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
@@ -115,7 +115,7 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
         for term, shape in zip(terms, shapes, strict=True)
     )
     if arrow:
-        letters = _checked("the result", right)
+        letters = _checked_letters("the result", right)
         if broadcast and "..." not in right:
             raise ShapeError(f"einsum: {subscripts!r} has an ellipsis that stands for axes, but none in the result")
         result = right.replace("...", rest)
@@ -130,7 +130,7 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
     return Expression(_stretched(full, shapes), result)
 
 
-def _checked(what: str, term: str) -> str:
+def _checked_letters(what: str, term: str) -> str:
     """Return the letters of a term; ``ShapeError`` if it has anything else but one ellipsis."""
     letters = term.replace("...", "", 1)
     wrong = next((letter for letter in letters if letter not in LETTERS), None)
@@ -148,12 +148,13 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
         for index, n in zip(term, shape, strict=True):
             if own_lengths.setdefault(index, n) != n:
                 raise ShapeError(
-                    f"einsum: operand {number} has {own_lengths[index]} and {n} elements along index {_quoted(index)}"
+                    f"einsum: operand {number} has {own_lengths[index]} and {n} elements along "
+                    f"index {_index_text(index)}"
                 )
             length, first = lengths.get(index, (1, number))
             if length != n and 1 not in (length, n):
                 raise ShapeError(
-                    f"einsum: index {_quoted(index)} has {counted(length, 'element')} in operand {first}, "
+                    f"einsum: index {_index_text(index)} has {counted(length, 'element')} in operand {first}, "
                     f"but {n} in operand {number}"
                 )
             if index not in lengths or length == 1:
@@ -166,7 +167,7 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
     return tuple(renamed_terms)
 
 
-def _quoted(index: str) -> str:
+def _index_text(index: str) -> str:
     return "... (an axis of the ellipsis)" if ord(index) >= _BROADCAST else repr(index)
 
 
@@ -192,15 +193,15 @@ def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
     left = len(terms)
     for turn in find(text, *arrays, optimize="greedy")[0]:
         if isinstance(turn, tuple):  # NumPy's begins with a word
-            path += _pairs(turn, left)
+            path += _as_pairs(turn, left)
             left -= len(turn) - 1
     return tuple(path)
 
 
-def _pairs(turn: tuple[int, ...], count: int) -> Path:
+def _as_pairs(turn: tuple[int, ...], count: int) -> Path:
     """Return a turn with several of *count* operands as pairs.
 
-    >>> _pairs((0, 2), 3), _pairs((0, 1, 3), 4)
+    >>> _as_pairs((0, 2), 3), _as_pairs((0, 1, 3), 4)
     (((0, 2),), ((0, 1), (1, 2)))
     """
     first, *others = turn
@@ -357,10 +358,10 @@ class EinsumPlan(FieldsOnly):
     @cached_property
     def peak_bytes(self) -> int:
         """The most bytes that a device holds at once."""
-        blocks, peak = sum(map(_bytes, self.operands)), 0
+        blocks, peak = sum(map(_block_bytes, self.operands)), 0
         left = [0] * len(self.operands)  # bytes of results in between, beside the operands
         for turn, plan in zip(self.path, self.contractions, strict=True):
-            new = _bytes(plan.result)
+            new = _block_bytes(plan.result)
             peak = max(peak, blocks + sum(left) + new + plan.scratch_bytes)
             left = [size for number, size in enumerate(left) if number not in turn] + [new]
         return peak
@@ -382,7 +383,7 @@ class EinsumPlan(FieldsOnly):
         return outline(title, self.contractions, [totals])
 
 
-def _bytes(factor: Factor) -> int:
+def _block_bytes(factor: Factor) -> int:
     return factor.layout.largest_block(factor.shape) * factor.dtype.itemsize
 
 
@@ -414,11 +415,11 @@ def plan_of(
     if layout is not None and not isinstance(layout, Layout):
         raise no_layout("einsum: layout= takes a Layout", layout)
     kind = None if dtype is None else np.dtype(dtype)
-    return _planned(subscripts, operands, layout, kind, casting, scratch_limit(limit), machine or _USUAL)
+    return _einsum_plan(subscripts, operands, layout, kind, casting, scratch_limit(limit), machine or _USUAL)
 
 
 @lru_cache(maxsize=1024)
-def _planned(  # noqa: PLR0917 - the key of a cache
+def _einsum_plan(  # noqa: PLR0917 - the key of a cache
     subscripts: str,
     operands: tuple[EinsumOperand, ...],
     layout: Layout | None,
@@ -428,7 +429,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     machine: Machine,
 ) -> EinsumPlan:
     expression, mesh = parse_subscripts(subscripts, tuple(x.shape for x in operands)), operands[0].layout.mesh
-    kind = _kind([operand.dtype for operand in operands], dtype, casting)
+    kind = _result_dtype([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
         for indices, operand in zip(expression.operands, operands, strict=True)
@@ -462,7 +463,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     return EinsumPlan(expression, factors, tuple(path), tuple(problems), limit, machine)
 
 
-def _kind(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
+def _result_dtype(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
     """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
     kind = np.result_type(*dtypes) if dtype is None else dtype
     for operand_dtype in dtypes:

@@ -106,7 +106,7 @@ class IndexGrid:
         self.blocks = {index: devices_along(mesh, names) for index, names in self.cut.items()}
         summed = [index for index in self.blocks if index not in problem.result.indices]
         self.shares = prod(self.blocks[index] for index in summed)
-        self.received = [self._received(operand) for operand in problem.operands]
+        self.received = [self._received_bytes(operand) for operand in problem.operands]
         self.of_result = self._of_result()
 
     def _spec(self, index: str, names: list[str]) -> Names:
@@ -125,7 +125,7 @@ class IndexGrid:
         """Return the most elements of *factor* that a device multiplies."""
         return prod(-(-n // self.blocks[i]) for i, n in zip(factor.indices, factor.shape, strict=True))
 
-    def _common(self, factor: Factor) -> float:
+    def _common_elements(self, factor: Factor) -> float:
         """Return about how many of these elements a device has already."""
         mesh, common = self.problem.mesh, 1.0
         for index, n, spec in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
@@ -143,8 +143,8 @@ class IndexGrid:
                 common *= -(-n // max(p, q)) if length == min(len(spec), len(wanted)) else n * both / p / q
         return common
 
-    def _received(self, factor: Factor) -> float:
-        return max(0.0, self.elements(factor) - self._common(factor)) * factor.dtype.itemsize
+    def _received_bytes(self, factor: Factor) -> float:
+        return max(0.0, self.elements(factor) - self._common_elements(factor)) * factor.dtype.itemsize
 
     def _of_result(self) -> float:
         """Return about how many bytes a device receives of the result."""
@@ -152,10 +152,10 @@ class IndexGrid:
         blocks = [devices_along(mesh, names) for names in result.layout.axes]
         share = prod(-(-n // p) for n, p in zip(result.shape, blocks, strict=True))
         if self.shares == 1:
-            return max(0.0, share - self._common(result)) * result.dtype.itemsize
+            return max(0.0, share - self._common_elements(result)) * result.dtype.itemsize
         partial = self.elements(result)
         if share < partial:  # each device gets its share of all partial sums
-            return (share * self.shares - self._common(result)) * result.dtype.itemsize
+            return (share * self.shares - self._common_elements(result)) * result.dtype.itemsize
         return (partial * (1 - 1 / self.shares) + share - partial / self.shares) * result.dtype.itemsize
 
     @property
@@ -196,7 +196,7 @@ class IndexGrid:
     # -- panels -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _needs(self) -> list[tuple[Factor, float, float]]:
+    def _moving_factors(self) -> list[tuple[Factor, float, float]]:
         """The factors that move: how many bytes each receives, and how many it takes."""
         needs = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
@@ -212,7 +212,7 @@ class IndexGrid:
     @property
     def moves(self) -> bool:
         """Whether a factor moves, and so takes memory."""
-        return bool(self._needs)
+        return bool(self._moving_factors)
 
     @cached_property
     def looped(self) -> list[str]:
@@ -220,7 +220,7 @@ class IndexGrid:
 
         Such an index is not cut, or only cut where all factors that have it move.
         """
-        moving = [factor for factor, _, _ in self._needs]
+        moving = [factor for factor, _, _ in self._moving_factors]
         indices = [
             index
             for index, n in self.problem.lengths.items()
@@ -239,7 +239,7 @@ class IndexGrid:
         best: PanelLoops | None = None
         for order in permutations(self.looped, number):
             loops = self._best_panels(order, limit)
-            if loops is not None and (best is None or _better(loops, best)):
+            if loops is not None and (best is None or _is_better(loops, best)):
                 best = loops
         return best
 
@@ -257,11 +257,11 @@ class IndexGrid:
         if self._panel_bytes(dict.fromkeys(order, 1)) > limit:
             return None
         for outer in self._widths(order[:-1]):
-            widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
+            widest = self._widest_panels(dict(zip(order, outer, strict=False)), order[-1], limit)
             if widest is None:
                 continue
             loops = self._panels(order, (*outer, widest), limit)
-            if loops is not None and (best is None or _better(loops, best)):
+            if loops is not None and (best is None or _is_better(loops, best)):
                 best = loops
         return best
 
@@ -271,11 +271,11 @@ class IndexGrid:
             return
         width = self.problem.lengths[order[0]]
         while width > 1:
-            width = self._aligned(order[0], -(-width // 4))
+            width = self._aligned_width(order[0], -(-width // 4))
             for others in self._widths(order[1:]):
                 yield (width, *others)
 
-    def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
+    def _widest_panels(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
         n = self.problem.lengths[index]
         shortest, longest = (self._panel_bytes({**widths, index: width}) for width in (1, n))
@@ -284,9 +284,9 @@ class IndexGrid:
         width = n if longest <= limit else 1 + int((limit - shortest) * (n - 1) / (longest - shortest))
         while self._panel_bytes({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
-        return self._aligned(index, -(-n // -(-n // width)))
+        return self._aligned_width(index, -(-n // -(-n // width)))
 
-    def _aligned(self, index: str, width: int) -> int:
+    def _aligned_width(self, index: str, width: int) -> int:
         """Return a length of panels, at most *width*, with which they begin where cyclic blocks do."""
         specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
         blocks = {spec.block for spec in specs if spec is not None}
@@ -301,23 +301,23 @@ class IndexGrid:
         """Return the bytes that the factors that move take in panels of these lengths."""
         lengths = self.problem.lengths
         total = 0.0
-        for factor, _, size in self._needs:
+        for factor, _, size in self._moving_factors:
             for index in factor.indices:
                 if index in widths:
                     p = self.blocks[index]
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
             total += size
             if factor is self.problem.result and self.shares > 1:
-                shares = self._share(widths) * factor.dtype.itemsize
+                shares = self._elements_added(widths) * factor.dtype.itemsize
                 total += (self.shares + 1) * shares
         return total
 
-    def _share(self, widths: dict[str, int]) -> float:
+    def _elements_added(self, widths: dict[str, int]) -> float:
         """Return the most elements of the result that a device adds up for a panel of these lengths."""
         result, share, partial = self.problem.result, 1.0, 1.0
         for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._result_blocks, strict=True)):
             width = widths.get(index, n)
-            share *= self._owned(result.layout.cyclic(axis), n, p, width)
+            share *= self._owned_count(result.layout.cyclic(axis), n, p, width)
             partial *= -(-width // self.blocks[index])
         return min(share, max(partial / self.shares, 1.0)) if prod(self._result_blocks) == 1 else share
 
@@ -327,16 +327,16 @@ class IndexGrid:
         return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
 
     @staticmethod
-    def _owned(cyclic: Cyclic | None, n: int, p: int, width: int) -> int:
+    def _owned_count(cyclic: Cyclic | None, n: int, p: int, width: int) -> int:
         """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
         return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
     def _panels(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
-        if self._needs and self._panel_bytes(dict(zip(order, widths, strict=True))) > limit:
+        if self._moving_factors and self._panel_bytes(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
         moved = busiest = 0.0
-        for factor, received, _ in self._needs:
+        for factor, received, _ in self._moving_factors:
             inside = [number for number, index in enumerate(order) if index in factor.indices]
             deepest = max(inside, default=-1)
             received *= prod(counts[n] for n in range(deepest + 1) if order[n] not in factor.indices)
@@ -344,13 +344,13 @@ class IndexGrid:
             for number in inside:
                 axis = factor.indices.index(order[number])
                 n, p = factor.shape[axis], factor.layout.num_shards(axis)
-                received *= self._owned(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
+                received *= self._owned_count(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
             busiest += received
         added = sum(index not in self.problem.result.indices for index in order)
         return PanelLoops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
 
 
-def _better(a: PanelLoops, b: PanelLoops) -> bool:
+def _is_better(a: PanelLoops, b: PanelLoops) -> bool:
     return (a.busiest_bytes, a.added, a.panels) < (b.busiest_bytes, b.added, b.panels)
 
 
@@ -372,11 +372,11 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
     grids, starts = _grids(problem, machine)
-    minimum = min(map(_minimum, starts))  # the same for every machine
+    minimum = min(map(_minimum_scratch, starts))  # the same for every machine
     if limit is not None and limit < minimum:
         raise ScratchTooSmallError(minimum)
     allowed = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
-    best = _best(grids, starts, allowed, machine)
+    best = _best_grid(grids, starts, allowed, machine)
     assert best is not None
     grid = best.grid
     return Contraction(
@@ -389,7 +389,7 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     )
 
 
-def _best(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
+def _best_grid(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
     candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
@@ -436,7 +436,7 @@ def _for_panels(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
-def _minimum(grid: IndexGrid) -> int:
+def _minimum_scratch(grid: IndexGrid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
     least, mesh = grid.minimum(), grid.problem.mesh
     if not grid.moves:
@@ -450,11 +450,11 @@ def _minimum(grid: IndexGrid) -> int:
 def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[IndexGrid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
     visited: dict[tuple[str | None, ...], IndexGrid] = {}
-    starts = [_visit(problem, assignment, visited) for assignment in _starts(problem)]
+    starts = [_visit(problem, assignment, visited) for assignment in _first_grids(problem)]
     for start in starts:
         _climb(start, machine, visited)
     grids = list(visited.values())
-    split = _split(problem.mesh)
+    split = _split_mesh(problem.mesh)
     best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
     if split is not None and best.bytes_moved > 0:
         finer, again = problem.on(split), dict[tuple[str | None, ...], IndexGrid]()
@@ -465,7 +465,7 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[In
     return grids, starts
 
 
-def _starts(problem: Problem) -> Iterator[IndexAssignment]:
+def _first_grids(problem: Problem) -> Iterator[IndexAssignment]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
         assignment: IndexAssignment = {name: None for name, _ in problem.mesh.dims}
@@ -506,7 +506,7 @@ def _climb(start: IndexGrid, machine: Machine, visited: dict[tuple[str | None, .
 
 
 @lru_cache(maxsize=64)
-def _split(mesh: Mesh) -> Mesh | None:
+def _split_mesh(mesh: Mesh) -> Mesh | None:
     """Return a mesh with two dimensions for each one that is no prime number; None if there is none."""
     dims: list[tuple[str, int]] = []
     for name, size in mesh.dims:

@@ -48,7 +48,7 @@ def _factors(name: str, *operands: object) -> list[Value]:
     return [x if isinstance(x, DTensor) else as_array(x) for x in values]
 
 
-def _call(function: Callable[..., object], *args: object, **options: object) -> DTensor:
+def _call_numpy(function: Callable[..., object], *args: object, **options: object) -> DTensor:
     """Return what *function*, one of NumPy, makes of tensors."""
     result: DTensor = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
     return result
@@ -97,7 +97,7 @@ def subscripts_of(left: int, right: int, axes: Axes) -> str:
     return f"{''.join(first)},{''.join(second)}->{''.join(letters)}"
 
 
-def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> Call | DTensor:
+def _summed_product(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> Call | DTensor:
     """Return the product of two operands, summed over pairs of *axes*, or the call that makes it.
 
     ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
@@ -124,7 +124,7 @@ def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) 
         for term, x in zip(terms.split(","), operands, strict=True)
         for letter, n in zip(term, x.shape, strict=True)
     }
-    target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
+    target = _checked_out(name, out, tuple(lengths[letter] for letter in result), operands)
     call = contracting(f"numpy.{name}", subscripts, operands, layout=target.layout)
     copy_into(f"numpy.{name}", (target,), [completed(call)])
     return target
@@ -139,7 +139,7 @@ def _check_lengths(name: str, one: tuple[Shape, int], other: tuple[Shape, int]) 
         )
 
 
-def _exact(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> DTensor:
+def _checked_out(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> DTensor:
     """Return *out*, a tensor that is like the result; ``ShapeError`` or ``ValueError`` if it is not, as in NumPy."""
     if not isinstance(out, DTensor):
         raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
@@ -167,7 +167,7 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     >>> np.tensordot(t, t, axes=([0], [0])).to_numpy().tolist()
     [[9, 12, 15], [12, 17, 22], [15, 22, 29]]
     """
-    return _summed("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
+    return _summed_product("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
 
 
 @operation(np.inner)
@@ -176,8 +176,8 @@ def inner(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
     left, right = _factors("inner", a, b)
     if not left.ndim or not right.ndim:
-        return _call(np.multiply, left, right)
-    return _summed("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
+        return _call_numpy(np.multiply, left, right)
+    return _summed_product("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
 
 
 @operation(np.dot)
@@ -194,11 +194,11 @@ def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     if result is not None:
         return result
     if left.ndim and right.ndim:
-        return _summed("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
+        return _summed_product("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
     if out is None:
-        return _call(np.multiply, left, right)
-    _exact("dot", out, left.shape or right.shape, (left, right))
-    return _call(np.multiply, left, right, out=out)
+        return _call_numpy(np.multiply, left, right)
+    _checked_out("dot", out, left.shape or right.shape, (left, right))
+    return _call_numpy(np.multiply, left, right, out=out)
 
 
 @operation(np.vdot)
@@ -220,7 +220,7 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
     if result is not None:
         return result
     every = range(left.ndim)
-    return _summed("vdot", (_conjugate(left), right), (every, every))
+    return _summed_product("vdot", (_conjugate(left), right), (every, every))
 
 
 def _conjugate(x: Value) -> Value:
@@ -273,7 +273,7 @@ def matrix_power(a: DTensor, n: int) -> DTensor:
     except TypeError:
         raise TypeError(f"{name}: the exponent must be an integer, not {quote(n)}") from None
     if power < 0:
-        tensor, power = _call(np.linalg.inv, tensor), -power
+        tensor, power = _call_numpy(np.linalg.inv, tensor), -power
     if not power:
         return _identity(tensor)
     result = tensor
@@ -304,7 +304,7 @@ def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
     rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
     into = {} if out is None else {"out": out}
-    return _call(np.multiply, rows[:, np.newaxis], columns[np.newaxis], **into)
+    return _call_numpy(np.multiply, rows[:, np.newaxis], columns[np.newaxis], **into)
 
 
 @implements(getattr(np.linalg, "outer", None))
@@ -325,8 +325,8 @@ def kron(a: Factor, b: Factor) -> DTensor:
     left, right = _factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
     first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
-    product = _call(np.multiply, _in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
-    return _call(np.reshape, product, tuple(n * m for n, m in zip(first, second, strict=True)))
+    product = _call_numpy(np.multiply, _in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
+    return _call_numpy(np.reshape, product, tuple(n * m for n, m in zip(first, second, strict=True)))
 
 
 def _in_turns(x: Value, ndim: int, turn: int) -> Value:
@@ -364,9 +364,9 @@ def cross(  # noqa: PLR0917 - NumPy's
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
     layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, (left, right), shape, layout)
-    local = on_device(layout.mesh, lambda _: _crossed(blocks[0], blocks[1], dtype))
+    local = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
-        return _call(np.moveaxis, make(local, layout, shape, dtype), -1, axes[-1])
+        return _call_numpy(np.moveaxis, make(local, layout, shape, dtype), -1, axes[-1])
     return make(local, layout.delete(-1), shape[:-1], dtype)
 
 
@@ -382,7 +382,7 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
         components = 3 if lengths[-1] == 2 else lengths[-1]
         asked.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
+    dtype = np.asarray(_call_numpy(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
@@ -397,7 +397,7 @@ def _components_last(name: str, x: Value, axis: int) -> Value:
     return relaid(turned, turned.layout.replace(-1, ()).axes, name) if isinstance(turned, DTensor) else turned
 
 
-def _crossed(a: Array, b: Array, dtype: DType) -> Array:
+def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
     """Return the cross products along the last axes, as numpy.cross, which would warn once more."""
     several = 3 in (a.shape[-1], b.shape[-1])
     out = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
@@ -439,7 +439,7 @@ def _vecdot(x1: Value, x2: Value) -> Call | DTensor:
 
 @implements(getattr(np.linalg, "vecdot", None))
 def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
-    return _call(np.vecdot, x1, x2, axis=axis)
+    return _call_numpy(np.vecdot, x1, x2, axis=axis)
 
 
 def _matvec(x1: Value, x2: Value) -> Call | DTensor:
@@ -553,12 +553,12 @@ def _einsum_of_numpy(
     if out is dtype is None and len(tensors) == 1 and isinstance(tensors[0], DTensor) and isinstance(text, str):
         (indices,), result_indices = parse_subscripts(text, (tensors[0].shape,))
         if set(indices) == set(result_indices):
-            return _view(tensors[0], indices, result_indices)
+            return _view_by_indices(tensors[0], indices, result_indices)
     call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
     return call if out is None else with_out("numpy.einsum", out, completed(call), casting)
 
 
-def _view(tensor: DTensor, indices: str, result: str) -> DTensor:
+def _view_by_indices(tensor: DTensor, indices: str, result: str) -> DTensor:
     """Return *tensor*, whose axes have *indices*, with one axis for each index of the *result*."""
     while (axes := repeated_axes(indices)) is not None:
         tensor = main_diagonal(tensor, axes)

@@ -45,12 +45,12 @@ class _SharedPiece(NamedTuple):
     Parameters
     ----------
     device: device that has the block
-    taken: slice of that block
+    slices: slice of that block
     starts, stops: interval along each axis of the slice of the operand that this device multiplies
     """
 
     device: int
-    taken: tuple[slice, ...]
+    slices: tuple[slice, ...]
     starts: tuple[int, ...]
     stops: tuple[int, ...]
 
@@ -117,12 +117,12 @@ class SharedProduct:
         written = set[tuple[tuple[int, int], ...]]()
         a, b = contraction.operands
         for one, other in product(*self._pieces):
-            spans = _common(a.indices, one, b.indices, other)
+            spans = _common_spans(a.indices, one, b.indices, other)
             if spans is None:
                 continue
             operands = [
                 IndexedBlock(
-                    self._read(number, piece, spans, of_devices, blocks), contraction.operands[number].indices
+                    self._piece_view(number, piece, spans, of_devices, blocks), contraction.operands[number].indices
                 )
                 for number, piece in enumerate((one, other))
             ]
@@ -138,17 +138,17 @@ class SharedProduct:
         assert order is not None
         return block.transpose(np.argsort(order))
 
-    def _read(
+    def _piece_view(
         self, number: int, piece: _SharedPiece, spans: Spans, of_devices: DeviceBlocks, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
         is_local = piece.device == self._device
-        block = blocks[number] if is_local else self._block(number, piece.device, of_devices)
-        piece_block: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
+        block = blocks[number] if is_local else self._shared_block(number, piece.device, of_devices)
+        piece_block: Array = block[(*piece.slices, ...)]  # type: ignore[arg-type]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
         return piece_block[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 
-    def _block(self, number: int, device: int, of_devices: DeviceBlocks) -> Array:
+    def _shared_block(self, number: int, device: int, of_devices: DeviceBlocks) -> Array:
         """Return the block of an operand of another device, in shared memory."""
         order, shape = self._orders[number], self._shapes[device][number]
         assert order is not None
@@ -182,12 +182,12 @@ class SharedProduct:
                 for name, where in unravel(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
-            taken, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
-            pieces.append(_SharedPiece(owner, taken, starts, tuple(part[3] for part in row)))
+            slices, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
+            pieces.append(_SharedPiece(owner, slices, starts, tuple(part[3] for part in row)))
         return pieces
 
 
-def _common(a: str, one: _SharedPiece, b: str, other: _SharedPiece) -> Spans | None:
+def _common_spans(a: str, one: _SharedPiece, b: str, other: _SharedPiece) -> Spans | None:
     """Return the elements of each index that two pieces have in common; None if there are none of some index."""
     spans = dict(zip(a, zip(one.starts, one.stops, strict=True), strict=True))
     for index, start, stop in zip(b, other.starts, other.stops, strict=True):

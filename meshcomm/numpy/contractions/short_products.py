@@ -75,23 +75,23 @@ def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
     mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
     shares = to_all(
-        make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), np.result_type(a.dtype)),
+        make(on_blocks(_product_row, a, b), a.layout._recut((tuple(cut), ())), (count, n), np.result_type(a.dtype)),
         "numpy.matmul",
     )
     names = tuple(name for name, size in mesh.dims if name in cut and size > 1)
     target = a.layout._recut(spread_over(((),), (n,), names, mesh))
-    whole = mapped(_summed, shares, layout=a.layout._recut(((),)), shape=(n,))
+    whole = mapped(_sum_of_rows, shares, layout=a.layout._recut(((),)), shape=(n,))
     return whole if is_scripted() else cut_by(target, whole)  # each rank of a script has what is small
 
 
-def _share(a: Array, b: Array) -> Array:
+def _product_row(a: Array, b: Array) -> Array:
     """Return the product of two blocks as a row. An overflow, of one rank, must not stop it before the exchange."""
     with unstopped():
         row: Array = np.matmul(a, b)[np.newaxis]
     return row
 
 
-def _summed(shares: Array) -> Array:
+def _sum_of_rows(shares: Array) -> Array:
     """Return the sum of the rows, in their order: the same on all ranks."""
     total: Array = shares[0].copy()
     with unstopped():

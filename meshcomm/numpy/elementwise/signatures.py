@@ -53,7 +53,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
             return result
         result = completed(result)
         kinds = _SAME_KIND.get(function.__name__)
-        casting: Casting = "same_kind" if kinds and _kind(arguments) in kinds else "unsafe"
+        casting: Casting = "same_kind" if kinds and _dtype_kind(arguments) in kinds else "unsafe"
         return with_out(name, out, result, casting)
 
     return called
@@ -115,7 +115,7 @@ def implements_each(*functions: Function) -> Callable[[Maker], Maker]:
     return define
 
 
-def _kind(arguments: Mapping[str, object]) -> str:
+def _dtype_kind(arguments: Mapping[str, object]) -> str:
     """Return the kind of the dtype of the first argument."""
     return as_tensor("a reduction", next(iter(arguments.values()))).dtype.kind
 

@@ -40,12 +40,12 @@ def _of_texts(function: Function) -> Function:
         agreed = agree_on_plain(name, operands, mesh)
         if function in (np.strings.partition, np.strings.rpartition) and shape_of(agreed[1]):
             raise TypeError(f"{name}: sep= is one text for DTensors, not an array")
-        return _computed(name, lambda *blocks: function(*blocks, *arguments[count:]), agreed, mesh)
+        return _text_results(name, lambda *blocks: function(*blocks, *arguments[count:]), agreed, mesh)
 
     return applied
 
 
-def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh) -> object:
+def _text_results(name: str, function: Function, operands: list[Operand], mesh: Mesh) -> object:
     """Return the results of *function*, one tensor or several. Collective over the mesh."""
     refuse_outside(name, mesh, "how long the texts are")
     shape = broadcast_shape(name, [shape_of(x) for x in operands])
@@ -60,7 +60,7 @@ def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh
 
     local = agree_on_result(name, mesh, f"{name} of {shape}", compute)
     count = 3 if name.endswith("partition") else 1
-    dtypes = _dtypes(name, mesh, [(array.dtype.char, array.dtype.itemsize) for array in local or ()], count)
+    dtypes = _agreed_dtypes(name, mesh, [(array.dtype.char, array.dtype.itemsize) for array in local or ()], count)
     results = tuple(
         make(np.empty(size, dtype) if local is None else np.asarray(local[i], dtype, order="C"), layout, shape, dtype)
         for i, dtype in enumerate(dtypes)
@@ -68,7 +68,7 @@ def _computed(name: str, function: Function, operands: list[Operand], mesh: Mesh
     return results if count > 1 else results[0]
 
 
-def _dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> list[DType]:
+def _agreed_dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> list[DType]:
     """Return *count* dtypes, of the longest texts of all ranks; *local* are kinds and bytes on this one, if any."""
     rows = Layout([tuple(dim for dim, _ in mesh.dims), ()], mesh)
     sizes = np.zeros((1, 2 * count), np.int64)

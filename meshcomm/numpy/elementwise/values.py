@@ -108,9 +108,9 @@ def clip(
 
     def clipped(block: Array, *others: Array, **into: object) -> object:
         blocks = iter(others)
-        return np.clip(block, *(None if lacks else next(blocks) for lacks in lacking), **_single(into))
+        return np.clip(block, *(None if lacks else next(blocks) for lacks in lacking), **_out_argument(into))
 
-    return deciding("numpy.clip", clipped, [unwrapped(a), *present], _outs("clip", out))
+    return deciding("numpy.clip", clipped, [unwrapped(a), *present], _out_tuple("clip", out))
 
 
 @operation(np.round, np.around)
@@ -118,10 +118,10 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
     def rounded(block: Array, **into: object) -> object:
-        result = np.round(block, decimals, **_single(into))
+        result = np.round(block, decimals, **_out_argument(into))
         return exact_copy(result) if result is block else result  # NumPy returns integers as they are
 
-    return deciding("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
+    return deciding("numpy.round", rounded, [unwrapped(a)], _out_tuple("round", out))
 
 
 @operation(np.real)
@@ -141,7 +141,7 @@ def imag(val: object) -> object:
     return with_strides(zeros, abstract_array_like(tensor))
 
 
-def _outs(name: str, out: object) -> tuple[DTensor, ...]:
+def _out_tuple(name: str, out: object) -> tuple[DTensor, ...]:
     if out is None:
         return ()
     targets = tuple(map(unwrapped, out if isinstance(out, tuple) else (out,)))
@@ -151,6 +151,6 @@ def _outs(name: str, out: object) -> tuple[DTensor, ...]:
     return targets
 
 
-def _single(into: dict[str, Any]) -> dict[str, Any]:
+def _out_argument(into: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say where to write, for functions that take one array and no tuple."""
     return {name: out[0] for name, out in into.items()}

@@ -123,15 +123,15 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)
-    return _viewed(tensor, rows, columns, offset, np.diagonal(abstract_array(tensor), offset, rows, columns))
+    return _diagonal_view(tensor, rows, columns, offset, np.diagonal(abstract_array(tensor), offset, rows, columns))
 
 
 def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
     """Return the main diagonals along the last axis, as numpy.einsum makes them: a view that can be written to."""
-    return _viewed(tensor, *axes, 0, _writeable(abstract_array(tensor), *axes))
+    return _diagonal_view(tensor, *axes, 0, _writeable_diagonal(abstract_array(tensor), *axes))
 
 
-def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
+def _diagonal_view(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
     kept_view = _local_diagonal(tensor, rows, columns, offset)
     if kept_view is not None:
         return viewed(lambda _: kept_view._block, tensor, kept_view.layout, of)
@@ -140,7 +140,7 @@ def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) ->
     return moved_from(tensor, moved, of)
 
 
-def _writeable(array: Array, rows: int, columns: int) -> Array:
+def _writeable_diagonal(array: Array, rows: int, columns: int) -> Array:
     """Return a view of the main diagonals of *array* along the last axis."""
     axes = [rows if axis == columns else axis for axis in range(array.ndim)]
     return np.einsum(array, axes, [*(axis for axis in axes if axis != rows), rows])
@@ -155,7 +155,7 @@ def _local_diagonal(tensor: DTensor, rows: int, columns: int, offset: int) -> DT
     layout = Layout([*(tensor.layout.axes[axis] for axis in others), part.spec], tensor.mesh)
     taken = [slice(None)] * tensor.ndim
     taken[rows], taken[columns] = part.rows, part.columns
-    local = on_blocks(lambda block: _writeable(block[tuple(taken)], rows, columns), tensor)
+    local = on_blocks(lambda block: _writeable_diagonal(block[tuple(taken)], rows, columns), tensor)
     return make(local, layout, (*(tensor.shape[axis] for axis in others), part.length), tensor.dtype)
 
 

@@ -22,7 +22,7 @@ from meshcomm.numpy.indexing.pages import LINE, fetched, pages_of
 __all__ = ["element_of", "is_element", "to_set"]
 
 
-def _fetched(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
+def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     """Return an element that no page has. Collective over the mesh; None for what the slow path has to say."""
     spec = tensor._spec
     owners = _owners_of(spec)
@@ -36,7 +36,7 @@ def _fetched(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     if owners.is_whole:
         return _as_tensor(block[at], spec)
     if is_scripted():
-        paged = _paged(tensor, index, owners)
+        paged = _element_of_page(tensor, index, owners)
         if paged is not None:
             return _as_tensor(paged, spec)
     mine = block[at].tobytes() if owners.is_here(device) else b""
@@ -50,7 +50,7 @@ def _as_tensor(value: object, spec: TensorSpec) -> DTensor:
     return make(np.array(value, spec.dtype), owners.result, (), spec.dtype)
 
 
-def _paged(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
+def _element_of_page(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
     """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
     pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
@@ -87,4 +87,4 @@ def _owners_of(spec: TensorSpec) -> ElementOwners | None:
     return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, owners, numbers, is_whole, result)
 
 
-set_elements(_owners_of, _fetched, _as_tensor, LINE)
+set_elements(_owners_of, _fetched_element, _as_tensor, LINE)

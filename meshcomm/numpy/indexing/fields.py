@@ -28,7 +28,7 @@ def field(tensor: DTensor, name: str) -> DTensor:
 
 def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
     """Return some fields of all elements: a view, of which each rank has a copy."""
-    kind = _checked(tensor, names)
+    kind = _dtype_of_fields(tensor, names)
 
     def copied(block: Array) -> Array:
         copy = np.zeros(block.shape, kind)
@@ -51,7 +51,7 @@ def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Cal
 
     *assign* writes a value to a tensor.
     """
-    kind = _checked(tensor, names)
+    kind = _dtype_of_fields(tensor, names)
     record = unwrapped(value)
     if isinstance(record, tuple):
         record = np.array(record, kind)
@@ -62,7 +62,7 @@ def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Cal
         assign(field(tensor, name), record if of is None else record[of[number]])  # type: ignore[index]
 
 
-def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
+def _dtype_of_fields(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
     """Return the dtype of some fields. ``KeyError`` if there is no such one, as NumPy raises it."""
     return np.empty(0, tensor.dtype)[list(names)].dtype
 
@@ -83,7 +83,7 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
 
 
 @implements_each(operator.eq, operator.ne)
-def _compared(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
+def _comparison(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
     def compared(left: object, right: object) -> object:
         return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(x)) for x in (left, right)])
 

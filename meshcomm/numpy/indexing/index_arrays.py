@@ -105,10 +105,10 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> Inde
     index: index with arrays
     nonzero: function that returns the indices of the true elements of a mask
     """
-    parts = [_normal(item) for item in (index if isinstance(index, tuple) else (index,))]
+    parts = [_parsed_part(item) for item in (index if isinstance(index, tuple) else (index,))]
     plain = [part for part in parts if isinstance(part, np.ndarray)]
     agree_on_plain(name, [tensor, *plain], mesh_of([tensor, *parts]))  # which refuses an index on another mesh
-    full = _expanded(index, parts, tensor.shape)
+    full = _expanded_parts(index, parts, tensor.shape)
     items: list[Item] = []  # of the base
     arrays: dict[int, IndexArray] = {}
     axis, positions = 0, list[int]()  # positions: where in the index an array is, or an integer
@@ -141,10 +141,10 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> Inde
             axis += 1
     together = positions == list(range(positions[0], positions[0] + len(positions)))
     at = min(arrays) if together else 0
-    return IndexRequest(tuple(items), tuple(arrays), tuple(arrays.values()), _broadcast(arrays, len(items)), at)
+    return IndexRequest(tuple(items), tuple(arrays), tuple(arrays.values()), _broadcast_shape(arrays, len(items)), at)
 
 
-def _normal(part: object) -> object:
+def _parsed_part(part: object) -> object:
     """Return one part of an index: an integer, slice, None or ..., or an array or a tensor of integers or bools."""
     value = as_array_of(unwrapped(part))
     if value is None or value is Ellipsis or isinstance(value, slice):
@@ -180,7 +180,7 @@ def _axes_of(part: object) -> int:
     return part.ndim if _is_mask(part) else 1  # type: ignore[attr-defined]
 
 
-def _expanded(index: object, parts: list[Any], shape: Shape) -> list[Any]:
+def _expanded_parts(index: object, parts: list[Any], shape: Shape) -> list[Any]:
     """Return the parts of an index, with slices for the axes that ... stands for, or that are left."""
     ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
     if len(ellipses) > 1:
@@ -203,7 +203,7 @@ def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
             )
 
 
-def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
+def _broadcast_shape(arrays: dict[int, IndexArray], axes: int) -> Shape:
     """Return the shape that index arrays broadcast to, for a base with so many *axes*."""
     shapes = [array.shape for array in arrays.values()]
     if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MOST_AXES:
@@ -239,7 +239,7 @@ class _IndexedAxis(NamedTuple):
         return (np.zeros((), dtype=np.intp), indices) if self.cut.blocks == 1 else self.cut.find(indices)
 
 
-def _axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
+def _indexed_axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
     mesh, cut = base.mesh, base.layout.cut(axis, base.shape[axis])
     numbers = np.arange(cut.blocks, dtype=np.intp)
     dims = tuple(base.layout.axes[axis])
@@ -297,7 +297,7 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
     shares = [IndexShare(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
-    return _owned([_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
+    return _owned([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
 
 
 def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
@@ -323,14 +323,14 @@ def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
+def _agreed_rows(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
         if 0 in asked.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
         names = _names(base, asked.axes)
-        return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
+        return _owned([_indexed_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
     return ranks.agree_on_result(make)
 
@@ -362,7 +362,7 @@ def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
     def fetched(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, base, asked, (block_shape, index))
+            owned = _agreed_rows(ranks, base, asked, (block_shape, index))
             out = new_block(result.block_shape(shape), base.dtype)
             rows = np.moveaxis(out, range(at, at + count), range(count))
             rows = rows.reshape(prod(block_shape), *rows.shape[count:])  # a view: the axes of the index are together
@@ -442,9 +442,9 @@ def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, ho
     def delivered(block: Array) -> None:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, base, asked, (block_shape, index))
+            owned = _agreed_rows(ranks, base, asked, (block_shape, index))
             block = np.moveaxis(block, asked.axes, range(count))
-            lines = None if own_rows is None else _lines(own_rows, None if constant else block_shape, block, count)
+            lines = None if own_rows is None else _own_lines(own_rows, None if constant else block_shape, block, count)
             write = _writer(block, lines if constant else None, how)
             if constant:
                 lines = None
@@ -482,7 +482,7 @@ def as_combined(how: np.ufunc, values: Array, block: Array) -> Array:
     return values.astype(kinds[1], copy=False) if kinds[0] == kinds[2] == block.dtype else values
 
 
-def _lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> Array:
+def _own_lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> Array:
     """Return the rows that this rank has, one after the other, apart from the memory of *block*.
 
     Parameters

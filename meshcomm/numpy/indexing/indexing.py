@@ -70,7 +70,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     if not result_shape(items) and not _has_ellipsis(index) and tensor.dtype.names is None:
         # One element is no view, as in NumPy, unless it is a record.
         return mapped(np.array, _slice_of(tensor, items))
-    return _slicing(tensor, items)
+    return _slice_or_call(tensor, items)
 
 
 def _has_ellipsis(index: object) -> bool:
@@ -84,10 +84,10 @@ def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
 
 
 def _slice_of(tensor: DTensor, items: Items) -> DTensor:
-    return completed(_slicing(tensor, items))
+    return completed(_slice_or_call(tensor, items))
 
 
-def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
+def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
     """Return the slice that *items* take, or the call that takes it: a view that NumPy lets programs write to."""
     device = tensor.mesh.rank
     part = kept_slice(tensor.layout, tensor.shape, items, device)
@@ -95,8 +95,8 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     if part is None:
         return moved_from(tensor, _moved_slice(tensor, items), of)
     if of.flags.writeable:
-        spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _at(tensor._spec, items, part, device)
-        begin, steps = offset_of(of, tensor), _steps(tensor, items)
+        spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _slices_at(tensor._spec, items, part, device)
+        begin, steps = offset_of(of, tensor), _step_bytes(tensor, items)
         return Call(OfSlice(at, spec, of.strides, begin, part.lengths, steps), (tensor,))
     within: tuple[Any, ...] = (..., *part.block)
 
@@ -107,12 +107,12 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     return viewed(take, tensor, part.layout, of)
 
 
-def _steps(tensor: DTensor, items: Items) -> Shape:
+def _step_bytes(tensor: DTensor, items: Items) -> Shape:
     """Return the bytes by which a slice begins later, if its index along an axis is one more."""
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> At:
+def _slices_at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> At:
     """Return where slices with the signature of *items* are in the block of *device*: *part* is the first one."""
     begins = list[int | None]()
     of_axes = [item for item in items if item is not None]
@@ -136,7 +136,7 @@ def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
     """Return a slice whose elements have to move. Collective over the mesh."""
     backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
     if backward:
-        return np.flip(_slice_of(tensor, tuple(map(_forward, items))), tuple(backward))  # type: ignore[return-value]
+        return np.flip(_slice_of(tensor, tuple(map(_forward_slice, items))), tuple(backward))  # type: ignore[return-value]
     of_axes = [item for item in items if item is not None]
     first, then = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)
@@ -147,7 +147,7 @@ def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
             then.append(0)
             axes[axis] = ()  # every device along these mesh dimensions gets the elements
             continue
-        outer, inner = _around(its_cut, item)
+        outer, inner = _slice_around(its_cut, item)
         first.append(outer)
         then.append(inner)
         if not its_cut.is_consecutive:
@@ -161,7 +161,7 @@ def _of_result(items: Items) -> list[AxisSlice | None]:
     return [item for item in items if not isinstance(item, int)]
 
 
-def _forward(item: Item) -> Item:
+def _forward_slice(item: Item) -> Item:
     """Return the slice of the same elements with a positive step."""
     if not isinstance(item, AxisSlice) or item.step > 0:
         return item
@@ -170,7 +170,7 @@ def _forward(item: Item) -> Item:
     return AxisSlice(item.start + (item.length - 1) * item.step, item.length, -item.step)
 
 
-def _around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
+def _slice_around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
     """Return a slice with all elements of *item* that can stay where it is, and the elements as a slice of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
     begin, end = cut.around(item.start, end)
@@ -206,7 +206,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
         raise TypeError(f"{SET}: a {type(source).__name__} is no number, array or tensor")
     _check_kind(tensor, source)
     (operand,) = agree_on_plain(SET, [source], tensor.mesh)
-    return _setting(tensor, index, operand)
+    return _assignment(tensor, index, operand)
 
 
 def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
@@ -241,9 +241,9 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     return True
 
 
-def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
+def _assignment(tensor: DTensor, index: object, operand: Operand) -> Call | None:
     if not has_arrays(index):
-        return _assigning(tensor, parsed_index(index, tensor.shape), operand)
+        return _slice_assignment(tensor, parsed_index(index, tensor.shape), operand)
     mask = masks.mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
@@ -277,10 +277,10 @@ def _check_kind(tensor: DTensor, value: object) -> None:
 
 
 def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
-    completed(_assigning(tensor, items, value))
+    completed(_slice_assignment(tensor, items, value))
 
 
-def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
+def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     """Copy *value* to the slice, or return the call that does so.
 
     The slice is taken with positive steps, and keeps the axes that an index drops.
@@ -296,7 +296,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
         if way is not None:
             return Call(way.recipe(), (tensor, value))
     region = tuple(
-        _forward(AxisSlice(item, 1) if isinstance(item, int) else item) for item in items if item is not None
+        _forward_slice(AxisSlice(item, 1) if isinstance(item, int) else item) for item in items if item is not None
     )
     if isinstance(value, DTensor) or shape_of(value):
         value = _spread_over(value, items, shape)
@@ -305,7 +305,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
         return None
     # Cyclic blocks, from within a block on: an interval that begins with a block is taken to a usual cut and back.
     slices = [item for item in region if isinstance(item, AxisSlice)]  # all of them
-    both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(slices)]
+    both = [_slice_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(slices)]
     around = _slice_of(tensor, tuple(outer for outer, _ in both))
     usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
     _copy_to(_slice_of(usual, tuple(inner for _, inner in both)), value, name)
@@ -351,7 +351,7 @@ class _Assigning(NamedTuple):
             stays = value.layout.axes == axes
             edges = None if stays else edges_of(value._spec, axes)
             stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        at = _at(tensor._spec, items, part, device)
+        at = _slices_at(tensor._spec, items, part, device)
         return cls(name, at, part.lengths, axes, edges, stays, device)
 
     def recipe(self) -> Recipe:
@@ -407,13 +407,13 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
     if isinstance(value, DTensor):
         kept_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
         stays = {axis for axis in kept_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
-        value = _reaxed(value, wanted, kept_axes, stays)
+        value = _with_axes(value, wanted, kept_axes, stays)
     else:
         value = np.asarray(value).reshape(wanted)
     return np.flip(value, tuple(backward)) if backward else value
 
 
-def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int]) -> DTensor:
+def _with_axes(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int]) -> DTensor:
     """Return *value* with other axes of length 1.
 
     Parameters

@@ -114,15 +114,15 @@ class _MaskPlan(NamedTuple):
 
 def masked_elements(tensor: DTensor, index: object) -> DTensor | None:
     """Return ``tensor[index]`` if *index* is a mask that is cut as the tensor. Collective; None for other indices."""
-    mask = _mask(tensor, index)
-    way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
+    mask = _mask_of(tensor, index)
+    way = None if mask is None else _mask_plan(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None:
         return None
     own_mask = _block_mask(mask, tensor, way)
-    rows, chosen = _rows(tensor._block, own_mask)
+    rows, chosen = _masked_rows(tensor._block, own_mask)
     block = np.ascontiguousarray(rows[own_mask] if chosen is None else rows.take(chosen, axis=0))
-    ends = _ends(mask, way, tensor, len(block))
-    return DTensor(block, _cut(tensor._spec, mask.ndim, ends), (ends[-1], *block.shape[1:]), tensor.dtype)
+    ends = _row_ends(mask, way, tensor, len(block))
+    return DTensor(block, _chosen_layout(tensor._spec, mask.ndim, ends), (ends[-1], *block.shape[1:]), tensor.dtype)
 
 
 def put(tensor: DTensor, index: object, value: object) -> bool | None:
@@ -131,19 +131,19 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
     The value is a number, an array that all ranks have, or a tensor of as many elements as the mask chooses.
     Collective unless it is a number.
     """
-    mask = _mask(tensor, index)
-    way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
+    mask = _mask_of(tensor, index)
+    way = None if mask is None else _mask_plan(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None or not _converts(value, tensor):
         return None
     block, own_mask = tensor._block, _block_mask(mask, tensor, way)
-    rows, chosen = _rows(block, own_mask)
+    rows, chosen = _masked_rows(block, own_mask)
     if isinstance(value, np.ndarray):
         note(value, tensor.mesh)
     if isinstance(value, np.ndarray | DTensor) and value.ndim > tensor.ndim - mask.ndim and value.shape[0] != 1:
-        ends = _ends(mask, way, tensor, int(np.count_nonzero(own_mask)) if chosen is None else len(chosen))
+        ends = _row_ends(mask, way, tensor, int(np.count_nonzero(own_mask)) if chosen is None else len(chosen))
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
-        cut_as = _cut(tensor._spec, mask.ndim, ends)
+        cut_as = _chosen_layout(tensor._spec, mask.ndim, ends)
         value = (relaid(value, cut_as.axes, SET) if isinstance(value, DTensor) else cut(value, cut_as))._block
         value = value.copy() if np.may_share_memory(value, block) else value
     if isinstance(value, DTensor) or not count_write(tensor):
@@ -164,7 +164,7 @@ def _converts(value: Value, tensor: DTensor) -> bool:
     return bool(fits and np.can_cast(value.dtype, tensor.dtype))
 
 
-def _mask(tensor: DTensor, index: Value) -> Mask | None:
+def _mask_of(tensor: DTensor, index: Value) -> Mask | None:
     """Return the mask that *index* is, alone or before slices of whole axes; None for what is left to the slow path.
 
     A mask that each rank has whole counts in scripts, and if it is an array of `meshcomm.numpy`.
@@ -193,7 +193,7 @@ def _spec_of(mask: Mask) -> TensorSpec | None:
 
 
 @lru_cache(maxsize=1024)
-def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPlan | None:
+def _mask_plan(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPlan | None:
     """Return how a mask of *shape* chooses; None if something has to move first.
 
     Parameters
@@ -225,7 +225,7 @@ def _block_mask(mask: Mask, tensor: DTensor, way: _MaskPlan) -> Array:
     return np.asarray(mask)[way.starts[number] : way.starts[number + 1]]
 
 
-def _rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
+def _masked_rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
     """Return the rows of a block, and which ones *own_mask* chooses; None where *own_mask* says it in less time."""
     if own_mask.ndim == block.ndim or not block.flags.c_contiguous:
         return block, None
@@ -233,7 +233,7 @@ def _rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
     return block.reshape(prod(own_mask.shape), *rest), np.flatnonzero(own_mask)
 
 
-def _ends(mask: Mask, way: _MaskPlan, tensor: DTensor, count: int) -> tuple[int, ...]:
+def _row_ends(mask: Mask, way: _MaskPlan, tensor: DTensor, count: int) -> tuple[int, ...]:
     """Return where the rows end that each block has, of which this rank has *count*. Collective if nobody knows."""
     if not isinstance(mask, DTensor):
         whole, starts = np.asarray(mask), way.starts
@@ -256,7 +256,7 @@ _counted: dict[int, tuple[int, Storage, tuple[int, ...], ref[DTensor]]] = {}
 
 
 @lru_cache(maxsize=1024)
-def _cut(spec: TensorSpec, ndim: int, ends: tuple[int, ...]) -> Layout:
+def _chosen_layout(spec: TensorSpec, ndim: int, ends: tuple[int, ...]) -> Layout:
     """Return the layout of what a mask with *ndim* axes takes of tensors of a spec: one object for equal ones."""
     layout = Layout([tuple(spec.layout.axes[0]), *((),) * (len(spec.shape) - ndim)], spec.mesh)
     return cut_by_ends(layout, ends)

@@ -88,7 +88,7 @@ def _in_turn(name: str, values: object, index: IndexArray) -> Operand | None:
     numbered: IndexArray = np.arange(n, dtype=np.intp)
     if isinstance(index, DTensor):
         numbered = numbers(index.mesh, 0, 1, index.layout.axes[0], n)
-    return _modulo(name, line, numbered)
+    return _cycled(name, line, numbered)
 
 
 def _in_line(name: str, values: object) -> DTensor | Array:
@@ -97,7 +97,7 @@ def _in_line(name: str, values: object) -> DTensor | Array:
     return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
 
 
-def _modulo(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
+def _cycled(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
     """Return what *line*, again and again, has at *wanted*. Collective if elements have to move."""
     within = by_elements(name, lambda block: np.asarray(block) % line.size, wanted)
     if not isinstance(within, DTensor):
@@ -134,7 +134,7 @@ def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) ->
     """
     name = "numpy.place"
     converted = _converted(as_tensor(name, arr), vals)
-    tensor, index = _masked(name, arr, mask)
+    tensor, index = _tensor_and_index(name, arr, mask)
     if not index[0].shape[0]:
         return
     values = _in_turn(name, converted, index[0])
@@ -157,13 +157,13 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     if np.shape(converted) == tensor.shape == np.shape(condition):
         copyto(tensor, converted, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
         return
-    tensor, index = _masked(name, tensor, condition)
+    tensor, index = _tensor_and_index(name, tensor, condition)
     line = _in_line(name, converted)
     if not index[0].shape[0] or not line.size:
         return
     if line.size > 1:
-        flat_indices = elementwise(name, lambda *blocks: _raveled(blocks, tensor.shape), index)
-        line = _modulo(name, line, flat_indices)  # type: ignore[assignment]  # a tensor
+        flat_indices = elementwise(name, lambda *blocks: _flat_indices(blocks, tensor.shape), index)
+        line = _cycled(name, line, flat_indices)  # type: ignore[assignment]  # a tensor
     assign(name, tensor, index, line)
 
 
@@ -175,12 +175,12 @@ def _converted(tensor: DTensor, values: object) -> Value:
     return array
 
 
-def _raveled(index: tuple[Indices, ...], shape: Shape) -> Indices:
+def _flat_indices(index: tuple[Indices, ...], shape: Shape) -> Indices:
     """Return where the elements of an *index* are in C order."""
     return np.ravel_multi_index(index, shape) if prod(shape) else np.asarray(index[0])
 
 
-def _masked(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
+def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return a tensor that has axes, and the index where its mask is true. Collective over the mesh."""
     tensor: DTensor = np.atleast_1d(as_tensor(name, operand))  # type: ignore[assignment]  # by NumPy's protocol
     where = unwrapped(mask)

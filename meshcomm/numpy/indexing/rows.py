@@ -72,7 +72,7 @@ def note_written(target: object, index: object = None, value: object = None) -> 
         return
     if isinstance(value, DTensor):
         is_own = _array_of(value) is root and pages.whole is not None
-        value = _row(value, pages) if is_own else None
+        value = _row_elements(value, pages) if is_own else None
     pages.write_slice(index, value)
 
 
@@ -92,15 +92,15 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     if out is None:
         if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
             return NotImplemented
-        arrays = [x if copy is None else _row(x, copy) for x, copy in zip(args, copies, strict=True)]
+        arrays = [x if copy is None else _row_elements(x, copy) for x, copy in zip(args, copies, strict=True)]
         return guarded(function if method is None else getattr(function, method), tuple(arrays), kwargs)
     copy = _copy_of(out)
     if copy is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
         return NotImplemented
     if not count_write(out):
         return NotImplemented
-    arrays = [_whole(x, of) for x, of in zip(args, copies, strict=True)]
-    target = _row(out, copy).view(np.ndarray)
+    arrays = [_whole_array(x, of) for x, of in zip(args, copies, strict=True)]
+    target = _row_elements(out, copy).view(np.ndarray)
     target.flags.writeable = True
     guarded(function, tuple(arrays), {**kwargs, "out": target})
     out._block[...] = target[out.layout.block_slices(out.shape)]
@@ -108,10 +108,10 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     return out
 
 
-def _whole(x: Value, copy: Pages | None) -> Value:
+def _whole_array(x: Value, copy: Pages | None) -> Value:
     """Return all elements of an operand, as NumPy's array. Collective for a row of which there is no copy."""
     if copy is not None:
-        return _row(x, copy).view(np.ndarray)
+        return _row_elements(x, copy).view(np.ndarray)
     return to_all(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
 
 
@@ -140,7 +140,7 @@ def _copy_of(row: Value) -> Pages | None:
     return pages
 
 
-def _row(row: DTensor, copy: Pages) -> Array:
+def _row_elements(row: DTensor, copy: Pages) -> Array:
     """Return the elements of a row in the copy of its array."""
     view = cast(Any, row._view)
     array: Array = np.ndarray(row.shape, row.dtype, copy.whole, view.begin, view.strides).view(_kind)

@@ -67,7 +67,7 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     row = tuple(base.shape[axis] for axis in rest)
     spread = in_front(name, base, asked, rest, value)
-    layout = _layout(base, asked, rest, spread)
+    layout = _index_layout(base, asked, rest, spread)
     if not any(layout.axes) or base.size > prod(asked.shape) * prod(row):
         return False
     index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
@@ -101,7 +101,7 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
     return True
 
 
-def _layout(base: DTensor, asked: IndexRequest, rest: list[int], spread: Operand) -> Layout:
+def _index_layout(base: DTensor, asked: IndexRequest, rest: list[int], spread: Operand) -> Layout:
     """Return how the axes of the index are cut: as its tensors are, or else as the values."""
     layout = index_layout(base, asked, rest)
     if any(layout.axes) or not isinstance(spread, DTensor):

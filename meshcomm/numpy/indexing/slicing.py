@@ -108,7 +108,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             counts.append(part.length)
         block.append(part.taken)
         axis += 1
-    found_axes = _folded(specs, lengths, dropped, layout)
+    found_axes = _folded_specs(specs, lengths, dropped, layout)
     if found_axes is None:
         return None
     result = Layout(found_axes, layout.mesh)
@@ -164,11 +164,11 @@ def _block_slice(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlice) 
     step = max(step, 1)
     if cut.is_consecutive:
         boundaries = [min(max(0, -((start - begin) // step)), count) for begin in cut.all_starts()]
-        return _consecutive(names, boundaries, number, start - cut.start(number), step)
+        return _consecutive_slice(names, boundaries, number, start - cut.start(number), step)
     return _kept_of_cyclic(names, cut, number, AxisSlice(start, count, step))
 
 
-def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _BlockSlice:
+def _consecutive_slice(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _BlockSlice:
     first, last = boundaries[number], boundaries[number + 1]
     taken = AxisSlice(offset + first * step, last - first, step).slice
     return _BlockSlice(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
@@ -184,7 +184,7 @@ def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, axis_slice: AxisSlic
         owner = int(cut.owners(np.array([first], dtype=np.intp))[0])
         boundaries = [count if block > owner else 0 for block in range(cut.blocks + 1)]
         before = int(cut.before(one, start)[0])
-        return _consecutive(names, boundaries, number, before, step)
+        return _consecutive_slice(names, boundaries, number, before, step)
     if step > 1 or start % cut.block:
         return None
     begin, end = int(cut.before(one, start)[0]), int(cut.before(one, start + count)[0])
@@ -198,7 +198,7 @@ def _block_of(cut: AnyCut, index: int) -> int:
     return cut.block_of(index)
 
 
-def _folded(
+def _folded_specs(
     specs: Sequence[Names], lengths: Sequence[int], dropped: Sequence[tuple[Names, int, int]], layout: Layout
 ) -> Axes | None:
     """Return *specs* in which one axis is cut by the mesh dimensions of *dropped* axes, too.

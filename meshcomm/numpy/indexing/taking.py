@@ -141,10 +141,10 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, mask) = on_mesh(name, [tensor, mask])
-    return with_out(name, out, _elements_at(name, tensor, _chosen(name, tensor, mask), axis))
+    return with_out(name, out, _elements_at(name, tensor, _true_indices(name, tensor, mask), axis))
 
 
-def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
+def _true_indices(name: str, tensor: DTensor, condition: object) -> IndexArray:
     """Return where a *condition* of one axis is true. Collective over the mesh."""
     if isinstance(condition, DTensor):
         return where_true(name, truth(condition))[0]
@@ -168,7 +168,7 @@ def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
         return getitem(tensor, truth(mask) if isinstance(mask, DTensor) else mask)
     if not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
-    index = _chosen(name, tensor, flat_operand(name, mask))
+    index = _true_indices(name, tensor, flat_operand(name, mask))
     return indexed(name, tensor, flat(name, tensor, index))
 
 

@@ -120,7 +120,7 @@ def _joined(
         target = largest.layout
         target = target if target.num_shards(axis) == 1 else Layout(target.usual_cut(axis).axes, mesh)
     else:
-        target = _checked(name, layout, shape)
+        target = _checked_layout(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
         return _joined_blocks(name, arrays, axis, dtype, target)
     of_plain = target.replace(axis, ())
@@ -166,7 +166,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
     return mapping(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
 
-def _checked(name: str, layout: object, shape: Shape) -> Layout:
+def _checked_layout(name: str, layout: object, shape: Shape) -> Layout:
     if not isinstance(layout, Layout):
         raise no_layout(f"{name} takes a Layout", layout)
     refuse_match(layout)
@@ -216,7 +216,7 @@ def _like_numpy(name: str, join: Function) -> Function:
     return joined
 
 
-def _after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
+def _joining_after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
     def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
@@ -288,10 +288,10 @@ def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
 
 implements(np.concatenate)(_like_numpy("concatenate", partial(_joined, "concatenate")))
 implements(np.stack)(_like_numpy("stack", _stacked))
-implements(np.vstack, getattr(np, "row_stack", None))(_after(np.atleast_2d, lambda ndim: 0, "vstack"))
-implements(np.hstack)(_after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
-implements(np.dstack)(_after(np.atleast_3d, lambda ndim: 2, "dstack"))
-implements(np.column_stack)(_after(_as_column, lambda ndim: 1, "column_stack"))
+implements(np.vstack, getattr(np, "row_stack", None))(_joining_after(np.atleast_2d, lambda ndim: 0, "vstack"))
+implements(np.hstack)(_joining_after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
+implements(np.dstack)(_joining_after(np.atleast_3d, lambda ndim: 2, "dstack"))
+implements(np.column_stack)(_joining_after(_as_column, lambda ndim: 1, "column_stack"))
 implements(np.vsplit)(_split_along("vsplit", 0, 2))
 implements(np.hsplit)(_split_along("hsplit", 1, 1))
 implements(np.dsplit)(_split_along("dsplit", 2, 3))

@@ -11,9 +11,9 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 
 Pair: TypeAlias = tuple[Any, Any]
-Found: TypeAlias = DTensor | Array
+Values: TypeAlias = DTensor | Array
 
-STATISTICS: dict[str, Callable[..., Found]] = {
+STATISTICS: dict[str, Callable[..., Values]] = {
     "maximum": np.amax,
     "minimum": np.amin,
     "mean": np.mean,
@@ -31,7 +31,7 @@ def pairs(option: object, ndim: int, name: str) -> list[Pair]:
     return [(before, after) for before, after in values]
 
 
-def statistics(tensor: DTensor, axis: int, mode: str, lengths: Pair) -> tuple[Found, Found]:
+def statistics(tensor: DTensor, axis: int, mode: str, lengths: Pair) -> tuple[Values, Values]:
     """Return what lies before and after: a statistic of so many elements at each edge, None for all of the axis."""
     n, ends = tensor.shape[axis], []
     for length, at_end in zip(lengths, (False, True), strict=True):
@@ -44,7 +44,7 @@ def statistics(tensor: DTensor, axis: int, mode: str, lengths: Pair) -> tuple[Fo
     return ends[0], ends[1]
 
 
-def ramps(tensor: DTensor, axis: int, width: tuple[int, int], ends: Pair) -> tuple[Found, Found]:
+def ramps(tensor: DTensor, axis: int, width: tuple[int, int], ends: Pair) -> tuple[Values, Values]:
     """Return what lies before and after: straight lines from the edge to the values *ends*. As numpy.linspace."""
     n, lines = tensor.shape[axis], []
     for count, end, at_end in zip(width, ends, (False, True), strict=True):
@@ -56,7 +56,7 @@ def ramps(tensor: DTensor, axis: int, width: tuple[int, int], ends: Pair) -> tup
     return lines[0], lines[1]
 
 
-def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int], mode: str) -> tuple[Found, Found]:
+def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int], mode: str) -> tuple[Values, Values]:
     """Return what lies before and after a tensor in an odd reflection, of which *padded* is the even one.
 
     Each reflection turns the last one about its edge: after two of them the elements are those of the tensor, and two
@@ -78,5 +78,5 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
     return reflections[0], reflections[1]
 
 
-def _converted(values: Found, dtype: DType) -> Found:
+def _converted(values: Values, dtype: DType) -> Values:
     return values.astype(dtype, copy=False)

@@ -58,7 +58,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         spec = _flipped_spec(source, a)
         assert spec is not None
         specs[a] = spec
-    layout = Layout(specs, _reversed(tensor.mesh, [name for a in cut for name in specs[a]]))
+    layout = Layout(specs, _reversed_mesh(tensor.mesh, [name for a in cut for name in specs[a]]))
     turned = make(on_blocks(lambda block: np.flip(block, axes), source), layout, tensor.shape, tensor.dtype)
     return moved_from(tensor, relaid(turned, tensor.layout.axes, "flip", tensor.mesh), of)
 
@@ -70,7 +70,7 @@ def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:
     return None if flipped is None else spec_of(names, flipped)
 
 
-def _reversed(mesh: Mesh, names: Sequence[str]) -> Mesh:
+def _reversed_mesh(mesh: Mesh, names: Sequence[str]) -> Mesh:
     """Return *mesh* with its devices in reverse order along the mesh dimensions *names*."""
     ranks = np.array(mesh.ranks).reshape(mesh.shape())
     flipped = np.flip(ranks, tuple(mesh.dim_names.index(name) for name in names)).ravel().tolist()
@@ -159,7 +159,7 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
-    assembled = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
+    assembled = assembling_if_thin("roll", [tensor], axis, tuple(_intervals(ends, by, n)), layout, shape=tensor.shape)
     if assembled is not None:
         return assembled
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis
@@ -168,7 +168,7 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     return result
 
 
-def _before(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
+def _intervals(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
     """Return the intervals, of *n* elements that go round, which are *by* elements before each of these."""
     for start, stop in ends:
         first, last = start - by, stop - by

@@ -53,17 +53,17 @@ def sliding_window_view(
     lengths = (window_shape,) if isinstance(window_shape, int | np.integer) else tuple(window_shape)
     listed = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
     axes = tuple(normalised_axes(a, tensor.ndim)[0] for a in listed)  # one may be there twice
-    beyond = _checked(tensor, axes, lengths, writeable)
-    wide, firsts = _widened(tensor, axes, beyond)
+    beyond = _window_reach(tensor, axes, lengths, writeable)
+    wide, firsts = _overlapping(tensor, axes, beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
     of = np.lib.stride_tricks.sliding_window_view(abstract_array(tensor), lengths, axes)
     firsts_of = of.shape[: tensor.ndim]
     if wide is not tensor:
-        wide = refreshed_by(lambda base: _widened(base, axes, beyond)[0], tensor, wide)
+        wide = refreshed_by(lambda base: _overlapping(base, axes, beyond)[0], tensor, wide)
     return sharing(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of, 0)
 
 
-def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:
+def _window_reach(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:
     """Return by how many elements a window reaches beyond its first one, for each axis; NumPy's errors."""
     if writeable:
         raise ValueError(f"{_NAME} of a tensor is a view to read only: writeable must be False")
@@ -79,7 +79,7 @@ def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], write
     return beyond
 
 
-def _widened(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tuple[DTensor, Layout]:
+def _overlapping(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tuple[DTensor, Layout]:
     """Return *tensor* with longer blocks, which overlap, and how the first elements of the windows are cut.
 
     Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.

@@ -30,19 +30,19 @@ from meshcomm.numpy.namespace.devices import Device, layout_moved_to, layout_on
 from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
-Made = TypeVar("Made", bound=Callable[..., Any])
+CreationFunction = TypeVar("CreationFunction", bound=Callable[..., Any])
 
 _numpys: Any = np
-OWN: dict[str, Callable[..., Any]] = {}
+OWN_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """The functions here, by NumPy's names."""
 
 _FEW = WHOLE_BELOW // 16  # numbers of any dtype, which are made at once
 
 
-def register(function: Made) -> Made:
+def register(function: CreationFunction) -> CreationFunction:
     """Register *function*, and give it the text of NumPy's function of this name."""
     name = function.__name__
-    OWN[name] = function
+    OWN_FUNCTIONS[name] = function
     function.__module__, function.__qualname__ = "meshcomm.numpy", name
     numpys = (getdoc(getattr(np, name)) or "").partition("\nExamples\n")[0].partition(">>>")[0]
     function.__doc__ = f"{function.__doc__}\n\nNumPy says::\n\n{indent(numpys, '    ')}"
@@ -67,7 +67,7 @@ def _filled(
     return for_program(tensor) if where is None else tensor
 
 
-def _filler(name: str, text: str) -> Callable[..., Array | DTensor]:
+def _creator(name: str, text: str) -> Callable[..., Array | DTensor]:
     # A small array without a given content has zeros: other contents could differ between ranks.
     numpys: Any = np.zeros if name == "empty" else getattr(np, name)
 
@@ -92,8 +92,8 @@ def _filler(name: str, text: str) -> Callable[..., Array | DTensor]:
     return register(create)
 
 
-zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
-empty = _filler("empty", "Return a tensor with any content.")
+zeros, ones = _creator("zeros", "Return a tensor of zeros."), _creator("ones", "Return a tensor of ones.")
+empty = _creator("empty", "Return a tensor with any content.")
 type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 
 
@@ -115,7 +115,7 @@ def full(
 
 def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTensor:
     if isinstance(target, DTensor) and np.ndim(fill_value) == 0:
-        number = _number(fill_value)
+        number = _as_number(fill_value)
         map_into(lambda block: setitem(block, ..., number), target)
     else:
         target[...] = fill_value
@@ -129,7 +129,7 @@ def _filled_like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike 
     return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, layout_moved_to(a.layout, where))
 
 
-def _liker(name: str, text: str) -> Callable[..., Value]:
+def _like_of(name: str, text: str) -> Callable[..., Value]:
     def create_like(
         a: Value,
         dtype: DTypeLike | None = None,
@@ -147,7 +147,7 @@ def _liker(name: str, text: str) -> Callable[..., Value]:
     return register(create_like)
 
 
-zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("ones", "Return a tensor of ones")
+zeros_like, ones_like = _like_of("zeros", "Return a tensor of zeros"), _like_of("ones", "Return a tensor of ones")
 
 
 @register
@@ -204,7 +204,7 @@ def array(
     if isinstance(object, DTensor):
         result = _of_tensor(object, dtype, copy, layout)
     elif _has_tensors(object):
-        result = _stacked(object, dtype, layout)
+        result = _stacked_list(object, dtype, layout)
     else:
         data = _numpys.array(
             object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
@@ -233,7 +233,7 @@ def asarray(
     if isinstance(a, DTensor):
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
-        return _stacked(a, dtype, where)
+        return _stacked_list(a, dtype, where)
     data: Array = (
         _numpys.asanyarray(a, dtype, order, copy=copy)
         if type(a) is WholeArray
@@ -262,7 +262,7 @@ def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, wher
     return result.copy() if copy and result is tensor else result
 
 
-def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Array | DTensor:
+def _stacked_list(x: Value, dtype: DTypeLike | None, where: Device | None) -> Array | DTensor:
     """Return the tensor of a list of tensors; an array of objects if that is the *dtype*, as no tensor has objects."""
     if dtype is not None and _numpys.dtype(dtype).hasobject:
         if len({_numpys.shape(item) for item in x}) == 1:
@@ -354,8 +354,8 @@ def arange(
     if (start is None and begin is None) or (stop is None and start is not None):  # NumPy's errors
         arguments = {"start": start, "stop": stop, "step": step, "dtype": dtype}
         return of_array(_numpys.arange(**{key: value for key, value in arguments.items() if value is not None}), where)
-    first, last = map(_number, (0, begin) if stop is None else (begin, stop))
-    by = 1 if step is None else _number(step)
+    first, last = map(_as_number, (0, begin) if stop is None else (begin, stop))
+    by = 1 if step is None else _as_number(step)
     count = _count(first, last, by)
     if count * 8 < WHOLE_BELOW or (dtype is not None and np.dtype(dtype).kind not in "iuf"):
         few = (last,) if stop is step is None else (first, last) if step is None else (first, last, by)
@@ -383,7 +383,7 @@ def _count(first: object, last: Value, step: object) -> int:
     return ceil((last - first) / step) if are_numbers else 0
 
 
-def _number(x: object) -> Value:
+def _as_number(x: object) -> Value:
     return x.item() if isinstance(x, DTensor) else x
 
 
@@ -396,7 +396,7 @@ _OF_DATA = frozenset(
 """Functions of data that may differ between ranks."""
 
 
-def _whole(name: str) -> Callable[..., Value]:
+def _by_all_ranks(name: str) -> Callable[..., Value]:
     """Return NumPy's function *name*, which each rank calls for all of its result: that is made into tensors."""
     numpys = getattr(np, name)
 
@@ -439,7 +439,7 @@ def linspace(
     where = device if layout is None else layout
     if num <= _FEW and type(start) in (int, float) and type(stop) in (int, float):
         return as_tensors(_numpys.linspace(start, stop, num, endpoint, retstep, dtype, axis), where)
-    first, last = (_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
+    first, last = (_as_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
     few, scalars = num * 8 < WHOLE_BELOW, np.ndim(first) == 0 and np.ndim(last) == 0
     if few or not scalars or not np.isscalar(first):
         return as_tensors(_numpys.linspace(first, last, num, endpoint, retstep, dtype, axis), where)
@@ -506,4 +506,4 @@ for _name in (
     *("block", "concatenate", "stack", "vstack", "hstack", "dstack", "column_stack"),
     *("concat", "unpackbits", "array_split"),
 ):
-    _whole(_name)
+    _by_all_ranks(_name)

@@ -33,10 +33,10 @@ def layout_on(device: Device | None, shape: Shape, dtype: DType) -> Layout:
     """
     if device is None or device == "cpu":
         return layout_for(shape, dtype, mesh_of_program())
-    return _on(device, len(shape))
+    return _layout_of_device(device, len(shape))
 
 
-def _on(device: Device, ndim: int) -> Layout:
+def _layout_of_device(device: Device, ndim: int) -> Layout:
     if isinstance(device, Layout):
         return device
     if isinstance(device, Everywhere):
@@ -52,4 +52,4 @@ def layout_moved_to(layout: Layout, device: Device | None) -> Layout:
     """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh, or everywhere."""
     if device is None or isinstance(device, Everywhere) or device in (layout.mesh, "cpu"):
         return layout
-    return _on(device, layout.ndim)
+    return _layout_of_device(device, layout.ndim)

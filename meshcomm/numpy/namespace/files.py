@@ -24,12 +24,12 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
 
 
-def _whole(x: object) -> object:
+def _whole_array(x: object) -> object:
     """Return an array of NumPy that is *x*; of a tensor, on rank 0 of its mesh only."""
     return x.to_numpy(root=0) if isinstance(x, DTensor) else x
 
 
-def _written(
+def _write_once(
     name: str, file: File, arrays: list[object], write: Callable[[Value, list[Value]], object], suffix: str = ""
 ) -> None:
     """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise.
@@ -39,7 +39,7 @@ def _written(
     if not isinstance(file, str | os.PathLike):
         write(file, [x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
         return
-    wholes, path = [_whole(x) for x in arrays], os.fspath(file)
+    wholes, path = [_whole_array(x) for x in arrays], os.fspath(file)
     path = path if path.endswith(suffix) else path + suffix
     content = BytesIO()
     may_hold_tensors = not all(isinstance(x, DTensor | np.ndarray) and x.dtype.kind != "O" for x in arrays)
@@ -65,28 +65,28 @@ def save(file: File, arr: object, **options: Value) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _written("save", file, [arr], lambda target, wholes: np.save(target, wholes[0], **options), ".npy")
+    _write_once("save", file, [arr], lambda target, wholes: np.save(target, wholes[0], **options), ".npy")
 
 
-def _zipped(name: str) -> Callable[..., None]:
+def _savez_function(name: str) -> Callable[..., None]:
     def savez(file: File, *args: object, **kwds: object) -> None:
         def write(target: object, wholes: list[object]) -> None:
             unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
             getattr(np, name)(target, *unnamed, **named)
 
-        _written(name, file, [*args, *kwds.values()], write, ".npz")
+        _write_once(name, file, [*args, *kwds.values()], write, ".npz")
 
     savez.__name__ = name
     savez.__doc__ = "Write arrays to a ``.npz`` file. Collective: rank 0 has all of them in its memory."
     return savez
 
 
-savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
+savez, savez_compressed = _savez_function("savez"), _savez_function("savez_compressed")
 
 
 def savetxt(fname: File, X: object, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _written("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
+    _write_once("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
@@ -175,4 +175,4 @@ class memmap(metaclass=_Maps):  # noqa: N801 - NumPy's name
     """A file in memory, whole on each rank: see `numpy.memmap`."""
 
 
-OWN = {member.__name__: member for member in (save, savez, savez_compressed, savetxt, load, memmap)}
+OWN_FUNCTIONS = {member.__name__: member for member in (save, savez, savez_compressed, savetxt, load, memmap)}

@@ -29,8 +29,8 @@ def by_gathering(
     pairs: _Pairs = []
     name = f"numpy.{function.__name__}"
     called = function if method is None else getattr(function, method)
-    arrays = {key: _array(name, x, pairs) for key, x in kwargs.items()}
-    result = called(*(_array(name, x, pairs) for x in args), **arrays)
+    arrays = {key: _gathered_array(name, x, pairs) for key, x in kwargs.items()}
+    result = called(*(_gathered_array(name, x, pairs) for x in args), **arrays)
     out = arrays.get("out")
     written = out if isinstance(out, tuple) else (out,)
     for tensor, array in pairs:
@@ -39,10 +39,10 @@ def by_gathering(
     return _program_value(result, pairs)
 
 
-def _array(name: str, x: Value, pairs: _Pairs) -> object:
+def _gathered_array(name: str, x: Value, pairs: _Pairs) -> object:
     """Return the array of a tensor, also in lists and tuples; anything else as it is."""
     if type(x) in (list, tuple):
-        return type(x)(_array(name, item, pairs) for item in x)
+        return type(x)(_gathered_array(name, item, pairs) for item in x)
     if not isinstance(x, DTensor):
         return x
     if type(x) is not DTensor or x.nbytes > WHOLE_ARRAY:

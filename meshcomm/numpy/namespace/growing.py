@@ -19,7 +19,7 @@ Growing: TypeAlias = Callable[..., Value]
 _GROWING: dict[Callable[..., object], Growing] = {}
 
 
-def _grows(numpys: Callable[..., object]) -> Callable[[Growing], Growing]:
+def _growing(numpys: Callable[..., object]) -> Callable[[Growing], Growing]:
     def register(function: Growing) -> Growing:
         _GROWING[numpys] = function
         return function
@@ -39,7 +39,7 @@ def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], A
     return create_by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
 
 
-@_grows(np.outer)
+@_growing(np.outer)
 def _outer(a: Value, b: Value) -> Value:
     rows, columns = np.ravel(a), np.ravel(b)
     dtype = np.multiply.resolve_dtypes((rows.dtype, columns.dtype, None))[-1]
@@ -48,7 +48,7 @@ def _outer(a: Value, b: Value) -> Value:
     )
 
 
-@_grows(np.kron)
+@_growing(np.kron)
 def _kron(a: object, b: object) -> object:
     first, second = np.asarray(a), np.asarray(b)
     ndim = max(first.ndim, second.ndim)
@@ -64,7 +64,7 @@ def _kron(a: object, b: object) -> object:
     return _by_indices(shape, dtype, block)
 
 
-@_grows(np.tile)
+@_growing(np.tile)
 def _tile(A: object, reps: Value) -> Value:  # noqa: N803 - NumPy's name
     array = np.asarray(A)
     counts = tuple(map(index, reps)) if np.ndim(reps) else (index(reps),)
@@ -80,7 +80,7 @@ def _tile(A: object, reps: Value) -> Value:  # noqa: N803 - NumPy's name
     )
 
 
-@_grows(np.repeat)
+@_growing(np.repeat)
 def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     if np.ndim(repeats):
         return NotImplemented

@@ -135,7 +135,7 @@ def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
     return ufunc(*(cut(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
 
 
-def _item(array: Array, index: object) -> object:
+def _taken_item(array: Array, index: object) -> object:
     """Return what an index with tensors takes of an array of a script."""
     items = index if isinstance(index, tuple) else (index,)
     mesh = next(x.mesh for x in items if isinstance(x, DTensor))
@@ -143,4 +143,4 @@ def _item(array: Array, index: object) -> object:
     return small_arrays_on(mesh).make(array)[index]
 
 
-set_kind(WholeArray, _cut_result, of_array, _item)
+set_kind(WholeArray, _cut_result, of_array, _taken_item)

@@ -14,7 +14,7 @@ SUBMODULES = ("fft", "linalg", "random", "testing")
 """Modules of NumPy that are modules here, too."""
 
 
-OWN = {**creation.OWN, **files.OWN, "ndarray": WholeArray}
+OWN_MEMBERS = {**creation.OWN_FUNCTIONS, **files.OWN_FUNCTIONS, "ndarray": WholeArray}
 """What is ours, by NumPy's names."""
 
 
@@ -24,8 +24,8 @@ def named(name: str) -> object:
         return getattr(_numpys, name)
     if name in SUBMODULES:
         return import_module(f"meshcomm.numpy.{name}")
-    if name in OWN:
-        return OWN[name]
+    if name in OWN_MEMBERS:
+        return OWN_MEMBERS[name]
     if name in ("mgrid", "ogrid"):
         return grids.CoordinateGrid(name)
     if name in ("r_", "c_"):

@@ -43,16 +43,16 @@ class Promotion:
         if function in _OF_SHAPES:
             shapes = (x.tolist() if isinstance(x, np.ndarray) else x for x in args[1:])
             self._has_shapes = any(isinstance(x, np.ndarray) for x in args[1:])
-            self.args = self._promoted(args[0]), *shapes
+            self.args = self._promoted_arguments(args[0]), *shapes
             return
-        written = _written(function)
+        written = _out_positions(function)
         self._written = [x for number, x in enumerate(args) if number in written]
         if function in _CHANGING or method == "at":
             self._written.append(args[0])
         out = kwargs.get("out")
         self._written += out if isinstance(out, tuple) else [out]
-        self.args = tuple(self._promoted(x, number not in written) for number, x in enumerate(args))
-        self.kwargs = {key: self._promoted(x, key not in _WRITTEN) for key, x in kwargs.items()}
+        self.args = tuple(self._promoted_arguments(x, number not in written) for number, x in enumerate(args))
+        self.kwargs = {key: self._promoted_arguments(x, key not in _WRITTEN) for key, x in kwargs.items()}
 
     def __bool__(self) -> bool:
         return bool(self._pairs) or self._has_shapes
@@ -68,9 +68,9 @@ class Promotion:
             return tuple(arrays.get(id(x), x) for x in result)
         return arrays.get(id(result), result)
 
-    def _promoted(self, x: Value, is_read: bool = True) -> Value:
+    def _promoted_arguments(self, x: Value, is_read: bool = True) -> Value:
         if type(x) in (list, tuple):
-            return type(x)(self._promoted(item, is_read) for item in x)
+            return type(x)(self._promoted_arguments(item, is_read) for item in x)
         if type(x) is not WholeArray and not (is_scripted() and type(x) is np.ndarray):
             return x
         if self._small_arrays is None or x.dtype.hasobject:
@@ -86,7 +86,7 @@ class Promotion:
 
 
 @lru_cache(maxsize=512)
-def _written(function: Any) -> frozenset[int]:
+def _out_positions(function: Any) -> frozenset[int]:
     """Return the positions of arguments that are only written to."""
     if isinstance(function, np.ufunc):
         return frozenset()

@@ -117,21 +117,21 @@ def _sorted(a: object, axis: object, how: _SortKind, order: object) -> DTensor:
     tensor, name = as_tensor(f"numpy.{how.name}", a), how.name
     if order is not None:
         raise TypeError(f"numpy.{name}: order= is not supported for DTensors; sort the field that you need")
-    axes = _axes(name, axis, tensor.ndim)
+    axes = _sort_axes(name, axis, tensor.ndim)
     how.of(np.asarray(sample(tensor)).reshape(-1), -1)  # NumPy's errors for the dtype and the kind
     layout, shape, kind = tensor.layout, tensor.shape, np.dtype(np.intp) if how.indexed else tensor.dtype
     if axis is None and tensor.ndim != 1:
-        return _line(tensor, how, layout.sharding_dims, kind)
+        return _sorted_line(tensor, how, layout.sharding_dims, kind)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
         blocks = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
         return relaid(make(*blocks, shape, kind), layout.axes, name)
     names = layout.axes[axes[0]]
     line = _without_others(tensor, axes[0], name)
-    result = _with_others(_line(line, how, names, kind), axes[0], shape)
+    result = _with_others(_sorted_line(line, how, names, kind), axes[0], shape)
     return relaid(result, layout.axes, name)
 
 
-def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
+def _sort_axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
     """Return the axis to sort along, or all."""
     if axis is not None:
         if isinstance(axis, tuple | list):
@@ -141,7 +141,7 @@ def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
     return normalised_axes(axis, ndim)
 
 
-def _line(tensor: DTensor, how: _SortKind, names: Names, dtype: DType) -> DTensor:
+def _sorted_line(tensor: DTensor, how: _SortKind, names: Names, dtype: DType) -> DTensor:
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
     target, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
@@ -225,7 +225,7 @@ def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) ->
         raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
     if listed.dtype.kind not in "iu":
         raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
-    n = prod(tensor.shape[number] for number in _axes(name, axis, tensor.ndim))
+    n = prod(tensor.shape[number] for number in _sort_axes(name, axis, tensor.ndim))
     wrong = listed[(listed < -n) | (listed >= n)]
     if wrong.size and tensor.size:
         raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")

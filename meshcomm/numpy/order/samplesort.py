@@ -145,7 +145,7 @@ class _Sort(NamedTuple):
         """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
         early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
         arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
-        exchanged = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)))
+        exchanged = self._own_elements(arrays, np.diff(cuts, prepend=0, append=len(block)))
         received = exchanged.received()
         if indices is None:
             received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
@@ -173,7 +173,7 @@ class _Sort(NamedTuple):
         splitters, array = self._splitters(block), exact_copy(block)
         shares = splitters.indices / max(1, len(block))  # of the equal elements, those before the splitter
         cuts = np.empty(len(splitters.values), dtype=np.intp)
-        runs = np.flatnonzero(_differ(splitters.values)).tolist()
+        runs = np.flatnonzero(_run_starts(splitters.values)).tolist()
 
         pending = [(0, len(runs) - 1, 0, len(array))]  # runs of equal splitters, and the elements to split there
         while pending:
@@ -183,7 +183,7 @@ class _Sort(NamedTuple):
             middle = (first + last) // 2
             run = slice(runs[middle], runs[middle + 1])
             piece, value = array[start:stop], splitters.values[runs[middle]]
-            less, equal = _counted(piece, value)
+            less, equal = _counts_before(piece, value)
             cut_points = start + less + splitters.ties(run, self.ranks.position, equal, shares[run] * equal)
             cuts[run] = cut_points
             for cut, begin in ((cut_points[0], start), (cut_points[-1], cut_points[0])):
@@ -203,14 +203,14 @@ class _Sort(NamedTuple):
         draws = np.arange(wanted) + default_rng([self.ranks.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        samples = [_samples(text, block) for text in self.ranks.allgather(message)]
+        samples = [_parsed_samples(text, block) for text in self.ranks.allgather(message)]
         ranks = np.repeat(np.arange(count), [len(values) for values, _ in samples])
         values, at = (np.concatenate(arrays) for arrays in zip(*samples, strict=True))
         order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
         chosen = order[np.arange(1, count) * len(order) // count]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
+    def _own_elements(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
         """Return the elements of *arrays* that are for this rank, from all. Collective.
 
         Parameters
@@ -254,23 +254,23 @@ class _ReceivedElements(NamedTuple):
 
     def received(self) -> list[Array]:
         """Return the elements that this rank has received."""
-        return [buffer[self._of(self.received_at)] for buffer in self.buffers]
+        return [buffer[self._own_slice(self.received_at)] for buffer in self.buffers]
 
     def evened(self) -> tuple[list[Array], list[int]]:
         """Return the block of this rank, and the lengths of all. Collective."""
-        blocks = [buffer[self._of(self.even)] for buffer in self.buffers]
+        blocks = [buffer[self._own_slice(self.even)] for buffer in self.buffers]
         if not np.array_equal(self.received_at, self.even):
-            sent, arriving = self._shared(self.received_at, self.even), self._shared(self.even, self.received_at)
+            sent, arriving = self._counts(self.received_at, self.even), self._counts(self.even, self.received_at)
             for array, into in zip(self.received(), blocks, strict=True):
                 self.ranks.exchanged(array, sent, into, arriving)  # what stays is not copied
         return blocks, np.diff(self.even).tolist()
 
-    def _of(self, starts: Indices) -> slice:
+    def _own_slice(self, starts: Indices) -> slice:
         return slice(*starts[self.ranks.position :][:2])
 
-    def _shared(self, starts: Indices, others: Indices) -> Indices:
+    def _counts(self, starts: Indices, others: Indices) -> Indices:
         """Return how many elements of this rank's block by *starts* each rank has by *others*."""
-        block = self._of(starts)
+        block = self._own_slice(starts)
         return np.array(np.diff(np.clip(others, block.start, block.stop)), np.intp)
 
 
@@ -282,14 +282,14 @@ def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
     return "stable" if dtype.char == "e" else None
 
 
-def _samples(text: bytes, like: Array) -> tuple[Array, Indices]:
+def _parsed_samples(text: bytes, like: Array) -> tuple[Array, Indices]:
     """Return the samples that a rank tells: their values, of the dtype of *like*, and their indices."""
     count = int(np.frombuffer(text, _COUNT, 1)[0])
     after = _COUNT.itemsize * (1 + count)
     return np.frombuffer(text, like.dtype, count, after), np.frombuffer(text, _COUNT, count, _COUNT.itemsize)
 
 
-def _differ(values: Array) -> Array:
+def _run_starts(values: Array) -> Array:
     """Return where ascending *values* differ from the one before; at both ends they do. NaN is equal to NaN."""
     changes = (values[1:] != values[:-1]) & ((values[1:] == values[1:]) | (values[:-1] == values[:-1]))
     ends = np.ones(min(1, len(values)), dtype=bool)
@@ -304,7 +304,7 @@ def _stable_order(values: Array) -> Indices:
     if values.dtype.kind not in "iufmM" or values.itemsize < 4 or len(values) > 2**31:
         return np.argsort(values, kind="stable")
     order = np.argsort(values)
-    first = _differ(values[order])[:-1]  # the first of elements that are equal
+    first = _run_starts(values[order])[:-1]  # the first of elements that are equal
     tied = ~first
     tied[:-1] |= tied[1:].copy()
     if tied.any():
@@ -313,7 +313,7 @@ def _stable_order(values: Array) -> Indices:
     return order
 
 
-def _counted(array: Array, value: object) -> tuple[int, int]:
+def _counts_before(array: Array, value: object) -> tuple[int, int]:
     """Return how many elements are before *value* in the order of NumPy's sort, and how many are equal to it."""
     less = equal = 0
     for start in range(0, len(array), COUNTED_AT_ONCE):

@@ -245,15 +245,15 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     np.digitize(np.zeros(1), np.asarray(sample(edges)))  # NumPy's errors
     side: Side = "left" if right else "right"
     first, last = edges[:-1], edges[1:]
-    if _all(np.less_equal, first, last):
+    if _all_compare(np.less_equal, first, last):
         return searchsorted(edges, values, side)
-    if not _all(np.greater_equal, first, last):
+    if not _all_compare(np.greater_equal, first, last):
         raise ShapeError("bins must be monotonically increasing or decreasing")
     positions = searchsorted(edges[::-1], values, side)
     return _of_blocks(name, lambda block: edges.size - block, positions)
 
 
-def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
+def _all_compare(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
     """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
     result: DTensor = compare(first, last).all()
     return on_blocks(bool, result) is not False

@@ -100,12 +100,12 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _names(tensor: DTensor) -> tuple[str, ...]:
+def _sharded_dims(tensor: DTensor) -> tuple[str, ...]:
     return tensor.layout.sharding_dims
 
 
 def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
-    name, names = "numpy.unique", _names(tensor)
+    name, names = "numpy.unique", _sharded_dims(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
     indexed = wanted.return_index or wanted.return_inverse
@@ -117,7 +117,7 @@ def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
         inverse = ranks.agree_on_result(lambda: new_block(block_shape, _INDEX))
         runs = _runs(ranks, ordered.values, wanted.equal_nan)
         if wanted.return_inverse:
-            _number(ranks, tensor, ordered, runs, inverse)
+            _write_numbers(ranks, tensor, ordered, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.counts)], tensor.mesh), (sum(runs.counts),)
     blocks = [ordered.values._block[runs.first]]
     if wanted.return_index and ordered.indices is not None:
@@ -133,7 +133,7 @@ def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
 def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
     blocks = wanted.of(tensor._block)
-    line = Layout([_names(tensor)], tensor.mesh)
+    line = Layout([_sharded_dims(tensor)], tensor.mesh)
     results = [make(block, line, block.shape, block.dtype) for block in blocks]
     number = 1 + wanted.return_index
     if wanted.return_inverse and blocks[number].ndim == tensor.ndim:
@@ -185,7 +185,7 @@ def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
     return differ
 
 
-def _number(ranks: RowRanks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
+def _write_numbers(ranks: RowRanks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
@@ -209,7 +209,7 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTe
     """Return the distinct subarrays along *axis*: rows, which are compared as elements of many fields."""
     if tensor.dtype.kind == "V":
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
-    names, mesh = _names(tensor), tensor.mesh
+    names, mesh = _sharded_dims(tensor), tensor.mesh
     if not tensor.size:
         return [as_replicated(array, mesh) for array in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
     move: Value = np.moveaxis  # of tensors, by NumPy's protocol
@@ -229,7 +229,7 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTe
 # -- the array API's names --------------------------------------------------------------------------------------------
 
 
-def _named(function: Function, keep: list[int]) -> Function:
+def _array_api_function(function: Function, keep: list[int]) -> Function:
     """Return *function* of NumPy for tensors; *keep* are those of the results of `unique` that it returns."""
     results: Any = type(function(np.zeros(1)))
 
@@ -243,15 +243,15 @@ def _named(function: Function, keep: list[int]) -> Function:
 # -- operations of two sets -------------------------------------------------------------------------------------------
 
 
-def _line(x: object) -> object:
+def _as_line(x: object) -> object:
     """Return an operand with one axis. Collective if elements of a tensor have to move."""
     return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
 
 
-def _operands(name: str, *operands: SetOperand) -> list[Value]:
+def _line_operands(name: str, *operands: SetOperand) -> list[Value]:
     """Return the operands, with one axis each. Collective over the mesh."""
     unwrapped_operands = [unwrapped(x) for x in operands]
-    return [_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
+    return [_as_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
 
 
 def _distinct(x: Value, index: bool = False) -> Value:
@@ -297,7 +297,7 @@ def intersect1d(
     [3]
     """
     name = "numpy.intersect1d"
-    sides = _operands(name, ar1, ar2)
+    sides = _line_operands(name, ar1, ar2)
     mesh, firsts = mesh_of(sides), list[DTensor]()
     if not assume_unique:
         distinct = [_distinct(side, return_indices) for side in sides]
@@ -332,7 +332,7 @@ def setdiff1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> 
     ...     print(world.run(program)[0])
     [1]
     """
-    first, second = _operands("numpy.setdiff1d", ar1, ar2)
+    first, second = _line_operands("numpy.setdiff1d", ar1, ar2)
     mesh = mesh_of([first, second])
     first = first if assume_unique else _distinct(first)
     return as_replicated(first, mesh)[isin(first, second, invert=True)]
@@ -352,7 +352,7 @@ def setxor1d(ar1: SetOperand, ar2: SetOperand, assume_unique: bool = False) -> D
     ...     print(world.run(program)[0])
     [1, 4]
     """
-    sides = _operands("numpy.setxor1d", ar1, ar2)
+    sides = _line_operands("numpy.setxor1d", ar1, ar2)
     both = concatenate(sides if assume_unique else [_distinct(side) for side in sides])
     if not both.size:
         return both
@@ -382,7 +382,7 @@ def ediff1d(ary: SetOperand, to_end: SetOperand | None = None, to_begin: SetOper
     ...     print(world.run(program)[0])
     [7, -2, 2]
     """
-    (line, *ends) = _operands("numpy.ediff1d", ary, *(x for x in (to_end, to_begin) if x is not None))
+    (line, *ends) = _line_operands("numpy.ediff1d", ary, *(x for x in (to_end, to_begin) if x is not None))
     for end in ends:
         if not np.can_cast(end.dtype, line.dtype, casting="same_kind"):
             raise TypeError("dtype of to_begin and to_end must be compatible with input ary under the same_kind rule.")
@@ -396,7 +396,7 @@ def ediff1d(ary: SetOperand, to_end: SetOperand | None = None, to_begin: SetOper
 
 
 if hasattr(np, "unique_all"):  # since NumPy 2
-    implements(np.unique_all)(_named(np.unique_all, [1, 2, 3]))
-    implements(np.unique_counts)(_named(np.unique_counts, [3]))
-    implements(np.unique_inverse)(_named(np.unique_inverse, [2]))
-    implements(np.unique_values)(_named(np.unique_values, []))
+    implements(np.unique_all)(_array_api_function(np.unique_all, [1, 2, 3]))
+    implements(np.unique_counts)(_array_api_function(np.unique_counts, [3]))
+    implements(np.unique_inverse)(_array_api_function(np.unique_inverse, [2]))
+    implements(np.unique_values)(_array_api_function(np.unique_values, []))

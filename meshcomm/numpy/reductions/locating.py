@@ -40,13 +40,13 @@ def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
     ...     print(world.run(program))
     [(1, 0), (1, 0)]
     """
-    return _located(np.argmax, a, axis, keepdims)
+    return _extreme(np.argmax, a, axis, keepdims)
 
 
 @implements(np.argmin, partly=True)
 def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
-    return _located(np.argmin, a, axis, keepdims)
+    return _extreme(np.argmin, a, axis, keepdims)
 
 
 @implements(np.nanargmax, partly=True)
@@ -64,10 +64,10 @@ def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool =
     return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
 
 
-def _located(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
+def _extreme(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
-    axes = _checked(name, tensor, axis)
+    axes = _checked_axes(name, tensor, axis)
     kind = result_dtype(function, [tensor.dtype], tensor.ndim)
     over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
     how = Reduction(
@@ -77,7 +77,7 @@ def _located(function: Callable[..., object], operand: object, axis: SupportsInd
         lambda block: _candidates(function, block, over, layout, shape),
         _first_by(function),
         kind,
-        _candidate(tensor.dtype),
+        _candidate_dtype(tensor.dtype),
         lambda candidates: np.asarray(candidates["index"], kind, order="C"),
     )
     return reduced(how, tensor, keepdims)
@@ -95,12 +95,12 @@ def _located_number(
     """Return where the first extreme is that is no NaN; *plain* takes *least* instead of NaN."""
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
-    axes = _checked(name, tensor, axis)
+    axes = _checked_axes(name, tensor, axis)
     kind = result_dtype(function, [tensor.dtype], tensor.ndim)
     if tensor.dtype.kind not in "fc":
-        return _located(plain, tensor, axis, keepdims)
+        return _extreme(plain, tensor, axis, keepdims)
     over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
-    first, shares = _first_by(plain), _candidate(tensor.dtype, ("missing", np.dtype(bool)))
+    first, shares = _first_by(plain), _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool)))
 
     def share(block: Array) -> Array:
         missing = np.isnan(block)
@@ -136,7 +136,7 @@ def _refuse_missing(name: str, result: DTensor) -> None:
     agree_on_result(name, result.mesh, text, lambda: on_blocks(check, result))
 
 
-def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:
+def _checked_axes(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:
     """Return the axes to search; all if *axis* is None."""
     if isinstance(axis, tuple | list):
         raise TypeError(f"numpy.{name} takes one axis, or None for the flattened array, not {axis!r}")
@@ -149,7 +149,7 @@ def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[in
     return axes
 
 
-def _candidate(dtype: DType, *more: tuple[str, DType]) -> DType:
+def _candidate_dtype(dtype: DType, *more: tuple[str, DType]) -> DType:
     return np.dtype([("value", dtype), ("index", np.dtype(np.int64)), *more], align=True)
 
 
@@ -168,7 +168,7 @@ def _candidates(
         inside = np.asarray(function(block, axis=axis), np.intp)
         value = np.take_along_axis(block, np.expand_dims(inside, axis), axis).squeeze(axis)
         index = np.asarray(global_indices(box[axis], inside))
-    result = np.zeros(index.shape, _candidate(block.dtype))
+    result = np.zeros(index.shape, _candidate_dtype(block.dtype))
     result["value"], result["index"] = value, index
     return result
 

@@ -88,7 +88,7 @@ def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
     return moved.reshape(*moved.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))
 
 
-def _dtypes(whole: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
+def _norm_dtypes(whole: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
     """Return the dtype of a norm, and the one in which several devices compute it: float32 for float16."""
     kind = result_dtype(whole, [tensor.dtype], tensor.ndim)
     return kind, np.dtype(np.float32) if kind == np.float16 else kind
@@ -114,7 +114,7 @@ def _norm_of_vectors(
     whole: Callable[[Array], object], tensor: DTensor, ord: float, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
     """Return norms over *axes*, whose elements are one vector; *whole* is NumPy's function for a block."""
-    kind, wide = _dtypes(whole, tensor)
+    kind, wide = _norm_dtypes(whole, tensor)
     tensor = _whole_if_empty(whole, tensor, axes)
     halves = tensor.dtype == np.float16
 
@@ -136,7 +136,7 @@ def _norm_of_matrices(
     whole: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
     """Return norms of matrices, of which the first of *axes* has the rows; *whole* is NumPy's function for a block."""
-    kind, wide = _dtypes(whole, tensor)
+    kind, wide = _norm_dtypes(whole, tensor)
     tensor = _whole_if_empty(whole, tensor, axes)
     if not tensor.layout.dims_along(axes):
         return reduced(Reduction("norm", tuple(sorted(axes)), whole, whole, "max", kind), tensor, keepdims)

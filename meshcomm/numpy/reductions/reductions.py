@@ -161,10 +161,10 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     """
     tensor = as_tensor("numpy.mean", t)
     axes, kind = reduced_axes(axis, tensor.ndim), None if dtype is None else np.dtype(dtype)
-    return reducing(_mean(axes, kind, tensor), tensor, keepdims)
+    return reducing(_mean_reduction(axes, kind, tensor), tensor, keepdims)
 
 
-def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduction:
+def _mean_reduction(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduction:
     kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind

@@ -83,13 +83,13 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
     if not varargs:
         return [1.0] * len(axes)
     if len(varargs) == 1 and np.ndim(varargs[0]) == 0:
-        return [_number(name, varargs[0])] * len(axes)
+        return [_step_number(name, varargs[0])] * len(axes)
     if len(varargs) != len(axes):
         raise TypeError("invalid number of arguments")
     spacings: list[Any] = []
     for a, step in zip(axes, varargs, strict=True):
         if np.ndim(step) == 0:
-            spacings.append(_number(name, step))
+            spacings.append(_step_number(name, step))
             continue
         coordinates = allgather_array(name, step)
         if coordinates.ndim != 1:
@@ -102,7 +102,7 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
     return spacings
 
 
-def _number(name: str, step: Value) -> Value:
+def _step_number(name: str, step: Value) -> Value:
     """Return *step* as a number. Collective if it is a tensor."""
     return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
@@ -265,7 +265,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     if other.shape[0] > one.shape[0]:
         one, other = other, one
     n, m = one.shape[0], other.shape[0]
-    return _convolved("numpy.convolve", one, allgather_array("numpy.convolve", other), _interval(mode, n, m))
+    return _convolved("numpy.convolve", one, allgather_array("numpy.convolve", other), _mode_interval(mode, n, m))
 
 
 @implements(np.correlate, partly=True)
@@ -278,8 +278,8 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     one, other = _lines(name, a, v)
     n, m = one.shape[0], other.shape[0]
     if n >= m:
-        return _convolved(name, one, np.conj(allgather_array(name, other))[::-1], _interval(mode, n, m))
-    start, length = _interval(mode, m, n)
+        return _convolved(name, one, np.conj(allgather_array(name, other))[::-1], _mode_interval(mode, n, m))
+    start, length = _mode_interval(mode, m, n)
     flipped = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
     return _convolved(name, flipped, allgather_array(name, one), (n + m - 1 - start - length, length))
 
@@ -294,7 +294,7 @@ def _lines(name: str, a: object, v: object) -> list[DTensor]:
     return lines
 
 
-def _interval(mode: str, n: int, m: int) -> tuple[int, int]:
+def _mode_interval(mode: str, n: int, m: int) -> tuple[int, int]:
     """Return where a result begins in the full convolution of *n* and *m* elements, *n* the more, and its length."""
     intervals = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
     if mode not in intervals:

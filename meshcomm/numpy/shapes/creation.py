@@ -36,7 +36,7 @@ def empty_like(
     A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
     """
     wanted = _as_in("empty_like", prototype, dtype, shape)
-    return _filling(prototype, *wanted, None) or create.empty(*wanted)
+    return _filling_call(prototype, *wanted, None) or create.empty(*wanted)
 
 
 @operation(np.full_like, partly=True)
@@ -45,7 +45,7 @@ def full_like(
 ) -> Call | DTensor:
     """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
     lengths, kind, layout = _as_in("full_like", a, dtype, shape)
-    call = _filling(a, lengths, kind, layout, fill_value) if type(fill_value) in (int, float) else None
+    call = _filling_call(a, lengths, kind, layout, fill_value) if type(fill_value) in (int, float) else None
     return call or create.full(lengths, fill_value, kind, layout)
 
 
@@ -53,17 +53,17 @@ def full_like(
 def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
     wanted = _as_in("zeros_like", a, dtype, shape)
-    return _filling(a, *wanted, 0) or create.zeros(*wanted)
+    return _filling_call(a, *wanted, 0) or create.zeros(*wanted)
 
 
 @operation(np.ones_like, partly=True)
 def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
     wanted = _as_in("ones_like", a, dtype, shape)
-    return _filling(a, *wanted, 1) or create.ones(*wanted)
+    return _filling_call(a, *wanted, 1) or create.ones(*wanted)
 
 
-def _filling(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: object) -> Call | None:
+def _filling_call(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: object) -> Call | None:
     """Return the call that makes a tensor of a *number*, or of anything if that is None.
 
     None if it is in another shape, or if the dtype is none of numbers that holds it.

@@ -49,10 +49,10 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
     if not isinstance(layout, Layout):
         raise no_layout("transpose takes a Layout", layout)
     tensor = as_tensor("transpose", t)
-    return relayout_transposed(tensor, _order(tensor, axes), layout)
+    return relayout_transposed(tensor, _axis_order(tensor, axes), layout)
 
 
-def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+def _axis_order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
     listed = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
     order = tuple([integer(a, "an axis", TypeError) for a in listed])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
@@ -63,7 +63,7 @@ def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]
 @traceable(twin=np.transpose)
 def _transposed(t: DTensor, axes: Sequence[int] | None) -> Call | DTensor:
     tensor = as_tensor("transpose", t)
-    order = _order(tensor, axes)
+    order = _axis_order(tensor, axes)
     return viewing(methodcaller("transpose", order), tensor, tensor.layout.take(order))
 
 

@@ -82,12 +82,12 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
         flat = flat_spec(lengths, axes[group.source], blocks)
         specs = None if flat is None else split_spec(flat, into, blocks)
         if flat is None:
-            start[group.source] = chosen_specs(lengths, _names(axes[group.source]), blocks)
-            flat = _flat(lengths, tuple(start[group.source]), blocks)
+            start[group.source] = chosen_specs(lengths, _names_of(axes[group.source]), blocks)
+            flat = _flat_spec(lengths, tuple(start[group.source]), blocks)
         before.append(flat)
         if specs is None:
             specs = chosen_specs(into, tuple(flat), blocks)
-            flat = _flat(into, specs, blocks)
+            flat = _flat_spec(into, specs, blocks)
         after.append(flat)
         result.extend(specs)
     if wanted is not None:
@@ -140,19 +140,19 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     >>> flat_spec((6, 4), (("x",), ()), {"x": 4}), flat_spec((6, 4), ((), ("x",)), {"x": 2})
     (Cuts('x', (0, 8, 16, 20, 24)), Cyclic('x', 2))
     """
-    names = _names(specs)
+    names = _names_of(specs)
     if not names:
         return ()
     named = [spec for spec in specs if spec]
     if len(named) == 1 and all(n == 1 or spec for spec, n in zip(specs, lengths, strict=True)):
         return named[0]
-    cuts = [cut_of(spec, n, _blocks(spec, sizes)) for spec, n in zip(specs, lengths, strict=True)]
+    cuts = [cut_of(spec, n, _block_count(spec, sizes)) for spec, n in zip(specs, lengths, strict=True)]
     last = max((a for a, cut in enumerate(cuts) if cut.blocks > 1 and cut.length > 1), default=-1)
     if last < 0 and all(cut.blocks == 1 for cut in cuts):
         return names
     if _is_consecutive(cuts[last]) and all(_is_consecutive(cut) and cut.longest <= 1 for cut in cuts[: max(last, 0)]):
         lengths_of_blocks = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
-        return _consecutive(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
+        return _consecutive_spec(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
     if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last):
         return None
     period, inner = _cyclic_evenly(cuts[last]), prod(lengths[last + 1 :])
@@ -164,7 +164,7 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     return Cyclic(names, cut.block * inner, cut.offset)
 
 
-def _flat(lengths: Shape, chosen: Specs, sizes: dict[str, int]) -> Names:
+def _flat_spec(lengths: Shape, chosen: Specs, sizes: dict[str, int]) -> Names:
     """Return the flat spec of specs that `chosen_specs` chose: they have one."""
     flat = flat_spec(lengths, chosen, sizes)
     assert flat is not None
@@ -183,15 +183,15 @@ def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
         return ((),) * len(lengths)
     long = [a for a, n in enumerate(lengths) if n > 1]
     if len(long) < 2:
-        blocks = _blocks(flat, sizes)
+        blocks = _block_count(flat, sizes)
         return _one_sharded(flat, long[0] if long else 0, len(lengths)) if lengths else None if blocks > 1 else ()
-    length, blocks = prod(lengths), _blocks(flat, sizes)
+    length, blocks = prod(lengths), _block_count(flat, sizes)
     cut = cut_of(flat, length, blocks)
     if cut.is_consecutive or _is_consecutive(cut):
         bounds = [0, *accumulate(cut.lengths(np.arange(blocks, dtype=np.intp)).tolist())]
         inner = length // lengths[long[0]]
         if all(bound % inner == 0 for bound in bounds):
-            return _one_sharded(_consecutive(tuple(flat), [b // inner for b in bounds]), long[0], len(lengths))
+            return _one_sharded(_consecutive_spec(tuple(flat), [b // inner for b in bounds]), long[0], len(lengths))
         return (
             _over_several(tuple(flat), lengths, sizes) if length % blocks == 0 and cut == Cut(length, blocks) else None
         )
@@ -207,7 +207,7 @@ def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
 def _over_several(names: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
     """Return specs in which the first mesh dimensions cut the first axis into single elements, the others the rest."""
     for count in range(1, len(names)):
-        if _blocks(names[:count], sizes) == lengths[0]:
+        if _block_count(names[:count], sizes) == lengths[0]:
             rest = split_spec(names[count:], lengths[1:], sizes)
             return None if rest is None else (names[:count], *rest)
     if lengths[0] > 1:
@@ -227,7 +227,7 @@ def chosen_specs(lengths: Shape, names: Names, sizes: dict[str, int]) -> Specs:
     long = [a for a, n in enumerate(lengths) if n > 1] or [0]
     if not lengths:
         return ()
-    blocks = _blocks(names, sizes)
+    blocks = _block_count(names, sizes)
     first = long[0]
     even = (a for a in long if lengths[a] % blocks == 0)
     return _one_sharded(names, first if lengths[first] >= blocks else next(even, first), len(lengths))
@@ -237,11 +237,11 @@ def _one_sharded(spec: Names, axis: int, ndim: int) -> Specs:
     return tuple(spec if a == axis else () for a in range(ndim))
 
 
-def _names(specs: Specs) -> Names:
+def _names_of(specs: Specs) -> Names:
     return tuple(name for spec in specs for name in spec)
 
 
-def _blocks(names: Names, sizes: dict[str, int]) -> int:
+def _block_count(names: Names, sizes: dict[str, int]) -> int:
     return prod(sizes[name] for name in names)
 
 
@@ -257,6 +257,6 @@ def _cyclic_evenly(cut: AnyCut) -> int | None:
     return cut.period if cut.length % cut.period == 0 else None
 
 
-def _consecutive(names: Names, boundaries: Sequence[int]) -> Names:
+def _consecutive_spec(names: Names, boundaries: Sequence[int]) -> Names:
     """Return the spec of an axis that is cut at these boundaries: the plain names, if they cut it so by default."""
     return Cuts(names, boundaries).canonical(len(boundaries) - 1)

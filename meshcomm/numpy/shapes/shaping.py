@@ -122,7 +122,7 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
 
 def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:
     """Return what `regrouped` does, or the call that makes it."""
-    return _regrouped(tensor, shape, _how(tensor, shape, wanted), reshaped_abstract_array(tensor, shape), name)
+    return _regrouped(tensor, shape, _regrouping(tensor, shape, wanted), reshaped_abstract_array(tensor, shape), name)
 
 
 def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> Call | DTensor:
@@ -146,7 +146,7 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None,
     return result if of is None else moved_from(tensor, result, of)
 
 
-def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
+def _regrouping(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
     sizes = tuple((name, size) for name, size in tensor.mesh.dims)
     return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
 
@@ -196,7 +196,7 @@ def _reshape(
     lengths = _new_shape(tensor, shape)
     if _is_fortran("reshape", tensor, order):
         return transpose(_reshape(transpose(tensor), lengths[::-1], copy=copy))
-    of, how = reshaped_abstract_array(tensor, lengths), _how(tensor, lengths)
+    of, how = reshaped_abstract_array(tensor, lengths), _regrouping(tensor, lengths)
     if copy is False and of is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
     if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
@@ -243,7 +243,7 @@ def squeeze(a: DTensor, axis: Axis = None) -> Call | DTensor:
     take = methodcaller("squeeze", gone)
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
         of = take(abstract_array(tensor))
-        return _regrouped(tensor, of.shape, _how(tensor, of.shape), of, "squeeze")
+        return _regrouped(tensor, of.shape, _regrouping(tensor, of.shape), of, "squeeze")
     return viewing(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
 
 

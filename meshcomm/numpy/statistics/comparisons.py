@@ -63,7 +63,7 @@ def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: boo
 
     With *equal_nan* NaN is equal to NaN. A bool on all ranks of the mesh, None on other ranks.
     """
-    operands = _operands("numpy.array_equal", a1, a2)
+    operands = _agreed_operands("numpy.array_equal", a1, a2)
     if shape_of(operands[0]) != shape_of(operands[1]):
         return _on_members(False, operands)
     return _true_for_all("numpy.array_equal", _equal_or_nan if equal_nan else _equality(operands), operands)
@@ -75,7 +75,7 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
 
     A bool on all ranks of the mesh, None on other ranks.
     """
-    operands = _operands("numpy.array_equiv", a1, a2)
+    operands = _agreed_operands("numpy.array_equiv", a1, a2)
     try:
         broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
     except ShapeError:
@@ -134,7 +134,7 @@ def _equal_or_nan(x: Array, y: Array) -> Array:
     return np.equal(x, y) | (np.not_equal(x, x) & np.not_equal(y, y))
 
 
-def _operands(name: str, *arguments: object) -> list[Operand]:
+def _agreed_operands(name: str, *arguments: object) -> list[Operand]:
     operands = [unwrapped(x) for x in arguments]
     return agree_on_plain(name, operands, mesh_of(operands))
 

@@ -54,11 +54,13 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     mesh = mesh_of(operands)
     listed, loads = agree_on_plain(name, operands, mesh)
     tensor, least = _sharded_like(listed, loads), integer(minlength, "minlength", TypeError)
-    kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
+    kind = np.bincount(
+        _small_array(tensor), None if loads is None else _small_array(loads), min(least, 0)
+    ).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
     refuse_outside(name, tensor.mesh, "the largest element")
     with unstopped():
-        counts, wrong = _counted(tensor._block, None if factors is None else factors._block, least)
+        counts, wrong = _block_counts(tensor._block, None if factors is None else factors._block, least)
     ends = np.array([wrong, 0 if counts is None else len(counts)], np.int64)
     failed, length = added_up(name, tensor, ends, (2,), ends.dtype, op="max")._block.tolist()
     if failed == 1:
@@ -71,7 +73,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     return added_up(name, tensor, share, (length,), kind)
 
 
-def _counted(block: Array, weights: Array | None, least: int) -> tuple[Array | None, int]:
+def _block_counts(block: Array, weights: Array | None, least: int) -> tuple[Array | None, int]:
     """Return the counts in a block; or None, and 1 for negative elements, 2 for too large ones.
 
     An error of one rank must not stop it alone.
@@ -94,7 +96,7 @@ def _sharded_like(array: Operand, other: Operand | None) -> DTensor:
     return distribute(plain, Layout(axes, other.mesh))
 
 
-def _few(operand: Operand) -> Array:
+def _small_array(operand: Operand) -> Array:
     """Return an array with the dtype and the axes of *operand*, and one element, or none."""
     array = operand if isinstance(operand, DTensor) else np.asarray(operand)
     return np.zeros((min(array.size, 1),) * array.ndim, array.dtype)
@@ -183,7 +185,7 @@ def _of_points(
     points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
     count = points.shape[1]
     edges = edges if _are_several(bins) else edges * count
-    one = None if loads is None else np.ones(1, _few(agreed[-1]).dtype)
+    one = None if loads is None else np.ones(1, _small_array(agreed[-1]).dtype)
     np.histogramdd(
         np.zeros((1, count), points.dtype), edges, limits, weights=one
     )  # NumPy's errors, on all ranks alike

@@ -51,10 +51,10 @@ class ElementGroups(NamedTuple):
         numbers = self.numbers[indices]
         order = np.argsort(numbers, kind="stable")
         ends = np.searchsorted(numbers, np.arange(self.size + 1), sorter=order).tolist()
-        return [_run(order[start:stop]) for start, stop in pairwise(ends)]
+        return [_as_slice(order[start:stop]) for start, stop in pairwise(ends)]
 
 
-def _run(rows: Indices) -> slice | Indices:
+def _as_slice(rows: Indices) -> slice | Indices:
     """Return ascending *rows* as a slice if they follow each other: then a group is a view."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
@@ -94,7 +94,7 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
     if name in ("count", "any", "all"):
         return {"count": Shares("sum", 0), "any": Shares("max", False), "all": Shares("min", True)}[name]
     if name in ("min", "max") and source.kind in "iuf":
-        return _extreme(name, source, skips and source.kind == "f")
+        return _extreme_shares(name, source, skips and source.kind == "f")
     if source.kind not in "biufc":
         return None
     if name in ("sum", "prod"):
@@ -109,7 +109,7 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
     return None
 
 
-def _extreme(name: str, source: DType, skips: bool) -> Shares:
+def _extreme_shares(name: str, source: DType, skips: bool) -> Shares:
     """Return how devices share a minimum or a maximum: the other end of the dtype is that of no elements."""
     if skips:
         ufunc = np.fmax if name == "max" else np.fmin
@@ -184,7 +184,7 @@ def grouped(how: Grouping, tensor: DTensor) -> DTensor:
     if shares is not None and blocks > 1:
         kind = dtype if shares.dtype is None else shares.dtype
         if 2 * blocks * prod(how.shape(tensor.shape)) * kind.itemsize <= tensor.nbytes:
-            return _merged(how, shares, tensor, dtype, kind)
+            return _merged_results(how, shares, tensor, dtype, kind)
     every = np.arange(len(how.groups.numbers))
     local, whole = of_whole_blocks(
         tensor, how.axes, how.text, lambda block: how.stack(block, every, how.function, dtype)
@@ -192,7 +192,7 @@ def grouped(how: Grouping, tensor: DTensor) -> DTensor:
     return make(local, how.layout(whole), how.shape(tensor.shape), dtype)
 
 
-def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: DType) -> DTensor:
+def _merged_results(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: DType) -> DTensor:
     """Return the results in *dtype*, merged from shares of a *kind* that devices make. Collective over the mesh."""
     source, layout, shape = tensor.layout, how.layout(tensor.layout), how.shape(tensor.shape)
     share = shares.share or how.function

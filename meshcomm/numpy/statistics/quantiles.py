@@ -92,7 +92,7 @@ def median(
     ...     print(world.run(program)[0])
     (3.0, 3.0, [1.0, 9.0])
     """
-    result = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+    result = _statistic_over(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
     return with_out("numpy.median", out, result)
 
 
@@ -102,7 +102,7 @@ def nanmedian(
 ) -> DTensor:
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
     statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
-    result = _computed(statistic, a, axis, bool(keepdims))
+    result = _statistic_over(statistic, a, axis, bool(keepdims))
     return with_out("numpy.nanmedian", out, result)
 
 
@@ -129,7 +129,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
                 raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
         tensor, levels = _operands(f"numpy.{name}", a, q, weights)
         if weights is not None:
-            result = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
+            result = _weighted_quantiles(function, tensor, weights, axis, (levels, method, bool(keepdims)))
             return with_out(f"numpy.{name}", out, result)
 
         def of(block: Array, **where: object) -> ArrayLike:
@@ -137,7 +137,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
 
         of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
-        result = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        result = _statistic_over(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
         return with_out(f"numpy.{name}", out, result)
 
     return computed
@@ -163,12 +163,12 @@ def _fractions(levels: Any, percent: bool) -> Any:
 # -- of blocks --------------------------------------------------------------------------------------------------------
 
 
-def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> DTensor:
+def _statistic_over(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> DTensor:
     """Return the statistic over *axis*. Collective over the mesh if a reduced axis is sharded."""
     name = statistic.name
     tensor = as_tensor(f"numpy.{name}", a)
     axes = normalised_axes(axis, tensor.ndim)
-    result = _described(statistic, tensor, axis, axes, keepdims)
+    result = _result_spec(statistic, tensor, axis, axes, keepdims)
     names = tensor.layout.dims_along(axes)
     if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
         local_result = _of_line(statistic, tensor, axes, result)
@@ -196,7 +196,7 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
     return relaid(local_result, result.axes(tensor.layout.axes), name)
 
 
-def _described(
+def _result_spec(
     statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool
 ) -> _QuantileResult:
     """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
@@ -284,7 +284,7 @@ def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
 # -- with weights -----------------------------------------------------------------------------------------------------
 
 
-def _weighted(
+def _weighted_quantiles(
     function: Callable[..., Any], tensor: DTensor, weights: Value, axis: Axis, how: tuple[Any, str, bool]
 ) -> DTensor:
     """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
@@ -321,7 +321,7 @@ def _weighted(
         loads = loads_of_block if lines is block else np.ones(lines.shape)
         return function(lines, levels, method=method, weights=loads, **where)
 
-    quantiles = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
+    quantiles = _statistic_over(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
     layout = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
     return relaid(quantiles, ((),) * (quantiles.ndim - layout.ndim) + layout.axes, name)
 

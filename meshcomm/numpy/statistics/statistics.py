@@ -9,7 +9,6 @@ square of the sum, would lose all digits where the mean is large.
 from collections.abc import Callable
 from functools import partial
 from math import prod as product
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,12 +29,10 @@ CACHED_BYTES = 2**18
 """Bytes of an array that several passes go over, one after the other, before the next interval of it: it stays in the
 cache of a core then. Measured with the variance of 32 MiB."""
 
-Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
-
 # -- reductions that devices repeat on their results ------------------------------------------------------------------
 
 
-def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+def _repeated_reduction(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
     """Return NumPy's *function* for tensors, whose results devices reduce by *op*.
 
     What it returns is Collective over the mesh if a reduced axis is sharded.
@@ -48,8 +45,8 @@ def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor
     return statistic
 
 
-def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
-    """Return NumPy's *function*, which also takes a dtype, as `_repeated` does."""
+def _typed_reduction(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+    """Return NumPy's *function*, which also takes a dtype, as `_repeated_reduction` does."""
 
     @operation()
     def statistic(
@@ -60,8 +57,8 @@ def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTen
     return statistic
 
 
-any = _repeated(np.any, "max")
-all = _repeated(np.all, "min")
+any = _repeated_reduction(np.any, "max")
+all = _repeated_reduction(np.all, "min")
 
 # -- shares of several fields -----------------------------------------------------------------------------------------
 
@@ -121,7 +118,7 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
 # -- variances --------------------------------------------------------------------------------------------------------
 
 
-def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
+def _deviation_function(function: Callable[..., object]) -> Callable[..., DTensor]:
     """Return *function*, of var, std, nanvar and nanstd, for tensors.
 
     What it returns is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean and sum
@@ -149,12 +146,12 @@ def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
         keepdims: bool = False,
         correction: float | None = None,
     ) -> DTensor:
-        return _deviation(function, a, axis, dtype, _freedom(name, ddof, correction), keepdims=keepdims)
+        return _deviation(function, a, axis, dtype, _lost_degrees(name, ddof, correction), keepdims=keepdims)
 
     return statistic
 
 
-def _freedom(name: str, ddof: float, correction: float | None) -> float:
+def _lost_degrees(name: str, ddof: float, correction: float | None) -> float:
     if correction is not None and ddof != 0:
         raise ValueError(f"numpy.{name}: ddof and correction can't be provided simultaneously.")
     degrees = ddof if correction is None else correction
@@ -163,18 +160,18 @@ def _freedom(name: str, ddof: float, correction: float | None) -> float:
     return degrees
 
 
-def _wide(dtype: DType) -> DType:
+def _wide_dtype(dtype: DType) -> DType:
     """Return the dtype in which to add up: float32 for float16."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype.newbyteorder("=")
 
 
-def _real(dtype: DType) -> DType:
+def _real_dtype(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
 def _quotient(total: object, count: Value, wide: DType) -> Value:
     """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
-    return total / (count if wide.kind == "m" else count.astype(_real(wide)))
+    return total / (count if wide.kind == "m" else count.astype(_real_dtype(wide)))
 
 
 def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
@@ -188,7 +185,7 @@ def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
 
 def wide_of(source: DType, dtype: DTypeLike | None = None) -> DType:
     """Return the dtype in which the mean of elements of dtype *source* is computed, if it is asked for in *dtype*."""
-    return _wide(result_dtype(np.mean, [source], 1, dtype))
+    return _wide_dtype(result_dtype(np.mean, [source], 1, dtype))
 
 
 def _deviation(
@@ -247,7 +244,7 @@ def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[
     skips: whether NaN are left out
     """
     share = partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide)
-    return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True)
+    return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real_dtype(wide))], align=True)
 
 
 def _squares(off: Array) -> Array:
@@ -281,7 +278,7 @@ def _moments_by_intervals(moments: Callable[..., Array], flat: Array, wide: DTyp
     """
     length = CACHED_BYTES // flat.itemsize
     parts = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
-    counts, count = parts["count"].astype(_real(wide)), np.sum(parts["count"])
+    counts, count = parts["count"].astype(_real_dtype(wide)), np.sum(parts["count"])
     mean = np.sum(parts["mean"] * (counts / np.maximum(count, 1)))
     # An interval of nothing but NaN has no mean: what is in the record then must not count.
     between = np.sum(_squares(np.where(counts > 0, parts["mean"] - mean, 0)) * counts)
@@ -295,7 +292,7 @@ def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Arr
     missing = np.isnan(block)
     count = np.sum(~missing, axis=axes, keepdims=True)
     total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)
-    mean = np.asarray(total / np.maximum(count, 1).astype(_real(wide)))
+    mean = np.asarray(total / np.maximum(count, 1).astype(_real_dtype(wide)))
     off = np.asarray(np.subtract(block, mean, dtype=wide))
     np.copyto(off, 0, where=missing)
     squares = np.sum(_squares(off), axis=axes)
@@ -373,7 +370,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     return reduced(how, tensor, keepdims)
 
 
-def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., DTensor]:
+def _extreme_function(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., DTensor]:
     """Return *function*, nanmax or nanmin, for tensors, from the *ufunc* of two elements.
 
     What it returns is Collective over the mesh if a reduced axis is sharded. As in NumPy there is a warning, and NaN,
@@ -439,7 +436,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
                 mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
             result, left = mean, count
             if not name.endswith("mean"):
-                left = np.maximum(count - _freedom(name, ddof, correction), 0)
+                left = np.maximum(count - _lost_degrees(name, ddof, correction), 0)
                 off = np.subtract(tensor, mean, dtype=wide)
                 squares = (off * np.conjugate(off)).real
                 result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
@@ -454,13 +451,13 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
 
 implements(np.any, partly=True)(with_where(any, np.logical_or))
 implements(np.all, partly=True)(with_where(all, np.logical_and))
-implements(np.count_nonzero, partly=True)(decision(_repeated(np.count_nonzero, "sum")))
-implements(np.prod, partly=True)(with_where(_accumulated(np.prod, "prod"), np.multiply))
-implements(np.nansum, partly=True)(with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True))
-implements(np.nanprod, partly=True)(with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True))
+implements(np.count_nonzero, partly=True)(decision(_repeated_reduction(np.count_nonzero, "sum")))
+implements(np.prod, partly=True)(with_where(_typed_reduction(np.prod, "prod"), np.multiply))
+implements(np.nansum, partly=True)(with_where(_typed_reduction(np.nansum, "sum"), np.add, numbers=True))
+implements(np.nanprod, partly=True)(with_where(_typed_reduction(np.nanprod, "prod"), np.multiply, numbers=True))
 implements(np.mean, partly=True)(_of_chosen(np.mean, mean))
 implements(np.nanmean, partly=True)(_of_chosen(np.nanmean, nanmean))
 for _function in (np.var, np.std, np.nanvar, np.nanstd):
-    implements(_function, partly=True)(_of_chosen(_function, _deviations(_function)))
-implements(np.nanmax, partly=True)(with_where(_extreme(np.nanmax, np.fmax), np.fmax))
-implements(np.nanmin, partly=True)(with_where(_extreme(np.nanmin, np.fmin), np.fmin))
+    implements(_function, partly=True)(_of_chosen(_function, _deviation_function(_function)))
+implements(np.nanmax, partly=True)(with_where(_extreme_function(np.nanmax, np.fmax), np.fmax))
+implements(np.nanmin, partly=True)(with_where(_extreme_function(np.nanmin, np.fmin), np.fmin))

@@ -95,7 +95,7 @@ def batch(options: argparse.Namespace) -> int:
     """Print the batch script that *options* ask for, and return the exit code: 2 for bad values, said in one line."""
     system: str = options.command
     try:
-        job = _job(options)
+        job = _job_of(options)
     except ValueError as error:
         say(f"meshcomm: {system}: {error}", error=True)
         return 2
@@ -132,7 +132,7 @@ def script_command(system: str) -> Command:
     )
 
 
-def _job(options: argparse.Namespace) -> BatchJob:
+def _job_of(options: argparse.Namespace) -> BatchJob:
     """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
     if not options.program:
         raise ValueError("it needs a script, or -m and a module")
@@ -149,14 +149,14 @@ def _job(options: argparse.Namespace) -> BatchJob:
         raise ValueError(f"--array has numbers, such as {system.examples}, not {quote(options.array)}")
     if options.container == "":
         raise ValueError("--container is the path of an image")
-    seconds = _seconds(options.time)
+    seconds = _time_limit(options.time)
     if options.requeue and seconds <= SAVE_BEFORE:
         raise ValueError(f"--requeue saves {SAVE_BEFORE} s before the end: --time must be longer than that")
     isolated = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
     return BatchJob(
         program=("-m", *options.program) if options.module else tuple(options.program),
-        nodes=_count("--nodes", options.nodes),
-        ntasks_per_node=_count("--ntasks-per-node", options.ntasks_per_node),
+        nodes=_checked_count("--nodes", options.nodes),
+        ntasks_per_node=_checked_count("--ntasks-per-node", options.ntasks_per_node),
         seconds=seconds,
         container=options.container,
         requeue=options.requeue,
@@ -172,16 +172,16 @@ def _job(options: argparse.Namespace) -> BatchJob:
     )
 
 
-def _count(option: str, text: str) -> int:
+def _checked_count(option: str, text: str) -> int:
     if not re.fullmatch(r"0*[1-9][0-9]{0,6}", text):
         raise ValueError(f"{option} is a number, 1 or more, not {quote(text)}")
     return int(text)
 
 
-def _seconds(text: str) -> int:
+def _time_limit(text: str) -> int:
     """Return a time limit in seconds.
 
-    >>> _seconds("1:30:00"), _seconds("2-00:00:10")
+    >>> _time_limit("1:30:00"), _time_limit("2-00:00:10")
     (5400, 172810)
     """
     match = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", text)
@@ -195,7 +195,7 @@ def _seconds(text: str) -> int:
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
 # Lines below [words] are in the script of a job of which all these words are true, or not, after a "!".
-# <word> stands for a value of the job: see `_values`.
+# <word> stands for a value of the job: see `_word_values`.
 
 _SCRIPT = f"""\
 #!/bin/bash
@@ -328,7 +328,7 @@ def script(system: str, job: BatchJob) -> str:
     >>> print(script("pbs", BatchJob(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
     #PBS -l select=2:ncpus=64:mpiprocs=64
     """
-    values = _values(system, job)
+    values = _word_values(system, job)
     true = {word for word, value in values.items() if value}
     lines, is_included = [], True
     for line in _SCRIPT.splitlines():
@@ -339,7 +339,7 @@ def script(system: str, job: BatchJob) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _values(system: str, job: BatchJob) -> dict[str, object]:
+def _word_values(system: str, job: BatchJob) -> dict[str, object]:
     """Return the values of the words in the scripts."""
     srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
     count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
@@ -351,7 +351,7 @@ def _values(system: str, job: BatchJob) -> dict[str, object]:
         system: True,
         "name": job.name,
         "ranks": ranks,
-        "time": _clock(job.seconds),
+        "time": _clock_text(job.seconds),
         "saves_at": job.seconds - SAVE_BEFORE,
         "modules": shlex.join(job.modules),
         "environment": job.environment and shlex.quote(job.environment),
@@ -362,10 +362,10 @@ def _values(system: str, job: BatchJob) -> dict[str, object]:
     }
 
 
-def _clock(seconds: int) -> str:
+def _clock_text(seconds: int) -> str:
     """Return hours, minutes and seconds, which all batch systems take.
 
-    >>> _clock(172810)
+    >>> _clock_text(172810)
     '48:00:10'
     """
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

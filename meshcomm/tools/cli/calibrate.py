@@ -87,11 +87,11 @@ def _calibration_rows(calibration: Calibration) -> Rows:
         ("in memory", ("gamma",), calibration.memory, ""),
         ("in files", DISK_CONSTANTS, calibration.disk, "a rank cannot make a file here"),
     ):
-        rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
+        rows.append((where, _quality_text(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
         constants = default if fit is None else fit.applied_to(default)
         rows += [(f"  {name}", unit_cost(name, getattr(constants, name))) for name in names]
     return rows
 
 
-def _quality(fit: Fit) -> str:
+def _quality_text(fit: Fit) -> str:
     return f"fits {fit.measured} measurements within a factor of {fit.typical:.2f}, at worst {fit.worst:.2f}"

@@ -22,12 +22,12 @@ class Finding(NamedTuple):
     """The result of a check, and its ranks."""
 
     level: str
-    about: str
+    subject: str
     text: str
     ranks: tuple[int, ...]
 
 
-Found = Iterator[tuple[str, str]]
+CheckResults = Iterator[tuple[str, str]]
 """A level and a text."""
 
 
@@ -37,19 +37,19 @@ def findings(facts: Sequence[Facts], connections: Sequence[Connection] = ()) -> 
     for rank, facts_of_rank in enumerate(facts):
         hosts.setdefault(facts_of_rank["host"], []).append(rank)
     together: dict[tuple[str, str, str], list[int]] = {}
-    for about, check in _OF_A_RANK.items():
+    for subject, check in _OF_A_RANK.items():
         for rank, facts_of_rank in enumerate(facts):
             for level, text in check(facts_of_rank):
-                together.setdefault((level, about, text), []).append(rank)
-    for about, check_host in _OF_A_HOST.items():
+                together.setdefault((level, subject, text), []).append(rank)
+    for subject, check_host in _OF_A_HOST.items():
         for ranks in hosts.values():
             for level, text in check_host([facts[rank] for rank in ranks]):
-                together.setdefault((level, about, text), []).extend(ranks)
+                together.setdefault((level, subject, text), []).extend(ranks)
     for level, text in _network(connections):
         together.setdefault((level, "network", text), []).extend(connections[0]["ranks"])
     merged = [Finding(*key, tuple(sorted(ranks))) for key, ranks in together.items()]
     order = [*_OF_A_RANK, *_OF_A_HOST, "network"]
-    return sorted(merged, key=lambda finding: (order.index(finding.about), finding.ranks))
+    return sorted(merged, key=lambda finding: (order.index(finding.subject), finding.ranks))
 
 
 def line(finding: Finding, size: int) -> str:
@@ -60,17 +60,17 @@ def line(finding: Finding, size: int) -> str:
     """
     is_partial = len(finding.ranks) < size
     ranks = f"rank{'s' * (len(finding.ranks) > 1)} {spans(finding.ranks)}: " if is_partial else ""
-    return f"{finding.level:7}  {finding.about}: {ranks}{finding.text}"
+    return f"{finding.level:7}  {finding.subject}: {ranks}{finding.text}"
 
 
 # -- of a rank --------------------------------------------------------------------------------------------------------
 
 
-def _launcher(facts: Facts) -> Found:
+def _launcher_check(facts: Facts) -> CheckResults:
     yield OK, facts["launcher"] or "none, started without mpiexec: a world of one rank"
 
 
-def _mpi(facts: Facts) -> Found:
+def _mpi(facts: Facts) -> CheckResults:
     ok = True
     if len(facts["libraries"]) > 1:
         ok = False
@@ -103,7 +103,7 @@ def _are_one_mpi(mpiexec: str, libraries: Sequence[str]) -> bool:
     return not libraries or not mpiexec or any(prefix in PurePath(path).parents for path in libraries)
 
 
-def _thread_level(facts: Facts) -> Found:
+def _thread_level(facts: Facts) -> CheckResults:
     if facts["thread_level"] == "MULTIPLE":
         yield OK, "MULTIPLE"
     else:
@@ -114,19 +114,19 @@ def _thread_level(facts: Facts) -> Found:
         yield NOTE, text
 
 
-def _versions(facts: Facts) -> Found:
+def _versions(facts: Facts) -> CheckResults:
     for text in facts["versions"]:
         yield PROBLEM, text
     if not facts["versions"]:
         yield OK, "as meshcomm needs them"
 
 
-def _settings(facts: Facts) -> Found:
+def _settings(facts: Facts) -> CheckResults:
     for text in facts["misspelt"]:
         yield PROBLEM, text
 
 
-def _memory(facts: Facts) -> Found:
+def _memory(facts: Facts) -> CheckResults:
     if facts["memory"] < facts["physical"]:
         text = (
             f"the control group allows {bytes_text(facts['memory'])} of the {bytes_text(facts['physical'])} of this "
@@ -159,15 +159,15 @@ def _memory(facts: Facts) -> Found:
 # -- of a host --------------------------------------------------------------------------------------------------------
 
 
-def _cores(ranks: Sequence[Facts]) -> Found:
+def _cores(ranks: Sequence[Facts]) -> CheckResults:
     usable = set[int]().union(*(facts["processors"] for facts in ranks))
     there = ranks[0]["host_processors"]
-    tight = next((facts for facts in ranks if _sharing(facts, ranks) > len(facts["processors"])), None)
+    tight = next((facts for facts in ranks if _ranks_on_cores(facts, ranks) > len(facts["processors"])), None)
     text = f"{counted(len(ranks), 'rank')} on {counted(len(usable), 'core')}"
     if tight is None:
         yield OK, text
     elif len(ranks) <= there:
-        count = _sharing(tight, ranks)
+        count = _ranks_on_cores(tight, ranks)
         text = (
             f"{counted(count, 'rank')} may only use {counted(len(tight['processors']), 'core')} of {there}, and "
             "wait for each other: ask the batch system for a core per rank, or bind otherwise "
@@ -178,12 +178,12 @@ def _cores(ranks: Sequence[Facts]) -> Found:
         yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(there, 'rank')} here"
 
 
-def _sharing(facts: Facts, ranks: Sequence[Facts]) -> int:
+def _ranks_on_cores(facts: Facts, ranks: Sequence[Facts]) -> int:
     """Return how many ranks may use no other cores than this one may."""
     return sum(set(other["processors"]) <= set(facts["processors"]) for other in ranks)
 
 
-def _binding(ranks: Sequence[Facts]) -> Found:
+def _binding(ranks: Sequence[Facts]) -> CheckResults:
     there = ranks[0]["host_processors"]
     if 1 < len(ranks) <= there and all(len(facts["processors"]) == there for facts in ranks):
         cure = "mpiexec --bind-to core, srun --cpu-bind=cores"
@@ -192,7 +192,7 @@ def _binding(ranks: Sequence[Facts]) -> Found:
         yield OK, "ranks are bound to cores"
 
 
-def _threads(ranks: Sequence[Facts]) -> Found:
+def _threads(ranks: Sequence[Facts]) -> CheckResults:
     usable = set[int]().union(*(facts["processors"] for facts in ranks))
     total = sum(_threads_of(facts) for facts in ranks)
     if len(ranks) > 1 and total > max(len(usable), len(ranks)):
@@ -214,7 +214,7 @@ def _threads_of(facts: Facts) -> int:
     return max(counts) if counts else len(facts["processors"])
 
 
-def _shared_memory(ranks: Sequence[Facts]) -> Found:
+def _shared_memory(ranks: Sequence[Facts]) -> CheckResults:
     for text in dict.fromkeys(facts["shared"] for facts in ranks):
         if len(ranks) == 1 or not text.startswith(("off", "error")):
             yield OK, text if len(ranks) > 1 else "one rank on this host shares none"
@@ -227,12 +227,12 @@ def _shared_memory(ranks: Sequence[Facts]) -> Found:
 # -- between hosts ----------------------------------------------------------------------------------------------------
 
 
-def _network(connections: Sequence[Connection]) -> Found:
+def _network(connections: Sequence[Connection]) -> CheckResults:
     if not connections:
         return
     between = connections[0]
-    within = f", within a host {_speed(connections[1])}" if len(connections) > 1 else ""
-    text = f"between hosts {_speed(between)}{within}"
+    within = f", within a host {_speed_text(connections[1])}" if len(connections) > 1 else ""
+    text = f"between hosts {_speed_text(between)}{within}"
     if between["latency"] > SLOW_LATENCY or between["bandwidth"] < SLOW_BANDWIDTH:
         text += ". That is slow for a network of a cluster: does the MPI know the network (UCX_TLS, FI_PROVIDER)?"
         yield NOTE, text
@@ -240,19 +240,19 @@ def _network(connections: Sequence[Connection]) -> Found:
         yield OK, text
 
 
-def _speed(connection: Connection) -> str:
+def _speed_text(connection: Connection) -> str:
     return f"{connection['latency'] * 1e6:.1f} µs and {connection['bandwidth'] / 1e9:.2f} GB/s"
 
 
-_OF_A_RANK: dict[str, Callable[[Facts], Found]] = {
-    "launcher": _launcher,
+_OF_A_RANK: dict[str, Callable[[Facts], CheckResults]] = {
+    "launcher": _launcher_check,
     "MPI": _mpi,
     "thread level": _thread_level,
     "versions": _versions,
     "settings": _settings,
     "memory": _memory,
 }
-_OF_A_HOST: dict[str, Callable[[Sequence[Facts]], Found]] = {
+_OF_A_HOST: dict[str, Callable[[Sequence[Facts]], CheckResults]] = {
     "cores": _cores,
     "binding": _binding,
     "threads": _threads,

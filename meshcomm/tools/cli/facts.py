@@ -145,14 +145,14 @@ def in_range(requirement: str, version: str) -> bool:
     >>> in_range("numpy>=1.25", "2.0.1"), in_range("mpi4py<5,>=4.0", "5.0"), in_range("Python>=3.11", "3.9.2")
     (True, False, False)
     """
-    has = _numbers(version)
+    has = _version_numbers(version)
     for relation, limit in re.findall(r"(>=|<)\s*([\d.]+)", requirement):
-        if (has >= _numbers(limit)) != (relation == ">="):
+        if (has >= _version_numbers(limit)) != (relation == ">="):
             return False
     return True
 
 
-def _numbers(version: str) -> list[int]:
+def _version_numbers(version: str) -> list[int]:
     return [int(number) for number in re.match(r"[\d.]*", version)[0].split(".") if number]  # type: ignore[index]
 
 
@@ -183,18 +183,18 @@ def measured_connections(communicator: Communicator, hosts: Sequence[str]) -> li
     within = next(((a, b) for a in firsts for b in range(len(hosts)) if b != a and hosts[a] == hosts[b]), None)
     if within is not None:
         pairs.append(within)
-    return [_measured(communicator, *pair) for pair in pairs]
+    return [_measured_connection(communicator, *pair) for pair in pairs]
 
 
-def _measured(communicator: Communicator, one: int, other: int) -> Connection:
-    small = _seconds(communicator, one, other, _SMALL)
-    large = _seconds(communicator, one, other, _LARGE)
+def _measured_connection(communicator: Communicator, one: int, other: int) -> Connection:
+    small = _message_seconds(communicator, one, other, _SMALL)
+    large = _message_seconds(communicator, one, other, _LARGE)
     bandwidth = _LARGE / max(large - small, 1e-9)
     measurements = communicator.allgather_json([small, bandwidth])
     return Connection(ranks=[one, other], latency=measurements[one][0], bandwidth=measurements[one][1])
 
 
-def _seconds(communicator: Communicator, one: int, other: int, nbytes: int) -> float:
+def _message_seconds(communicator: Communicator, one: int, other: int, nbytes: int) -> float:
     """Return the median of the seconds of a message of *nbytes* between two ranks, on these ranks."""
     data, times = np.zeros(nbytes, dtype=np.uint8), []
     for _ in range(_TIMES):

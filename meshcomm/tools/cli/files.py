@@ -44,16 +44,16 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     for path in paths if _is_first() else ():
         if len(paths) > 1:
             say(f"{printable(str(path))}:")
-        code = max(code, _reported(partial(look, path), partial(say, error=True)))
+        code = max(code, _code_of_run(partial(look, path), partial(say, error=True)))
     return code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
     """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
-    return _reported(lambda: _convert(source, target, overwrite), print_once)
+    return _code_of_run(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _reported(run: Callable[[], int], report: Callable[[str], None]) -> int:
+def _code_of_run(run: Callable[[], int], report: Callable[[str], None]) -> int:
     """Return what *run* returns; if it fails, *report* why, in one line."""
     try:
         return run()
@@ -75,7 +75,7 @@ def _is_run(path: Path) -> bool:
 
 def _list_arrays(path: Path) -> int:
     with Store(path) as store:
-        rows = [_row(store[name]) for name in store.names]
+        rows = [_table_row(store[name]) for name in store.names]
         head = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
         shown = [k for k, title in enumerate(head) if title not in ("dims", "units") or any(row[k] for row in rows)]
         _print_table([tuple(row[k] for k in shown) for row in (head, *rows)])
@@ -87,7 +87,7 @@ def _list_arrays(path: Path) -> int:
     return 0
 
 
-def _row(array: StoredArray) -> Row:
+def _table_row(array: StoredArray) -> Row:
     """Return what the table says of an array; dims and units are those of netCDF."""
     dims, units = ", ".join(dim or "-" for dim in array.dims or ()), str(array.metadata.get("units", ""))
     cells = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
@@ -129,7 +129,7 @@ def _print_table(rows: list[Row]) -> None:
 def _verify_one(path: Path) -> int:
     stored = contents(path)
     wrong = _damage(path, stored)
-    say("\n".join(map(printable, wrong)) if wrong else _fine(stored))
+    say("\n".join(map(printable, wrong)) if wrong else _ok_text(stored))
     return int(bool(wrong))
 
 
@@ -144,7 +144,7 @@ def _verify_steps(path: Path) -> int:
             wrong = _damage(folder, stored)
         except (MeshcommError, OSError) as error:
             wrong = [str(error)]
-        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(stored)]))
+        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_ok_text(stored)]))
         code = max(code, int(bool(wrong)))
     return code
 
@@ -153,7 +153,7 @@ def _damage(path: Path, stored: FileContents) -> list[str]:
     return [] if stored.checks is None else checks.verify(path, stored)
 
 
-def _fine(stored: FileContents) -> str:
+def _ok_text(stored: FileContents) -> str:
     size = _size_text(array.nbytes for array in stored.arrays.values())
     how = "" if stored.checks is not None else "; the format has no checksums, so only its structure was looked at"
     return f"ok: {size}{how}"

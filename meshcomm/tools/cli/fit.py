@@ -118,19 +118,19 @@ def calibrate(rank_set: RankSet, folder: Path) -> Calibration:
     if communicator.size < 2:
         raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
     nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)
-    memory = _fitted(communicator, _copies(_grouped([np.concatenate(nodes)], 2), machine), MEMORY, machine)
+    memory = _fitted(communicator, _copy_probes(_group_mesh([np.concatenate(nodes)], 2), machine), MEMORY, machine)
     machine = memory.applied_to(machine)
     within = between = None
     shared = [node for node in nodes if len(node) > 1]
     if shared:
-        probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchanges(mesh, machine)]
+        probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchange_probes(mesh, machine)]
         within = _fitted(communicator, probes, WITHIN, machine)
         machine = within.applied_to(machine)
     if len(nodes) > 1:
         large = [total // min(map(len, nodes)) for total in LARGE]
-        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine, large)]
+        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchange_probes(mesh, machine, large)]
         between = _fitted(communicator, probes, BETWEEN, machine)
-    return Calibration(within, between, memory, _disk(communicator, folder))
+    return Calibration(within, between, memory, _disk_fit(communicator, folder))
 
 
 # -- probes -----------------------------------------------------------------------------------------------------------
@@ -149,21 +149,21 @@ def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
     if len(nodes) > 2 or fewest == 1:
         return _pairs_and_more(across)
     share = min(fewest, MOST_RANKS // 2)
-    return [_grouped(across, 2), _grouped([np.concatenate([node[:share] for node in nodes])], 2 * share)]
+    return [_group_mesh(across, 2), _group_mesh([np.concatenate([node[:share] for node in nodes])], 2 * share)]
 
 
 def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
     """Return meshes in which ranks of the same row exchange with each other: one of pairs, and one of many."""
-    return [_grouped(rows, size) for size in sorted({2, min(MOST_RANKS, min(map(len, rows)))})]
+    return [_group_mesh(rows, size) for size in sorted({2, min(MOST_RANKS, min(map(len, rows)))})]
 
 
-def _grouped(rows: list[Indices], size: int) -> Mesh:
+def _group_mesh(rows: list[Indices], size: int) -> Mesh:
     """Return a mesh with as many groups of *size* ranks as there are in the *rows*."""
     ranks = np.concatenate([row[: len(row) // size * size].reshape(-1, size) for row in rows])
     return create_mesh([("groups", len(ranks)), ("x", size)], devices=ranks.ravel().tolist())
 
 
-def _exchanges(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[_Probe]:
+def _exchange_probes(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[_Probe]:
     """Return exchanges in the groups of *mesh* that neither pack nor unpack: every box is one row.
 
     A rank sends so many bytes as *large* says, instead of large messages.
@@ -172,7 +172,7 @@ def _exchanges(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[
     rows, columns = Layout(["x", UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
     lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MOST_BYTES)]
     lengths += [total // (size - 1) for total in large]
-    return [_probe((size, size * length), rows, columns, machine) for length in lengths]
+    return [_probe_of((size, size * length), rows, columns, machine) for length in lengths]
 
 
 def _all_moved(probe: _Probe) -> _Probe:
@@ -185,13 +185,13 @@ def _all_moved(probe: _Probe) -> _Probe:
     return probe._replace(load=load._replace(on_node_bytes=load.on_node_bytes + load.passed_bytes, passed_bytes=0.0))
 
 
-def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:
+def _copy_probes(mesh: Mesh, machine: Machine) -> list[_Probe]:
     """Return probes that only copy within a rank."""
     whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    return [_probe((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
+    return [_probe_of((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
 
 
-def _disk(communicator: Communicator, folder: Path) -> Fit | None:
+def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:
     """Return the costs of files, from calls that write and read one of each rank; None if a rank cannot make one."""
     path, file = folder / f".meshcomm-calibrate-{os.getpid()}-{communicator.rank}", None
     with contextlib.suppress(OSError):
@@ -208,10 +208,10 @@ def _disk(communicator: Communicator, folder: Path) -> Fit | None:
             file.close()
     counts = np.array([[1, size] for size in WRITTEN * 2], dtype=float)
     fitted = fit(counts, times)
-    return _described(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
+    return _fit_of(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
 
 
-def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
+def _probe_of(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
     plan = plan_relayout(shape, np.uint8, source, target, 2 * MOST_BYTES, machine)
     load, location = plan.for_device(0).load, location_in(source.mesh)
     if location is None:
@@ -250,10 +250,10 @@ def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, 
     times = np.array(_times(communicator, probes))
     fitted = fit(loads[:, free], times, known_times)
     factors = _factors(loads[:, free] @ fitted + known_times, times)
-    return _described([name for name in CONSTANTS if name in names], fitted, factors)
+    return _fit_of([name for name in CONSTANTS if name in names], fitted, factors)
 
 
-def _described(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
+def _fit_of(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
     rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
     constants = dict(zip(names, rounded, strict=True))
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))

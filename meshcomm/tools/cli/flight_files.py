@@ -32,7 +32,7 @@ def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
     wrong: list[str] = [] if damaged is None else damaged
     for path in folder.glob("rank-*.json"):
         try:
-            flights.append(_read(path))
+            flights.append(_read_flight(path))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
             wrong.append(f"{path} is no flight file: {quote(error)}")
     if wrong and (damaged is None or not flights):
@@ -42,21 +42,21 @@ def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
     return sorted(flights, key=lambda flight: flight["rank"])
 
 
-def _read(path: Path) -> Flight:
+def _read_flight(path: Path) -> Flight:
     """Return what is in a file; one of several errors if that is no flight."""
     if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
     content = json.loads(path.read_text())
-    flight = _plain(content, Flight)
+    flight = _plain_entries(content, Flight)
     if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
-    flight["calls"] = [_plain(call, Flown) for call in content["calls"]]
+    flight["calls"] = [_plain_entries(call, Flown) for call in content["calls"]]
     if not all(isinstance(digest, str) for call in flight["calls"] for digest in call["digests"]):
         raise TypeError("digests are texts")
     return flight
 
 
-def _plain(entries_of_file: Mapping[str, object], form: type[T]) -> T:
+def _plain_entries(entries_of_file: Mapping[str, object], form: type[T]) -> T:
     """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
     entries = {}
     for name, wanted in get_type_hints(form).items():

@@ -27,7 +27,7 @@ def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
         f"{len(flights_read)} of {max(flight['size'] for flight in flights_read)} ranks wrote what they did last",
         "",
     ]
-    lines += [_where(flight) for flight in flights_read]
+    lines += [_rank_line(flight) for flight in flights_read]
     missing = missing_ranks(flights_read)
     if missing:
         why = " that can be read" if damaged else ": killed, stopped, or ended before"
@@ -47,21 +47,21 @@ def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
         for call in last:
             ago = f"{flight['written'] - call['began']:.3f} s ago"
             about = f": {call['about']}" if call["about"] else ""
-            lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}{about}")
+            lines.append(f"    {call['operation']}{_call_text(call['number'], call['ranks'])}, {ago}{about}")
         lines += ["  " + line for line in flight["stack"].splitlines()]
     return "\n".join(lines)
 
 
-def _where(flight: Flight) -> str:
+def _rank_line(flight: Flight) -> str:
     if flight["waits"]:
         doing = f"waits in {flight['waits']}"
         if flight["calls"]:
-            doing += _number(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
+            doing += _call_text(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
     else:
         doing = "is outside meshcomm"
     at = f", at {flight['at']}" if flight["at"] else ""
     return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s{at}"
 
 
-def _number(number: int, ranks: str) -> str:
+def _call_text(number: int, ranks: str) -> str:
     return f", call {abs(number)} on ranks {ranks}" if number else ""

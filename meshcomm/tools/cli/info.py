@@ -55,30 +55,30 @@ def info(as_json: bool = False) -> int:
     settings = about.settings()
     wrong = set_aside()
     first = launchers.is_first()
-    summary, report = _local(), _as_json if as_json else _as_text
-    alone = _isolation()
+    summary, report = _local_section(), _as_json if as_json else _as_text
+    alone = _isolation_finding()
     if alone is not None:
         launchers.let_first_tell()
-        summary = summary if alone.about == "MPI" else summary.plus(_mpi())
+        summary = summary if alone.subject == "MPI" else summary.plus(_mpi_section())
         checks = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
-        return report(summary.plus(_settings(settings)), [], checks, "") if first else 1
+        return report(summary.plus(_settings_section(settings)), [], checks, "") if first else 1
     with CallScope("info", None):
         communicator = about.connect_all()
         hosts = about.gather_hosts(communicator)
         problem = _self_test(communicator.rank, communicator.size)
         problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
-        machine = _machine()
+        machine = _cost_model()
         facts = gather(communicator, wrong)
         checks = findings(
             facts, measured_connections(communicator, [facts_of_rank["host"] for facts_of_rank in facts])
         )
         communicator.free()
-    summary = summary.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
-    checks += _verdict(problems)
-    return report(summary, facts, checks, _verdict_text(problems)) if first else _code(checks)
+    summary = summary.plus(_mpi_section()).plus(_hosts_section(hosts)).plus(machine).plus(_settings_section(settings))
+    checks += _self_test_findings(problems)
+    return report(summary, facts, checks, _verdict_text(problems)) if first else _exit_code(checks)
 
 
-def _isolation() -> Finding | None:
+def _isolation_finding() -> Finding | None:
     """Return why this process cannot speak with other ranks, if it cannot."""
     try:
         size = active_mpi().COMM_WORLD.size
@@ -91,7 +91,7 @@ def _isolation() -> Finding | None:
 def _as_text(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
     print_rows([*summary.rows, ("self-test", verdict)] if verdict else summary.rows)
     say("\n" + "\n".join(line(check, max(1, len(facts))) for check in checks))
-    return _code(checks)
+    return _exit_code(checks)
 
 
 def _as_json(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
@@ -99,13 +99,13 @@ def _as_json(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Find
         "self_test": verdict,
         "checks": [check._asdict() for check in checks],
         "ranks": facts,
-        "ok": not _code(checks),
+        "ok": not _exit_code(checks),
     }
     say(json.dumps(summary.values | rest, indent=1))
-    return _code(checks)
+    return _exit_code(checks)
 
 
-def _code(checks: Sequence[Finding]) -> int:
+def _exit_code(checks: Sequence[Finding]) -> int:
     return int(any(check.level == PROBLEM for check in checks))
 
 
@@ -115,7 +115,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     say("\n".join(f"{label:{width}}  {value}" for label, value in rows))
 
 
-def _local() -> InfoSection:
+def _local_section() -> InfoSection:
     kernel = Path(_kernels.__file__)
     built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
     rows = [
@@ -134,7 +134,7 @@ def _local() -> InfoSection:
     return InfoSection(rows, values)
 
 
-def _mpi() -> InfoSection:
+def _mpi_section() -> InfoSection:
     mpi_library, launch = about.library(), str(launchers.launch() or "")
     rows = [
         ("mpi4py", mpi_library.mpi4py),
@@ -145,11 +145,11 @@ def _mpi() -> InfoSection:
     return InfoSection(rows, {"mpi": mpi_library._asdict(), "launcher": launch})
 
 
-def _hosts(hosts: Sequence[Host]) -> InfoSection:
+def _hosts_section(hosts: Sequence[Host]) -> InfoSection:
     return InfoSection(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
 
 
-def _settings(settings: dict[str, str]) -> InfoSection:
+def _settings_section(settings: dict[str, str]) -> InfoSection:
     shared, hashes = rendezvous.describe(), hashes_text()
     rows = [("shared memory", shared), (VARIABLE, hashes), *settings.items()]
     return InfoSection(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
@@ -167,7 +167,7 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     return rows
 
 
-def _machine() -> InfoSection:
+def _cost_model() -> InfoSection:
     """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
     path = about.settings().get(MACHINE_FILE, "")
     try:
@@ -176,14 +176,14 @@ def _machine() -> InfoSection:
         return InfoSection([("cost model", str(error))], {"machine": None})
     source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
     rows = [
-        ("nodes", _nodes(machine)),
+        ("nodes", _nodes_text(machine)),
         ("cost model", source),
         *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
     ]
     return InfoSection(rows, {"machine": asdict(machine)})
 
 
-def _nodes(machine: Machine) -> str:
+def _nodes_text(machine: Machine) -> str:
     """Return how many nodes there are, and how many ranks each has."""
     if machine.one_node:
         return "1"
@@ -205,7 +205,7 @@ def unit_cost(name: str, seconds: float) -> str:
     return f"{seconds * 1e9:.3f} ns per byte{rate}"
 
 
-def _verdict(problems: Sequence[str]) -> list[Finding]:
+def _self_test_findings(problems: Sequence[str]) -> list[Finding]:
     """Return what the self-test found on each rank."""
     texts = dict.fromkeys(problem for problem in problems if problem)
     bad = {text: tuple(rank for rank, problem in enumerate(problems) if problem == text) for text in texts}

@@ -20,7 +20,7 @@ from meshcomm.tools.cli.terminal import say
 def kernel(options: argparse.Namespace) -> int:
     """Start the ranks of a kernel, or be one of them."""
     if options.rank:
-        return _rank(options)
+        return _run_rank(options)
     from meshcomm.tools.interactive.launch import keep_kernel
 
     return keep_kernel(_rank_command(options, "kernel"), _environment(options.ranks), options.connection)
@@ -81,7 +81,7 @@ def _environment(ranks: int) -> dict[str, str]:
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
 
 
-def _rank(options: argparse.Namespace) -> int:
+def _run_rank(options: argparse.Namespace) -> int:
     from meshcomm.tools.interactive.cells import Job
 
     if launched() is None and options.ranks > 1:

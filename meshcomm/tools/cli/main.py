@@ -67,7 +67,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
-def _program(options: argparse.Namespace) -> int:
+def _run_program(options: argparse.Namespace) -> int:
     from meshcomm.tools.cli.run import run
 
     if not options.program:
@@ -94,14 +94,14 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
-def _ranks(text: str) -> int:
+def _rank_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} ranks: there must be one rank or more")
     return int(text)
 
 
 _RANKS = (
-    Argument("-n", dest="ranks", type=_ranks, default=4, metavar="RANKS", help="so many ranks; by default 4"),
+    Argument("-n", dest="ranks", type=_rank_count, default=4, metavar="RANKS", help="so many ranks; by default 4"),
     Argument("--numpy", action="store_true", help="import numpy gives meshcomm.numpy"),
     Argument("--mpiexec", metavar="COMMAND", help="what starts the ranks, such as 'srun --mpi=pmi2'"),
 )
@@ -119,7 +119,7 @@ COMMANDS = {
             Argument("--numpy", action="store_true", help="import numpy in the program gives meshcomm.numpy"),
             *PROGRAM,
         ),
-        action=_program,
+        action=_run_program,
     ),
     "shell": Command(
         help="a prompt whose lines run on all ranks",

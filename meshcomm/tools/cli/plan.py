@@ -21,8 +21,8 @@ from meshcomm.core.plans.costs import predicted_seconds
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.tools.cli.arguments import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.commands import Argument, Command
-from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, on_first_rank
 from meshcomm.tools.cli.terminal import say, terminal
 from meshcomm.tools.pictures.of_plans import save_plan
@@ -51,7 +51,7 @@ class Relayout(NamedTuple):
         return plan_relayout(self.shape, self.dtype, source, target, self.limit, machine)
 
 
-def _plan(options: argparse.Namespace) -> None:
+def _print_plan(options: argparse.Namespace) -> None:
     mesh = mesh_of(options.mesh)
     nodes = options.nodes
     if nodes is not None and not 1 <= nodes <= mesh.size:
@@ -68,7 +68,7 @@ def _plan(options: argparse.Namespace) -> None:
     if options.svg:
         save_plan(plan, options.svg)
     assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
-    lines = [repr(plan), *_costs(plan), *[assumed] * (nodes is None), "", *_table(what, machine, per_node)]
+    lines = [repr(plan), *_cost_lines(plan), *[assumed] * (nodes is None), "", *_table_lines(what, machine, per_node)]
     text = "\n".join(lines)
     say(text if terminal().unicode else text.replace("µ", "u"))
 
@@ -84,13 +84,13 @@ def _on_so_many(machine: Machine, nodes: int, ranks: int) -> Machine:
     return replace(machine, nodes=tuple(cut.block_of(rank) for rank in range(ranks)))
 
 
-def _costs(plan: Plan) -> list[str]:
+def _cost_lines(plan: Plan) -> list[str]:
     counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
     nodes, least, largest = len(counts), int(counts.min()), int(counts.max())
     ranks = f"{least:,} to {largest:,} ranks" if least < largest else f"{counted(largest, 'rank')}"
     constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
     return [
-        f"predicted time: {seconds_text(_seconds(plan))}, on "
+        f"predicted time: {seconds_text(_predicted_seconds(plan))}, on "
         f"{counted(nodes, 'node')} of {ranks} over MPI, with constants: {constants}",
         f"peak memory of a rank: {bytes_text(plan.peak_bytes)}, with its block before, its block after and scratch",
     ]
@@ -99,7 +99,7 @@ def _costs(plan: Plan) -> list[str]:
 # -- other numbers of ranks -------------------------------------------------------------------------------------------
 
 
-def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
+def _table_lines(what: Relayout, machine: Machine, per_node: int) -> list[str]:
     """Return the lines of a table: the same relayout of the same array with other numbers of ranks."""
     if any(fixed_length(spec) is not None for layout in (what.source, what.target) for spec in layout.axes):
         return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
@@ -114,17 +114,17 @@ def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
             continue
         begin = time.process_time()
         mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
-        rows.append((*ahead, *_row(what, mesh, _filled(machine, per_node, ranks))))
+        rows.append((*ahead, *_table_row(what, mesh, _filled(machine, per_node, ranks))))
         took = time.process_time() - begin
     return [
         f"The same array on other meshes, with {counted(per_node, 'rank')} on each node. The smallest "
         "mesh dimension is",
         "doubled, or the largest one halved, until the mesh has the ranks. For the rank with the most:",
-        *_aligned(rows),
+        *_aligned_lines(rows),
     ]
 
 
-def _row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
+def _table_row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
     try:
         plan = what.plan(mesh, machine)
     except MeshcommError as error:
@@ -133,11 +133,11 @@ def _row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, s
         bytes_text(plan.bytes_moved),
         f"{plan.messages:,}",
         bytes_text(plan.peak_bytes),
-        seconds_text(_seconds(plan)),
+        seconds_text(_predicted_seconds(plan)),
     )
 
 
-def _seconds(plan: Plan) -> float:
+def _predicted_seconds(plan: Plan) -> float:
     """Return the predicted time of *plan*; if it moves nothing, that of the copy."""
     return predicted_seconds(plan.steps, plan.machine) or plan.seconds
 
@@ -162,7 +162,7 @@ def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
     return tuple(scaled_sizes)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _aligned_lines(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[at]) for row in rows if len(row[at]) < 30) for at in range(len(rows[0]))]
     return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -187,5 +187,5 @@ PLAN = Command(
         Argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G"),
         Argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file"),
     ),
-    action=lambda options: on_first_rank(lambda: _plan(options)),
+    action=lambda options: on_first_rank(lambda: _print_plan(options)),
 )

@@ -45,7 +45,7 @@ class NumPyScript:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder.resolve())
         self._import, self._open = builtins.__import__, open
-        self._has = cache(self._find)
+        self._has = cache(self._is_own_file)
         self._warned = False
 
     def begin(self) -> None:
@@ -61,7 +61,7 @@ class NumPyScript:
             warnings.showwarning = ShownOnce(rank, stderr).show
             let_see(True)  # after that: it notes what shows warnings usually
         if rank == 1:
-            builtins.open = self._opened
+            builtins.open = self._open_watched
         atexit.register(compute_waiting)  # for the warnings of what the script has made and not used
 
     def begin_imports(self) -> None:
@@ -74,11 +74,11 @@ class NumPyScript:
             "ndarray",
             "ndarray",
         )  # for print(type(x))
-        builtins.__import__ = self._imported
+        builtins.__import__ = self._import_watched
         if size > 1:
             _seed_alike()
 
-    def _find(self, file: str) -> bool:
+    def _is_own_file(self, file: str) -> bool:
         path = Path(file).resolve()
         is_library = path.is_relative_to(_OURS) or any(parent.name in _PACKAGES for parent in path.parents)
         return path.is_relative_to(self._folder) and not is_library
@@ -90,7 +90,7 @@ class NumPyScript:
         file = names.get("__file__")
         return self._has(file) if isinstance(file, str) else names.get("__name__") == "__main__"
 
-    def _imported(
+    def _import_watched(
         self,
         name: str,
         globals: Mapping[str, object] | None = None,
@@ -108,7 +108,7 @@ class NumPyScript:
         module = self._import(name, globals, locals, fromlist or (), 0)
         return module if rest and fromlist else namespace
 
-    def _opened(self, file: Value, mode: str = "r", *args: Value, **kwargs: Value) -> Value:
+    def _open_watched(self, file: Value, mode: str = "r", *args: Value, **kwargs: Value) -> Value:
         """Open a file, as `open` does. Say once that the script opens one for writing, maybe on all ranks.
 
         An audit hook would see this, too, but it is called for each frame that anybody looks at, which takes 2 µs.
@@ -137,13 +137,13 @@ class SharedInput(TextIOBase):
 
     def readline(self, size: int = -1) -> str:  # type: ignore[override]  # which takes None, too
         """Return the next line. Collective."""
-        return self._shared(lambda: self._lines.readline(size))
+        return self._read_for_all(lambda: self._lines.readline(size))
 
     def read(self, size: int | None = -1) -> str:
         """Return the rest, or so many characters. Collective."""
-        return self._shared(lambda: self._lines.read(-1 if size is None else size))
+        return self._read_for_all(lambda: self._lines.read(-1 if size is None else size))
 
-    def _shared(self, read: Callable[[], str]) -> str:
+    def _read_for_all(self, read: Callable[[], str]) -> str:
         def look() -> str:
             with at_files():  # whoever types takes his time
                 return read()

@@ -7,8 +7,8 @@ from pathlib import Path
 from meshcomm.core.failures.launchers import is_first
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import MeshcommError
+from meshcomm.tools.cli.arguments import layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.commands import Argument, Command
-from meshcomm.tools.cli.given import layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.terminal import say, terminal
 
 BAD_INPUT = 2
@@ -33,7 +33,7 @@ def on_first_rank(run: Callable[[], None]) -> int:
     return 0
 
 
-def _show(options: argparse.Namespace) -> None:
+def _print_layout(options: argparse.Namespace) -> None:
     from meshcomm.tools.pictures.layouts import layout_svg, mesh_svg
     from meshcomm.tools.pictures.plans import write_svg
     from meshcomm.tools.pictures.text import LEAST_WIDTH, show
@@ -58,5 +58,5 @@ SHOW = Command(
         Argument("--shape", help=f"{SHAPE_HELP}; without it, blocks are numbered"),
         Argument("--svg", metavar="FILE", help="also write the picture to an SVG file"),
     ),
-    action=lambda options: on_first_rank(lambda: _show(options)),
+    action=lambda options: on_first_rank(lambda: _print_layout(options)),
 )

@@ -83,7 +83,7 @@ class Job:
 
     def take_signals(self) -> None:
         """Let SIGINT stop a cell that runs, and nothing else."""
-        signal.signal(signal.SIGINT, self._interrupted)
+        signal.signal(signal.SIGINT, self._on_interrupt)
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Job:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             self.wake()
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.running:
             self.gates.interrupt()
 

@@ -93,13 +93,13 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
         if ranks[0] and outcome["output"] and not outcome.get("show"):
             sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
         last = [f"{error['name']}: {error['text']}"]
-        lines += [f"{_ranks(ranks)} of {len(outcomes)}:", *(error["traceback"] or last)]
+        lines += [f"{_ranks_text(ranks)} of {len(outcomes)}:", *(error["traceback"] or last)]
     sys.stdout.flush()
     first = errors[groups[0][0]]
-    return {**first, "text": f"{first['text']} (on {_ranks(groups[0])})", "traceback": lines}
+    return {**first, "text": f"{first['text']} (on {_ranks_text(groups[0])})", "traceback": lines}
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}"
 
 

@@ -42,7 +42,7 @@ class RankConsole(code.InteractiveConsole):
         with contextlib.suppress(ImportError):
             import readline
 
-            readline.set_completer(self._completed)
+            readline.set_completer(self._completion)
             readline.parse_and_bind("tab: complete")
 
     def raw_input(self, prompt: str = "") -> str:
@@ -76,7 +76,7 @@ class RankConsole(code.InteractiveConsole):
         if error is not None:
             self.write("\n".join(error["traceback"]) + "\n")
 
-    def _completed(self, text: str, state: int) -> str | None:
+    def _completion(self, text: str, state: int) -> str | None:
         with contextlib.suppress(Exception), self._job.gates.without_others("completion uses rank 0 alone"):
             return rlcompleter.Completer(vars(sys.modules["__main__"])).complete(text, state)
         return None

@@ -26,7 +26,7 @@ def lend_terminal(command: Sequence[str], environment: dict[str, str], file: Pat
         listening.listen()
         launched = LaunchedJob([*command, f"{folder}/terminal"], environment)
         threading.Thread(target=_close_at_end, args=(launched, listening), daemon=True).start()
-        with contextlib.suppress(OSError), _unchanged(), listening.accept()[0] as rank_0:
+        with contextlib.suppress(OSError), _restored_terminal(), listening.accept()[0] as rank_0:
             socket.send_fds(rank_0, [f"{file or ''}\n".encode()], [0, 1, 2])
             signal.signal(signal.SIGINT, lambda number, frame: rank_0.sendall(b"\3"))
             launched.wait()
@@ -41,7 +41,7 @@ def _close_at_end(launched: LaunchedJob, listening: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _unchanged() -> Iterator[None]:
+def _restored_terminal() -> Iterator[None]:
     """Return a context after which the terminal is as before, also if rank 0 was killed while it read a line."""
     settings = termios.tcgetattr(0) if os.isatty(0) else None
     try:

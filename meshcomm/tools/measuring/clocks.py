@@ -34,14 +34,14 @@ def compare_clocks(communicator: Communicator) -> Clock:
     clocks_of_ranks = {0: Clock()}
     for rank in sorted({*first} - {0}):
         if communicator.rank == 0:
-            clocks_of_ranks[rank] = _ask(communicator, rank)
+            clocks_of_ranks[rank] = _ask_clock(communicator, rank)
         elif communicator.rank == rank:
-            _answer(communicator)
+            _answer_clock(communicator)
     clocks = dict(communicator.allgather_json(list(clocks_of_ranks.items()))[0])
     return Clock(*clocks[first[communicator.rank]])
 
 
-def _ask(communicator: Communicator, rank: int) -> Clock:
+def _ask_clock(communicator: Communicator, rank: int) -> Clock:
     best: Clock | None = None
     theirs = np.zeros(1, dtype=np.int64)
     for _ in range(QUESTIONS):
@@ -56,7 +56,7 @@ def _ask(communicator: Communicator, rank: int) -> Clock:
     return best
 
 
-def _answer(communicator: Communicator) -> None:
+def _answer_clock(communicator: Communicator) -> None:
     time: Array = np.zeros(1, dtype=np.int64)
     for _ in range(QUESTIONS):
         communicator.receive(as_bytes(time), 0)

@@ -123,17 +123,17 @@ class _Files:
         self.clocks: dict[str, tuple[int, int]] = {}
         self.arrivals = Arrivals()
         self.totals = Totals()
-        self.files = sorted((self._compared(path) for path in paths), key=lambda file: file.rank)
+        self.files = sorted((self._comparable_file(path) for path in paths), key=lambda file: file.rank)
         self.arrivals.begin = min((file.first for file in self.files), default=0)
 
-    def _compared(self, path: Path) -> _RankFile:
+    def _comparable_file(self, path: Path) -> _RankFile:
         """Return what the file at *path* tells, and add its arrivals, in the time of day."""
         with _reading(path):
             about, events = _load(path)
             rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
             host, (monotonic, day) = str(about["host"]), map(int, about["clock"])
             self.clocks.setdefault(host, (monotonic, day))  # one for a host, so that nothing moves between its ranks
-            shift = self._shift(host)
+            shift = self._clock_shift(host)
             spans = [event for event in events if event["ph"] == "X"]
             times = [round(span["ts"] * 1000) + shift for span in spans]
             self.arrivals.add(
@@ -146,7 +146,7 @@ class _Files:
             )
             return _RankFile(path, rank, size, host, dropped, min(times, default=monotonic + shift))
 
-    def _shift(self, host: str) -> int:
+    def _clock_shift(self, host: str) -> int:
         """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
         monotonic, day = self.clocks[host]
         return day - monotonic
@@ -154,7 +154,7 @@ class _Files:
     def lines(self) -> Iterator[str]:
         """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
         for file in self.files:
-            shift = self._shift(file.host) - self.arrivals.begin
+            shift = self._clock_shift(file.host) - self.arrivals.begin
             with _reading(file.path):
                 for event in _load(file.path)[1]:
                     if event["ph"] == "X":

@@ -108,10 +108,10 @@ class Totals:
         for rank in sorted(shown):
             sums = self._ranks[rank]
             times = (f"{time / 1e9:.6f}" for time in sums.times.values())
-            rows.append((f"rank {rank}", *times, *(_mib(sums.memory.get(key)) for key in (PEAK, SHARE))))
+            rows.append((f"rank {rank}", *times, *(_mib_text(sums.memory.get(key)) for key in (PEAK, SHARE))))
         together = [sums.memory[SHARE] for sums in self._ranks.values() if SHARE in sums.memory]
         if len(together) == len(self._ranks):
-            rows.append(("all ranks", *("" for _ in rows[0][2:]), _mib(sum(together))))
+            rows.append(("all ranks", *("" for _ in rows[0][2:]), _mib_text(sum(together))))
         left = len(self._ranks) - len(shown)
         return in_columns(rows) + (f"\n{left} more ranks, which waited longer, are in the file" if left else "")
 
@@ -122,5 +122,5 @@ def _checked(number: int) -> int:
     return number
 
 
-def _mib(nbytes: int | None) -> str:
+def _mib_text(nbytes: int | None) -> str:
     return "-" if nbytes is None else f"{nbytes / 2**20:.1f}"

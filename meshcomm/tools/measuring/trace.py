@@ -80,7 +80,7 @@ class Trace:
             except Exception as problem:
                 error = problem
             agree(rank_set, "the begin of a trace", error)
-            self._before, self._begin = _synchronised(rank_set)
+            self._before, self._begin = _clock_and_time(rank_set)
         recorder.add(self._events)
         recorder.add(self._rescue)
         return self
@@ -124,7 +124,7 @@ class Trace:
         lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
         with replacing(self._rank_path) as file:
             totals = Totals()
-            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
+            file.writelines(document(_explained_lines("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
 
     def _merge(self) -> None:
         """Write what all ranks did to one file, on rank 0. Collective over the rank set."""
@@ -139,7 +139,7 @@ class Trace:
                     f"a trace ends, but {ranks_text([rank_set.ranks[rank] for rank in missing])} did not come"
                 )
             agree(rank_set, "the end of a trace")
-            aligned = Aligned(self._before, _synchronised(rank_set)[0])
+            aligned = Aligned(self._before, _clock_and_time(rank_set)[0])
             arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
             text = "\n".join(
                 self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
@@ -165,9 +165,9 @@ class Trace:
             return into.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from _explained(own_text, arrivals, uncertain, totals)
+            yield from _explained_lines(own_text, arrivals, uncertain, totals)
             for rank in left:
-                yield from _explained(receive(rank, reports[rank][1]), arrivals, uncertain, totals)
+                yield from _explained_lines(receive(rank, reports[rank][1]), arrivals, uncertain, totals)
 
         for rank, report in enumerate(reports):
             arrivals_of_rank = json.loads(receive(rank, report[0]) if rank else own_arrivals)
@@ -186,7 +186,7 @@ class Trace:
         return error
 
 
-def _explained(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
+def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
     """Yield the lines of a rank, and with them for whom it waited. They are added to *totals*."""
     for line in text.decode().split("\n"):
         event = json.loads(line)
@@ -252,7 +252,7 @@ def span(name: str) -> Iterator[None]:
             watch.recorder.spent("user", name, began)
 
 
-def _synchronised(rank_set: RankSet) -> tuple[Clock, int]:
+def _clock_and_time(rank_set: RankSet) -> tuple[Clock, int]:
     """Return how the clock of this rank differs, and a time on that of the first rank. Collective."""
     communicator = rank_set.everyone.communicator()
     clock = compare_clocks(communicator)

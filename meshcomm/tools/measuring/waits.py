@@ -88,7 +88,7 @@ class Arrivals:
         key = stream, number, positions
         if key in self._last:
             return self._last[key]
-        begun, wanted = self._begun.get(stream, {}), _positions(positions)
+        begun, wanted = self._begun.get(stream, {}), _parsed_positions(positions)
         late_ranks = [
             LastArrival(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
         ]
@@ -130,7 +130,7 @@ def is_explained(line: str) -> bool:
 
 
 @lru_cache(1024)
-def _positions(text: str) -> tuple[int, ...]:
+def _parsed_positions(text: str) -> tuple[int, ...]:
     """Return the numbers in a text such as "0-2, 5"."""
     if not re.fullmatch(r"(\d{1,8}(-\d{1,8})?(, |$))*", text):
         raise ValueError(f"{text} names no ranks")

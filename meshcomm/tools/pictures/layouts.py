@@ -15,15 +15,15 @@ COLUMNS = 84
 
 def layout_svg(layout: Layout, shape: ShapeLike | None = None) -> str:
     """Return a stand-alone SVG of *layout*, of an array of *shape* if that is given."""
-    return _svg(LayoutView(layout, None if shape is None else as_shape(shape)))
+    return _svg_of(LayoutView(layout, None if shape is None else as_shape(shape)))
 
 
 def mesh_svg(mesh: Mesh) -> str:
     """Return a stand-alone SVG of *mesh*."""
-    return _svg(MeshView(mesh))
+    return _svg_of(MeshView(mesh))
 
 
-def _svg(view: LayoutView) -> str:
+def _svg_of(view: LayoutView) -> str:
     drawing, words = SvgDrawing(), " ".join([*view.sentences(), *left_out(view)])
     y = write_lines(drawing, words)
     draw_view(drawing, view, (8, y))
@@ -36,15 +36,15 @@ def layout_html(layout: Layout, shape: ShapeLike | None = None, title: str = "")
     if layout.match_axis is not None:
         words = f"Axis {layout.match_axis} is match: it takes its sharding spec from the source of a relayout."
         return html(title, words, "")
-    return _html(title, LayoutView(layout, None if shape is None else as_shape(shape)))
+    return _html_of(title, LayoutView(layout, None if shape is None else as_shape(shape)))
 
 
 def mesh_html(mesh: Mesh) -> str:
     """Return the picture of *mesh* for notebooks."""
-    return _html(f"Mesh {mesh.name}".rstrip(), MeshView(mesh))
+    return _html_of(f"Mesh {mesh.name}".rstrip(), MeshView(mesh))
 
 
-def _html(title: str, view: LayoutView) -> str:
+def _html_of(title: str, view: LayoutView) -> str:
     drawing, words = SvgDrawing(), " ".join([*view.sentences(), *left_out(view)])
     draw_view(drawing, view, (8, 8))
     return html(title, words, drawing.svg(words))

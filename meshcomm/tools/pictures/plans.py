@@ -100,7 +100,7 @@ class _PiecePainter:
             drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart
         else:
             for one, other in product(down, across):
-                self._piece(drawing, (row, one), (column, other), panel)
+                self._draw_piece(drawing, (row, one), (column, other), panel)
         blocks = blocks_of(self.after, panel, row.interval, column.interval)
         text, (x, y) = self.after.devices(blocks), (column.begin + size[0] / 2, row.begin + size[1] / 2)
         drawing.rectangle(column.begin, row.begin, size, "none", f"devices {text}")
@@ -117,7 +117,7 @@ class _PiecePainter:
         numbers = ruler.interval_numbers(shown.interval.start or 0, shown.interval.stop or 0)
         return [ruler.interval(number) for number in numbers[: MOST_PIECES + 1]]
 
-    def _piece(
+    def _draw_piece(
         self,
         drawing: SvgDrawing,
         row: tuple[ShownInterval, BlockInterval],
@@ -125,12 +125,12 @@ class _PiecePainter:
         panel: SlabPanel,
     ) -> None:
         """Draw a piece of a box: of each axis, the box as it is shown and the interval before."""
-        (top, bottom), (left, right) = _overlap(*row), _overlap(*column)
-        blocks = blocks_of(self.before, self._front(panel), row[1], column[1])
+        (top, bottom), (left, right) = _overlap_pixels(*row), _overlap_pixels(*column)
+        blocks = blocks_of(self.before, self._front_intervals(panel), row[1], column[1])
         colour = COLOURS[self.before.first_device(blocks) % len(COLOURS)]
         drawing.area(left, top, (right - left, bottom - top), colour)
 
-    def _front(self, panel: SlabPanel) -> SlabPanel:
+    def _front_intervals(self, panel: SlabPanel) -> SlabPanel:
         """Return the intervals before that hold the first index of the slab after."""
         rulers = self.before.rulers
         first = {axis: interval.start or 0 for axis, interval in panel.slab.items()}
@@ -139,7 +139,7 @@ class _PiecePainter:
         )
 
 
-def _overlap(shown: ShownInterval, interval: BlockInterval) -> tuple[float, float]:
+def _overlap_pixels(shown: ShownInterval, interval: BlockInterval) -> tuple[float, float]:
     """Return the pixels of what a shown interval shares with another one."""
     assert shown.interval is not None
     start = max(shown.interval.start or 0, interval.start or 0)
@@ -170,7 +170,7 @@ def _draw_table(drawing: SvgDrawing, step: Step, x: float, y: float) -> None:
         drawing.text(left - 6, top_edge + HEIGHT / 2, name, "end")
         for at, device in enumerate(tos):
             count = 0 if sender is None or device is None or sender == device else table[sender, device]
-            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / largest) if count else "#eee")
+            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _blue(count / largest) if count else "#eee")
             drawing.text(left + (at + 0.5) * wide, top_edge + HEIGHT / 2, texts[number][at], "middle", on_box=True)
     if None in froms or None in tos:
         drawing.text(x, y + (len(froms) + 0.7) * HEIGHT, f"Cut short: there are {len(step.ranks):,} ranks.")
@@ -202,10 +202,10 @@ def _cell_text(table: dict[tuple[int, int], int], sender: int | None, device: in
     return "" if not count else f"({bytes_text(count)})" if sender == device else bytes_text(count)
 
 
-def _shade(share: float) -> str:
+def _blue(share: float) -> str:
     """Return a blue, the stronger the larger the *share* of the most bytes.
 
-    >>> _shade(1.0), _shade(0.0)
+    >>> _blue(1.0), _blue(0.0)
     ('#8fbbe8', '#e6f0fa')
     """
     return "#" + "".join(

@@ -141,10 +141,10 @@ def _draw_panel(
     x, y = corner
     rows, columns = (view.intervals(axis, MOST_BOXES) for axis in (view.rows, view.columns))
     labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
-    tops = [_head(view.columns, column) for column in columns]
-    heads = [_head(view.rows, row) for row in rows]
+    tops = [_heading(view.columns, column) for column in columns]
+    heads = [_heading(view.rows, row) for row in rows]
     longest = [max(len(top), *(len(line[at]) for line in labels)) for at, top in enumerate(tops)]
-    wide, high = _sides(view)
+    wide, high = _picture_size(view)
     across = _laid_out(columns, wide, [CHARACTER * length + 10 for length in longest])
     down = _laid_out(rows, high, [22.0] * len(rows))
     left = x + CHARACTER * max(map(len, heads)) + (8 if any(heads) else 0)
@@ -179,7 +179,7 @@ def draw_box(
     drawing.text(*middle, text, "middle", on_box=True)
 
 
-def _head(axis: int | None, interval: BlockInterval | None) -> str:
+def _heading(axis: int | None, interval: BlockInterval | None) -> str:
     return "" if axis is None else "..." if interval is None else interval.text
 
 
@@ -189,7 +189,7 @@ def _label(view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column
     return view.devices(blocks_of(view, panel, row, column))
 
 
-def _sides(view: LayoutView) -> tuple[float, float]:
+def _picture_size(view: LayoutView) -> tuple[float, float]:
     """Return width and height of a picture, in proportion to the array, but neither much smaller than the other."""
     high, wide = (1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.rows, view.columns))
     if view.rows is None:

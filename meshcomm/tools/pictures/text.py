@@ -87,7 +87,7 @@ def show(
                 lines += ["", pen.dots]
                 continue
             lines += ["", *wrapped(f"{panel.title}:" if panel.slab else "", width)]
-            lines += _grid(view, panel, pen, width, most_rows)
+            lines += _grid_lines(view, panel, pen, width, most_rows)
         lines += wrapped(f"{pen.dots} stands for pictures that are left out." if None in shown else "", width)
     return "\n".join(lines)
 
@@ -136,7 +136,7 @@ class _Cell(NamedTuple):
     colour: int | None
 
 
-def _grid(view: LayoutView, panel: SlabPanel, pen: _Pen, width: int, most_rows: int) -> list[str]:
+def _grid_lines(view: LayoutView, panel: SlabPanel, pen: _Pen, width: int, most_rows: int) -> list[str]:
     """Return the lines of one picture."""
     rows = view.intervals(view.rows, most_rows)
     heads = ["" if view.rows is None else pen.dots if row is None else row.text for row in rows]
@@ -158,7 +158,7 @@ def _grid(view: LayoutView, panel: SlabPanel, pen: _Pen, width: int, most_rows: 
     lines = lines if any(tops) else []
     for number, (head, line) in enumerate(zip(heads, cells, strict=True)):
         lines.append(margin + pen.line(pen.between if number else pen.above, widths))
-        drawn = (_drawn(cell, wide, pen) for cell, wide in zip(line, widths, strict=True))
+        drawn = (_drawn_text(cell, wide, pen) for cell, wide in zip(line, widths, strict=True))
         lines.append(f"{head:>{before - 1}} {pen.side}{pen.side.join(drawn)}{pen.side}")
     lines.append(margin + pen.line(pen.below, widths))
     return lines + wrapped(_left_out(view, rows, columns, pen), width)
@@ -180,7 +180,7 @@ def _cell(
     return _Cell((text if len(text) <= longest else f"{first},...").replace("...", pen.dots), first)
 
 
-def _drawn(cell: _Cell, width: int, pen: _Pen) -> str:
+def _drawn_text(cell: _Cell, width: int, pen: _Pen) -> str:
     text = f"{cell.text:^{width}}"
     return text if cell.colour is None else pen.painted(text, cell.colour)
 

@@ -187,9 +187,9 @@ class LayoutView:
         over = f"over {'+'.join(names)}"
         cyclic = self.layout.cyclic(axis)
         if cyclic is not None:
-            return f"axis {axis} is dealt round {over} in blocks of {_counted(cyclic.block, 'element')}"
+            return f"axis {axis} is dealt round {over} in blocks of {_counted_text(cyclic.block, 'element')}"
         how = "" if fixed_length(names) is None else " at chosen boundaries"
-        text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
+        text = f"axis {axis} is cut{how} {over} into {_counted_text(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text
         least, largest = ruler.cut.shortest, ruler.cut.longest
@@ -200,7 +200,7 @@ class LayoutView:
             if largest > least
             else ""
         )
-        return f"{text} of {f'{sizes} elements' if sizes else _counted(largest, 'element')}"
+        return f"{text} of {f'{sizes} elements' if sizes else _counted_text(largest, 'element')}"
 
     def _empty_text(self) -> list[str]:
         if all(ruler.cut is None or ruler.cut.shortest > 0 for ruler in self.rulers):
@@ -212,7 +212,7 @@ class LayoutView:
         for axis, ruler in enumerate(self.rulers):
             holds *= ruler.holding()[numbers[:, axis]]
         without = devices[holds == 0]
-        return [f"{_counted(len(without), 'device')} of {len(devices):,} without elements: {listed(without)}."]
+        return [f"{_counted_text(len(without), 'device')} of {len(devices):,} without elements: {listed(without)}."]
 
     def ranks_text(self) -> list[str]:
         """Return a sentence that says which ranks the devices are, or none if device d is rank d."""
@@ -238,7 +238,7 @@ class MeshView(LayoutView):
 
     def sentences(self) -> list[str]:
         """Return a description of the picture in words."""
-        return [f"{self.mesh_text}: {_counted(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
+        return [f"{self.mesh_text}: {_counted_text(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
 
 
 def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
@@ -281,15 +281,15 @@ def listed(numbers: Indices) -> str:
         firsts = [0, int(ends[0]) + 1, int(ends[-1]) + 1]
     else:
         middle, firsts = [*ends, -1], [0, *(int(end) + 1 for end in ends)]
-    runs = [_run(int(numbers[first]), int(numbers[last])) for first, last in zip(firsts, middle, strict=True)]
+    runs = [_run_text(int(numbers[first]), int(numbers[last])) for first, last in zip(firsts, middle, strict=True)]
     return ",".join([*runs[:2], "...", *runs[2:]] if len(ends) >= MOST_LISTED else runs)
 
 
-def _run(first: int, last: int) -> str:
+def _run_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _counted(number: int, what: str) -> str:
+def _counted_text(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 

@@ -16,8 +16,8 @@ class Cutting(bound.Namespace):
 
     def _of_standard(self, name):
         found = getattr(self._standard, name)
-        if inspect.isfunction(found) and bound._creates(found):
-            return bound._bound(found, self._mesh)
+        if inspect.isfunction(found) and bound._makes_tensors(found):
+            return bound._bound_to(found, self._mesh)
         return super()._of_standard(name)
 
 

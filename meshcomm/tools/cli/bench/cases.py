@@ -187,8 +187,8 @@ def fft(setting: Setting, nbytes: int) -> Case:
 
     def set_values(seed: int) -> list[Array]:
         """Give each element the product of a number for each of its indices; return these numbers for each axis."""
-        factors = _factors(shape, dtype, seed)
-        block_of(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
+        factors = _random_factors(shape, dtype, seed)
+        block_of(tensor)[...] = _outer_product([factor[index] for factor, index in zip(factors, before, strict=True)])
         return factors
 
     def count_wrong() -> int:
@@ -196,7 +196,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
         spectrum_tensor = plan.forward(tensor)
         spectra = [np.fft.fft(factor) for factor in factors]
         after = indices_of(spectrum_tensor.layout, spectrum_tensor.shape, setting.rank)
-        right = _product([spectrum[index] for spectrum, index in zip(spectra, after, strict=True)])
+        right = _outer_product([spectrum[index] for spectrum, index in zip(spectra, after, strict=True)])
         return int(
             np.count_nonzero(
                 ~(abs(block_of(spectrum_tensor) - right) <= _tolerance(shape, block_of(spectrum_tensor).dtype))
@@ -209,13 +209,13 @@ def fft(setting: Setting, nbytes: int) -> Case:
     return Case(block, moved, lambda: plan.forward(tensor), reference, count_wrong)
 
 
-def _factors(shape: Shape, dtype: DType, seed: int) -> list[Array]:
+def _random_factors(shape: Shape, dtype: DType, seed: int) -> list[Array]:
     random = np.random.default_rng(seed)
     normals = [random.standard_normal((2, n)) for n in shape]
     return [pair[0] + 1j * pair[1] if dtype.kind == "c" else pair[0] for pair in normals]
 
 
-def _product(vectors: Sequence[Array]) -> Array:
+def _outer_product(vectors: Sequence[Array]) -> Array:
     return reduce(lambda product, vector: product[..., None] * vector, vectors)
 
 

@@ -16,11 +16,11 @@ from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli import about
+from meshcomm.tools.cli.arguments import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.bench import cases, disk, report
 from meshcomm.tools.cli.bench.measure import Row, measured
 from meshcomm.tools.cli.bench.options import NAMES
 from meshcomm.tools.cli.bench.report import BenchResults
-from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.terminal import say
 
@@ -63,9 +63,9 @@ def bench(options: argparse.Namespace) -> int:
     Return 0; 1 if a result is wrong or nothing can be measured, 2 for wrong options, 130 after Ctrl-C.
     """
     try:
-        wanted = _checked(options)
+        wanted = _checked_options(options)
     except MeshcommError as error:
-        return _refused(error, 2)
+        return _say_refusal(error, 2)
     try:
         mesh = wanted.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
@@ -73,14 +73,14 @@ def bench(options: argparse.Namespace) -> int:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
         return _bench(wanted, wanted.setting(mesh, location.device), location.rank_set.everyone.communicator())
     except MeshcommError as error:
-        return _refused(error, 1)
+        return _say_refusal(error, 1)
     except KeyboardInterrupt:
         abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
         say("interrupted", error=True)
         return 130
 
 
-def _refused(error: MeshcommError, code: int) -> int:
+def _say_refusal(error: MeshcommError, code: int) -> int:
     """Say what all ranks found wrong, once."""
     print_once(f"meshcomm: {error}")
     return code
@@ -104,7 +104,7 @@ class BenchRequest(NamedTuple):
         return cases.Setting(mesh, rank, source, target, self.shape, self.dtype)
 
 
-def _checked(options: argparse.Namespace) -> BenchRequest:
+def _checked_options(options: argparse.Namespace) -> BenchRequest:
     """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
@@ -158,7 +158,7 @@ def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communica
         say(json.dumps(report.document(facts, results_of_operations), indent=1))
     if shows and wanted.options.plot:
         report.plot(wanted.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
-    wrong = sum(row.wrong for results in results_of_operations for row in results.rows)
+    wrong = sum(row.wrong_elements for results in results_of_operations for row in results.rows)
     if wrong and shows:
         say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
     return int(wrong > 0)

@@ -27,7 +27,7 @@ class Case(NamedTuple):
     moved: bytes that the operation makes, which the rate counts
     run: the operation
     reference: call to compare with
-    wrong: function that runs the operation on other values, and returns the number of wrong elements on this rank
+    count_wrong: function that runs the operation on other values, and returns how many elements of this rank are wrong
     """
 
     block: int
@@ -50,7 +50,7 @@ class Row(NamedTuple):
     seconds: tuple[float, float, float]
     gigabytes_per_second: float
     ratio: float
-    wrong: int
+    wrong_elements: int
 
     @property
     def took(self) -> float:

@@ -49,7 +49,7 @@ def line(row: Row) -> str:
     low, median, high = (f"{seconds * 1e6:12.1f}" for seconds in row.seconds)
     return (
         f"{bytes_text(row.block):>10} {bytes_text(row.moved):>10} {row.rounds:6} {low} {median} {high} "
-        f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong or 'ok':>7}"
+        f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong_elements or 'ok':>7}"
     )
 
 
@@ -104,14 +104,14 @@ def document(facts_of_machine: dict[str, object], benches: Sequence[BenchResults
                 "name": results.name,
                 "beside": results.beside,
                 "rate": "all ranks" if results.total else "one rank",
-                "rows": [_row(row) for row in results.rows],
+                "rows": [_json_row(row) for row in results.rows],
             }
             for results in benches
         ]
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _json_row(row: Row) -> dict[str, object]:
     low, median, high = row.seconds
     return {
         "block_bytes": row.block,
@@ -120,7 +120,7 @@ def _row(row: Row) -> dict[str, object]:
         "seconds": {"quartile_25": low, "median": median, "quartile_75": high},
         "gigabytes_per_second": row.gigabytes_per_second,
         "ratio": row.ratio,
-        "wrong": row.wrong,
+        "wrong": row.wrong_elements,
     }
 
 

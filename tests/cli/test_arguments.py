@@ -3,7 +3,7 @@
 import pytest
 
 import meshcomm as mc
-from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
+from meshcomm.tools.cli.arguments import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 
 
 def test_a_mesh_is_that_of_the_api():
