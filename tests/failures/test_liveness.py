@@ -36,14 +36,14 @@ def test_different_calls_are_a_mismatch_if_nobody_has_moved():
 OTHER = WAITS._replace(requested_call="barrier", operation="barrier")
 INNOCENT = {
     "the same call": WAITS,
-    "a call later, which all have made": WAITS._replace(rank_set_calls=5, number=5, operation="to_numpy"),
+    "a call later, which all have made": WAITS._replace(rank_set_calls=5, call_number=5, operation="to_numpy"),
     "the same call under another name": WAITS._replace(
         requested_call="relayout named 'b'", operation="relayout named 'b'"
     ),
     "computes": COMPUTES,
-    "has ended": OTHER._replace(ended=True),
-    "waits for a request": OTHER._replace(waits=False),
-    "waits on another rank set": OTHER._replace(waits=False, others="1-2", number=0),
+    "has ended": OTHER._replace(has_ended=True),
+    "waits for a request": OTHER._replace(is_in_call=False),
+    "waits on another rank set": OTHER._replace(is_in_call=False, other_ranks="1-2", call_number=0),
     "does not remember": OTHER._replace(requested_call=""),
     "does not answer": None,
 }
@@ -61,10 +61,10 @@ def test_a_rank_that_moves_is_no_mismatch(before):
 
 
 PAST = {
-    "has ended after this call": COMPUTES._replace(rank_set_calls=4, ended=True),
-    "has ended later": COMPUTES._replace(rank_set_calls=9, ended=True),
+    "has ended after this call": COMPUTES._replace(rank_set_calls=4, has_ended=True),
+    "has ended later": COMPUTES._replace(rank_set_calls=9, has_ended=True),
     "computes after this call": COMPUTES._replace(rank_set_calls=4, calls=11),
-    "waits on another rank set": COMPUTES._replace(rank_set_calls=5, operation="barrier", others="1-2"),
+    "waits on another rank set": COMPUTES._replace(rank_set_calls=5, operation="barrier", other_ranks="1-2"),
 }
 
 
@@ -109,7 +109,7 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
         assert missing_ranks.call_mismatch(answers, answers, 4) == "", innocent
 
 
-REQUEST = WAITS._replace(requested_call="start_relayout", operation="wait for a relayout", waits=False, digest=7)
+REQUEST = WAITS._replace(requested_call="start_relayout", operation="wait for a relayout", is_in_call=False, digest=7)
 
 
 def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
@@ -122,7 +122,7 @@ def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
     ]
 
 
-@pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 7, "number": 0}])
+@pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 7, "call_number": 0}])
 def test_requests_that_may_be_right_are_no_mismatch(other):
     answers = {0: WAITS._replace(**other), 1: REQUEST}
     assert missing_ranks.call_mismatch(answers, answers, 4) == ""
@@ -140,14 +140,14 @@ SAYS = [
         "has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks",
     ),
     (
-        COMPUTES._replace(operation="barrier", others="1-2"),
+        COMPUTES._replace(operation="barrier", other_ranks="1-2"),
         "has not arrived: it has waited 4 s in barrier on ranks 1-2 (another mesh or communicator)",
     ),
     (
-        WAITS._replace(rank_set_calls=3, number=3),
+        WAITS._replace(rank_set_calls=3, call_number=3),
         "has not arrived: it has waited 4 s in relayout, call 3 on these ranks",
     ),
-    (COMPUTES._replace(ended=True), "has ended, after call 3"),
+    (COMPUTES._replace(has_ended=True), "has ended, after call 3"),
     (
         WAITS._replace(error="KeyError: 1"),
         "has waited 4 s in relayout, call 4 on these ranks; it has to raise KeyError: 1",
@@ -246,7 +246,7 @@ def test_a_rank_that_asks_gets_a_report(rank_set):
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     assert ranks[2].report.text.startswith("ranks 0, 1, 2 have not arrived")
-    assert (ranks[2].report.speaks, ranks[2].report.ended) == (True, "")
+    assert (ranks[2].report.is_speaker, ranks[2].report.ended_ranks) == (True, "")
     assert ranks[0].report is None, "who does not ask gets none"
 
 
@@ -255,7 +255,7 @@ def test_one_of_those_that_ask_speaks(rank_set):
     ranks[2].ask(CALL, range(3))
     ranks[1].ask(CALL, range(3))
     serve(ranks)
-    assert [ranks[1].report.speaks, ranks[2].report.speaks] == [True, False]
+    assert [ranks[1].report.is_speaker, ranks[2].report.is_speaker] == [True, False]
 
 
 def test_a_rank_that_has_left_counts_as_ended(rank_set):
@@ -263,7 +263,7 @@ def test_a_rank_that_has_left_counts_as_ended(rank_set):
     ranks[1].leave()
     ranks[2].ask(CALL, range(3))
     serve(ranks)
-    assert ranks[2].report.ended == "rank 1 has ended without it"
+    assert ranks[2].report.ended_ranks == "rank 1 has ended without it"
 
 
 def test_a_rank_that_has_left_still_tells_its_digests(rank_set):
@@ -274,7 +274,7 @@ def test_a_rank_that_has_left_still_tells_its_digests(rank_set):
     ranks[0]._censuses[""] = census = liveness._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
-    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.ended) == (7, 3, 3, True)
+    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.has_ended) == (7, 3, 3, True)
     ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
     assert not ranks[0]._channel.queue, "of other rank sets it has answered all when it left"
@@ -291,7 +291,7 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(rank_se
     clock.seconds += ANSWER_WITHIN
     ranks[0].serve()
     answer = census.answers[1]
-    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.ended) == (None, 3, 3, True)
+    assert (answer.digest, answer.noted_calls, answer.rank_set_calls, answer.has_ended) == (None, 3, 3, True)
 
 
 def test_a_rank_that_has_failed_counts_after_two_liveness_checks(rank_set, clock):
@@ -301,7 +301,7 @@ def test_a_rank_that_has_failed_counts_after_two_liveness_checks(rank_set, clock
     for _ in range(2):
         ranks[2].ask(CALL, range(3))
         serve(ranks)
-        found.append(ranks[2].report.ended)
+        found.append(ranks[2].report.ended_ranks)
         clock.seconds += ASK_EVERY_WITH_ERROR
     assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].rank_set.call_lock.end_reason}"]
 
@@ -319,7 +319,7 @@ def test_two_liveness_checks_are_apart_though_several_ranks_ask(rank_set, clock)
     assert ranks[0].gathers(), "the answer is due"
     clock.seconds += ASK_EVERY_WITH_ERROR / 2
     serve(ranks)
-    assert "makes no more calls" in ranks[0].report.ended
+    assert "makes no more calls" in ranks[0].report.ended_ranks
     assert not ranks[0].gathers()
 
 
@@ -408,9 +408,9 @@ def test_a_rank_that_leaves_tells_its_calls_on_each_rank_set(rank_set, clock, ca
         ranks[3].ask(CALL, [1, 3])
         serve(ranks)
         clock.seconds += ASK_EVERY_WITH_ERROR
-    assert ranks[3].report.ended.startswith(text)
-    assert "KeyError" not in ranks[3].report.ended
-    assert bool(ranks[3].report.ended) == bool(text)
+    assert ranks[3].report.ended_ranks.startswith(text)
+    assert "KeyError" not in ranks[3].report.ended_ranks
+    assert bool(ranks[3].report.ended_ranks) == bool(text)
 
 
 def test_nobody_waits_for_the_answer_of_a_rank_that_leaves_meanwhile(rank_set):
@@ -419,4 +419,4 @@ def test_nobody_waits_for_the_answer_of_a_rank_that_leaves_meanwhile(rank_set):
     ranks[0].serve()
     ranks[1].leave()
     serve(ranks)
-    assert ranks[3].report.ended == "rank 1 has ended without it"
+    assert ranks[3].report.ended_ranks == "rank 1 has ended without it"

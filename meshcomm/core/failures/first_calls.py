@@ -81,14 +81,14 @@ class FirstCalls:
     def _conclude(self, name: str, number: int, count: int) -> WaitReport:
         answers: dict[int, Answer | None] = {self._rank: answer(_rank_set_called(name), number)}
         answers |= {rank: self._answers.get(rank) for rank in self._asked}
-        waiting = [rank for rank, a in answers.items() if a is not None and a.waits and a.number == number]
+        waiting = [rank for rank, a in answers.items() if a is not None and a.is_in_call and a.call_number == number]
         lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
         if self._unknown:
             why = (
                 "it has made no mesh yet, or runs" if len(self._unknown) == 1 else "they have made no mesh yet, or run"
             )
             lines.append(f"{ranks_text(self._unknown)} cannot be asked: {why} on another host")
-        files = any(a is not None and a.files for a in answers.values())
+        files = any(a is not None and a.uses_files for a in answers.values())
         return WaitReport(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 
 

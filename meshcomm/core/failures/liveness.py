@@ -148,7 +148,7 @@ class LivenessCheck:
         """
         with self._lock:
             if not self.leaving:
-                self._last = state(self.rank_set, ended=True)._replace(
+                self._last = state(self.rank_set, has_ended=True)._replace(
                     operation="close" * closes, noted_calls=self.rank_set.noted
                 )
                 self._post(
@@ -193,9 +193,9 @@ class LivenessCheck:
         if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
             return
         numbers = [number for number, _ in census.askers.values()]
-        numbers += [answer.number for answer in census.answers.values() if answer.number]
+        numbers += [answer.call_number for answer in census.answers.values() if answer.call_number]
         last = [answer for answer in census.answers.values() if not is_past(answer, min(numbers))]
-        waits = len(census.answers) == len(census.members) and all(answer.number for answer in last)
+        waits = len(census.answers) == len(census.members) and all(answer.call_number for answer in last)
         census.noted_calls = min((answer.noted_calls for answer in last), default=-1) if waits else -1
         census.before, census.asked_before = census.answers, census.number
         census.number, census.round, census.answers = min(numbers), census.round + 1, {}
@@ -239,7 +239,7 @@ class LivenessCheck:
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
-            files = any(answer is not None and answer.files for answer in answers.values())
+            files = any(answer is not None and answer.uses_files for answer in answers.values())
             self._post(asker, "report", count, ended_ranks(answers, before, number), text, speaks, files)
         census.askers.clear()
 

@@ -66,17 +66,27 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     waiting = {rank: answer for rank, answer in answers.items() if rank not in past}
     for rank, answer in waiting.items():
         earlier = before.get(rank)
-        if answer is None or earlier is None or not answer.number or answer.ended or not answer.requested_call:
+        if (
+            answer is None
+            or earlier is None
+            or not answer.call_number
+            or answer.has_ended
+            or not answer.requested_call
+        ):
             return ""
-        if answer.calls != earlier.calls or answer.number != earlier.number or answer.operation != earlier.operation:
+        if (
+            answer.calls != earlier.calls
+            or answer.call_number != earlier.call_number
+            or answer.operation != earlier.operation
+        ):
             return ""
         error = f"; it has to raise {answer.error}" if answer.error else ""
         calls.setdefault(
-            (answer.requested_call if answer.waits else answer.operation, answer.digest, error), []
+            (answer.requested_call if answer.is_in_call else answer.operation, answer.digest, error), []
         ).append(rank)
-    if number != min((answer.number for answer in waiting.values() if answer), default=0):
+    if number != min((answer.call_number for answer in waiting.values() if answer), default=0):
         return ""
-    in_calls = all(answer.waits for answer in waiting.values() if answer)
+    in_calls = all(answer.is_in_call for answer in waiting.values() if answer)
     kinds = {kind(operation) for operation, _, _ in calls}
     by_digests = not in_calls or len(kinds) == 1
     if by_digests:
@@ -88,7 +98,7 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
         for rank, answer in others.items():
             operation = answer.requested_call or "another call"
             kinds.add(kind(operation))
-            text = f"{operation}, and {'ended' if answer.ended else 'went on'}"
+            text = f"{operation}, and {'ended' if answer.has_ended else 'went on'}"
             calls.setdefault((text, answer.digest, ""), []).append(rank)
     lines = [f"  {ranks_text(ranks)}: {text}{error}" for (text, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
@@ -99,13 +109,13 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
 
 def _differs(answer: Answer, digests: Collection[int | None], noted_calls: int) -> bool:
     """Return whether a rank has made other calls than one of those that have *digests* after so many *noted_calls*."""
-    ended_before = answer.ended and answer.noted_calls < noted_calls
+    ended_before = answer.has_ended and answer.noted_calls < noted_calls
     return ended_before or (answer.digest is not None and answer.digest not in digests)
 
 
 def is_past(answer: Answer, number: int) -> bool:
     """Return whether a rank has made call *number* of the rank set, and is in no call of it now."""
-    return not answer.number and answer.rank_set_calls >= number
+    return not answer.call_number and answer.rank_set_calls >= number
 
 
 def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
@@ -118,13 +128,13 @@ def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     'rank 0 has ended without it'
     >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(rank_set_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
-    >>> failed = {0: done._replace(ended=False, end_reason="an exchange ended with an error (KeyError)"), 1: None}
+    >>> failed = {0: done._replace(has_ended=False, end_reason="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended_ranks(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
     >>> ended_ranks(failed, {}, 2)
     ''
     """
-    gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.rank_set_calls < number]
+    gone = [rank for rank, a in answers.items() if a is not None and a.has_ended and a.rank_set_calls < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
         return has_ended(gone, closed)
@@ -150,8 +160,8 @@ def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
 def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their rank set, or on all if all have come to it.
 
-    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> waits = behind._replace(operation="to_numpy", number=4, rank_set_calls=4, waits=True)
+    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, program_line="heat.py:9 in step")
+    >>> waits = behind._replace(operation="to_numpy", call_number=4, rank_set_calls=4, is_in_call=True)
     >>> print(who_is_missing({0: waits, 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
@@ -170,19 +180,19 @@ def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> s
 def _whereabouts(answer: Answer | None, host: str) -> str:
     if answer is None:
         return host and f" (on host {host})"
-    return f",\n  now at {answer.at}" if answer.at and not answer.ended else ""
+    return f",\n  now at {answer.program_line}" if answer.program_line and not answer.has_ended else ""
 
 
 def _activity(answer: Answer | None, number: int) -> str:
     if answer is None:
         return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
-    seconds = f"{answer.since:.0f} s"
+    seconds = f"{answer.idle_seconds:.0f} s"
     waited = f"has waited {seconds} in {answer.operation}"
-    this_call = f", call {answer.number} on these ranks" if answer.number else ""
-    elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
+    this_call = f", call {answer.call_number} on these ranks" if answer.call_number else ""
+    elsewhere = f" on ranks {answer.other_ranks} (another mesh or communicator)" if answer.other_ranks else ""
     calls = answer.rank_set_calls
     after = f"after call {calls} on these ranks" if calls else "before its first call on these ranks"
-    if answer.ended:
+    if answer.has_ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
     elif calls < number and answer.operation:
         what = f"has not arrived: it {waited}{this_call or elsewhere}"

@@ -161,15 +161,15 @@ class _Watchdog:
         report = asked.report if asked is not None else None
         if report is not None and report.calls != watch.count:
             report = None
-        if report is not None and asked is not None and report.files and not report.ended:
+        if report is not None and asked is not None and report.files and not report.ended_ranks:
             asked.report = None
             self._restart()
             return
         missing = ""
         if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "".join(f"\n  {line}" for line in asked.missing_ranks_text(report, abs(call[2])).splitlines())
-        if report is not None and asked is not None and report.ended and not asked.leaving:
-            reason = f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}"
+        if report is not None and asked is not None and report.ended_ranks and not asked.leaving:
+            reason = f"it has waited {waited:.0f} s in {text}, but {report.ended_ranks}{missing}"
             self._end(rank_set, reason, host_signals.code_of_end() or 1)
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
@@ -190,7 +190,7 @@ class _Watchdog:
             _tell_error(f"  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call\n")
         if waited >= WARN_AFTER and not self._warned:
             self._warned = True
-            if report is None or report.speaks:
+            if report is None or report.is_speaker:
                 say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
 
     def _end_if_interrupted(self, rank_set: WatchedRankSet | None, text: str) -> None:
