@@ -84,9 +84,9 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
     [
         ({"digest": 6}, "relayout, and went on"),
         ({"digest": 6, "requested_call": "barrier"}, "barrier, and went on"),
-        ({"digest": 6, "requested_call": "barrier", "ended": True}, "barrier, and ended"),
+        ({"digest": 6, "requested_call": "barrier", "has_ended": True}, "barrier, and ended"),
         ({"digest": 6, "requested_call": ""}, "another call, and went on"),
-        ({"noted_calls": 3, "ended": True}, "relayout, and ended"),
+        ({"noted_calls": 3, "has_ended": True}, "relayout, and ended"),
     ],
 )
 def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
@@ -100,7 +100,7 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     ]
     more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
     assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
-    later, ended = {"noted_calls": 3, "digest": None}, {"noted_calls": 4, "ended": True}
+    later, ended = {"noted_calls": 3, "digest": None}, {"noted_calls": 4, "has_ended": True}
     for innocent in ({"digest": 5}, {"digest": None}, later, ended):
         answers = {
             0: waits,

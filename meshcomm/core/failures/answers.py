@@ -57,14 +57,16 @@ def answer(rank_set: WatchedRankSet | None, number: int, noted_calls: int = -1, 
     return now._replace(noted_calls=rank_set.noted, digest=rank_set.digest_after(noted_calls))
 
 
-def state(rank_set: WatchedRankSet | None, ended: bool = False) -> Answer:
-    """Return what this rank does now, seen from *rank_set*, or that it has *ended* its calls there."""
+def state(rank_set: WatchedRankSet | None, has_ended: bool = False) -> Answer:
+    """Return what this rank does now, seen from *rank_set*, or, if it *has_ended*, that."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     num_calls, end_reason = (0, "") if rank_set is None else (rank_set.calls, rank_set.call_lock.end_reason or "")
-    now = Answer(watch.count, num_calls, "", "", 0, False, "", watch.idle_seconds, error, ended, end_reason=end_reason)
-    call = None if ended else watch.call()
+    now = Answer(
+        watch.count, num_calls, "", "", 0, False, "", watch.idle_seconds, error, has_ended, end_reason=end_reason
+    )
+    call = None if has_ended else watch.call()
     if call is None:
-        return now._replace(program_line="" if ended else stacks.of_main())
+        return now._replace(program_line="" if has_ended else stacks.of_main())
     _, called_on, number, _ = call
     if called_on is rank_set:  # a negative number waits for a nonblocking call
         return now._replace(operation=watch.operation(), call_number=abs(number), is_in_call=number > 0)
