@@ -49,8 +49,8 @@ def answer(rank_set: WatchedRankSet | None, number: int, noted_calls: int = -1, 
 
     With the digest after so many *noted_calls*. *last* is what it said when it left the rank set.
     """
-    asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is rank_set and call[2] == number), "")
-    now = (last or state(rank_set))._replace(requested_call=asked, files=watch.is_in_file_io_or_library())
+    name = next((call[0] for call in list(watch.recent)[::-1] if call[1] is rank_set and call[2] == number), "")
+    now = (last or state(rank_set))._replace(requested_call=name, files=watch.is_in_file_io_or_library())
     if rank_set is None:
         return now
     return now._replace(noted_calls=rank_set.noted, digest=rank_set.digest_after(noted_calls))

@@ -416,7 +416,7 @@ def bound_to(world: MeshWorld | None, mesh: Mesh) -> Mesh:
 def one_device_mesh(mesh: Mesh, device: int) -> Mesh:
     """Return a mesh of one *device* of *mesh*, in the same world.
 
-    >>> only(Mesh([4, 5], [("x", 2)]), 1).ranks
+    >>> one_device_mesh(Mesh([4, 5], [("x", 2)]), 1).ranks
     range(5, 6)
     """
     return mesh.of_ranks([mesh.ranks[device]], [("device", 1)])
