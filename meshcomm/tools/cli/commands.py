@@ -50,7 +50,7 @@ def imported(path: str, *names: str) -> Action:
 
     It is imported when it is called: a rank that waits for the imports of other commands does nothing.
 
-    >>> imported("given:bytes_of", "size")(argparse.Namespace(size="1K"))
+    >>> imported("arguments:bytes_of", "size")(argparse.Namespace(size="1K"))
     1024
     """
 

@@ -54,7 +54,7 @@ class Ruler:
     Without a length it has one interval for each block.
 
     >>> ruler = Ruler(Cut(5, 8), 8)
-    >>> ruler.count, ruler.interval(4), ruler.within(1, 3)
+    >>> ruler.count, ruler.interval(4), ruler.interval_numbers(1, 3)
     (5, BlockInterval(start=4, stop=5, block=4, dimension=''), range(1, 3))
     """
 
