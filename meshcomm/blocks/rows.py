@@ -222,8 +222,8 @@ def _ask_owners(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: A
     shape = len(row_numbers), *block.shape[axes:]
     distinct = opaque(new_block(shape, block.dtype)) if repeats or rounds > 1 else None
     for turn, mine, theirs in _rounds_of(counts, coming, rounds):
-        asked = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
-        answer = _rows_at(block, axes, asked)
+        their_numbers = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
+        answer = _rows_at(block, axes, their_numbers)
         rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
         ranks.exchanged(answer, theirs, rows, mine)
         if distinct is None:
@@ -369,10 +369,10 @@ def ask(
         coming, answers = ranks.exchanged_counts(counts), into[chunk]
         for turn, mine, theirs in _rounds_of(counts, coming, _rounds(ranks, int(coming.sum()), row)):
             selection = order if turn is None else order[turn]
-            asked = new_block((int(theirs.sum()),), questions.dtype)
-            ranks.exchanged(questions[chunk][selection], mine, asked, theirs)
+            their_questions = new_block((int(theirs.sum()),), questions.dtype)
+            ranks.exchanged(questions[chunk][selection], mine, their_questions, theirs)
             replies = new_block((len(selection),), into.dtype)
-            ranks.exchanged(answer(asked), theirs, replies, mine)
+            ranks.exchanged(answer(their_questions), theirs, replies, mine)
             answers[selection] = replies
 
 
@@ -449,13 +449,13 @@ def _sent_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, coming
     else:
         sent = np.ascontiguousarray(row_numbers, _NUMBER)
     words_coming = ranks.exchanged_counts(words)
-    came = np.empty(int(words_coming.sum()), _NUMBER)
-    ranks.exchanged(sent, words, came, words_coming)
+    received = np.empty(int(words_coming.sum()), _NUMBER)
+    ranks.exchanged(sent, words, received, words_coming)
     if (words_coming == coming).all():
-        return came.astype(np.intp, copy=False)
+        return received.astype(np.intp, copy=False)
     numbers, end = list[Indices](), np.cumsum(words_coming)
     for rank in np.flatnonzero(coming):
-        message = came[end[rank] - words_coming[rank] : end[rank]]
+        message = received[end[rank] - words_coming[rank] : end[rank]]
         numbers.append(message if len(message) == coming[rank] else _concatenated_ranges(*message.reshape(2, -1)))
     return np.concatenate(numbers).astype(np.intp, copy=False)
 

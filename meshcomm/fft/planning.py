@@ -249,9 +249,9 @@ def plan(
     if machine is not None and not isinstance(machine, Machine):
         raise MeshError(f"machine must be a Machine, not {quote(machine)}")
     machine = machine or Machine()
-    wanted = target_layout(target, source, transform, lengths)
-    steps = cheapest(transform, (lengths, elements), source, wanted, machine)
-    reached = wanted if wanted is not None else steps[-1].layout if steps else source
+    spectrum_layout = target_layout(target, source, transform, lengths)
+    steps = cheapest(transform, (lengths, elements), source, spectrum_layout, machine)
+    reached = spectrum_layout if spectrum_layout is not None else steps[-1].layout if steps else source
     spectrum = transform.shape_after(lengths), transform.dtype_after(elements)
     inverse = transform.inverse
     back = source.for_shape(inverse.shape_after(spectrum[0]))
@@ -271,21 +271,21 @@ def check_source(source: object, shape: Shape) -> None:
     source.check_fits(shape)
 
 
-def target_layout(wanted: ResultLayout, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
+def target_layout(spectrum_layout: ResultLayout, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
     """Return the layout for ``layout=wanted``; None if any layout will do."""
-    if wanted is None:
+    if spectrum_layout is None:
         return None
     after = transform.shape_after(shape)
-    if isinstance(wanted, Layout):
-        if wanted.ndim != len(after):
+    if isinstance(spectrum_layout, Layout):
+        if spectrum_layout.ndim != len(after):
             raise LayoutError(
-                f"layout: the result of shape {after} has {counted(len(after), 'axis')}, not {wanted.ndim}"
+                f"layout: the result of shape {after} has {counted(len(after), 'axis')}, not {spectrum_layout.ndim}"
             )
-        matched = wanted.matched(source)
+        matched = spectrum_layout.matched(source)
         matched.check_fits(after)
         return matched
-    if wanted != "same":
-        raise LayoutError(f'layout must be a Layout, "same" or None, not {quote(wanted)}')
+    if spectrum_layout != "same":
+        raise LayoutError(f'layout must be a Layout, "same" or None, not {quote(spectrum_layout)}')
     return source.for_shape(after)
 
 

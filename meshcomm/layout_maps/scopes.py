@@ -81,11 +81,11 @@ class ScopedVariable(Scoped):
         """Take *path* instead of an earlier one; ``LayoutError`` if it gives the variable another layout."""
         if path == self.path or self._layout_scope is None:
             return
-        wanted = self._layout_scope.layout_of(path, len(self.shape))
-        if wanted != self.layout:
+        layout = self._layout_scope.layout_of(path, len(self.shape))
+        if layout != self.layout:
             raise LayoutError(
                 f"{self!r} was used in the constructor of its module, as {self.path!r}, before its path {path!r} was "
-                f"known, which gives it {wanted.specs_text}: use it later, or give it layout="
+                f"known, which gives it {layout.specs_text}: use it later, or give it layout="
             )
         self.path = path
 
@@ -157,7 +157,7 @@ class _ScopeContents:
 
 def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
     """Return, by the identity of a variable, the attribute of a module that refers to it without a path."""
-    wanted, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    variable_ids, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
     waiting = deque[tuple[object, str]]()
     for module in modules:
         start = f"{module._layout_path}." if module._layout_path else ""
@@ -166,7 +166,7 @@ def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -
         )
     while waiting and len(seen) < _MOST_SEARCHED:
         searched, where = waiting.popleft()
-        if id(searched) in wanted:
+        if id(searched) in variable_ids:
             texts.setdefault(id(searched), where)
         elif id(searched) not in seen and not isinstance(searched, type | ModuleType | FunctionType):
             seen.add(id(searched))

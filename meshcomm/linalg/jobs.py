@@ -293,9 +293,9 @@ class _Workspace(NamedTuple):
 
     def as_asked(self, at_least: int) -> "_Workspace":
         """Return memory of the size that the routine has written into this one."""
-        asked = self.memory[0].real
+        needed = self.memory[0].real
         # A float32 may have been rounded down.
-        size = int(asked) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(asked, np.inf)))
+        size = int(needed) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(needed, np.inf)))
         if size > np.iinfo(np.intc).max:
             raise ShapeError(f"ScaLAPACK asks for a workspace of {size} elements, more than its integers can count")
         return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.counted)

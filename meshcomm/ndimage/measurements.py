@@ -122,16 +122,16 @@ def _of_groups(
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
     layout = common_layout(shape, [operand for operand in (elements, marks) if isinstance(operand, DTensor)])
     blocks = aligned_blocks(name, [elements, marks], shape, layout)
-    wanted = None if index is None else allgather_array(name, index)
+    index_values = None if index is None else allgather_array(name, index)
 
     def grouped(block: Array) -> R:
         block, marks_block = (np.broadcast_to(values, layout.block_shape(shape)) for values in blocks)
         whole = make(block, layout, shape, tensor.dtype)
-        if wanted is None or wanted.ndim == 0:
-            only, unique, which = None if wanted is None else wanted[()], None, none
+        if index_values is None or index_values.ndim == 0:
+            only, unique, which = None if index_values is None else index_values[()], None, none
         else:
-            only, (unique, which) = None, np.unique(wanted, return_inverse=True)
-            which = which.reshape(wanted.shape)
+            only, (unique, which) = None, np.unique(index_values, return_inverse=True)
+            which = which.reshape(index_values.shape)
         return measure(groups(whole, block, marks_block, unique, only, which))
 
     return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
@@ -414,11 +414,11 @@ def labeled_comprehension(
             return func(*[tensor.to_numpy() for tensor in tensors])
         if np.dtype(out_dtype).hasobject:
             raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
-        wanted = np.array(groups.only if groups.index is None else groups.index, ndmin=1)
-        marks = groups.labels.dtype if groups.labels is not None else wanted.dtype
-        if (wanted.astype(marks).astype(wanted.dtype) != wanted).any():
+        index_values = np.array(groups.only if groups.index is None else groups.index, ndmin=1)
+        marks = groups.labels.dtype if groups.labels is not None else index_values.dtype
+        if (index_values.astype(marks).astype(index_values.dtype) != index_values).any():
             raise ValueError(
-                f"Cannot convert index values from <{wanted.dtype}> to <{marks}> (labels' type) without loss of "
+                f"Cannot convert index values from <{index_values.dtype}> to <{marks}> (labels' type) without loss of "
                 "precision"
             )
         out = np.full(groups.count, default, out_dtype)

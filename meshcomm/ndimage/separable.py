@@ -232,8 +232,8 @@ def uniform_filter(
 def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -> DTensor:
     """Return the result of all *steps* on *tensor*, one after the other, or *output* with it. Collective."""
     if not steps:
-        asked = dtype_asked(output)
-        return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
+        output_type = dtype_asked(output)
+        return stored(as_dtype_of(tensor, tensor.dtype if output_type is None else np.dtype(output_type)), output)
     dtype = output_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)

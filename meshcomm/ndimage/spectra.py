@@ -22,10 +22,10 @@ def _times_factors(name: str, input: TensorLike, argument: Reals, n: int, axis: 
     """Return a spectrum times the product of factors along the axes, or times the factors of an ellipsoid."""
     tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
-    wanted = output.dtype.type if isinstance(output, DTensor) else output
+    output_type = output.dtype.type if isinstance(output, DTensor) else output
     along = axis_of(axis, tensor.ndim)
     amounts = per_axis(argument, tensor.ndim, "argument")
-    dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), argument, n, axis, wanted).dtype
+    dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), argument, n, axis, output_type).dtype
 
     def multiply(new: Array, block: Array) -> None:
         rows = []

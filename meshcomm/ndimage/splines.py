@@ -157,10 +157,10 @@ class Support:
         """The index in the axis of each element; -1 for the constant."""
         if self._least > self._most:
             return np.zeros(0, np.intp)
-        wanted = np.arange(int(self._least), int(self._most) + self._rule.order + 1)
+        indices = np.arange(int(self._least), int(self._most) + self._rule.order + 1)
         if self._rule.mode == "grid-constant":
-            return np.where((wanted >= 0) & (wanted < self._n), wanted, -1)
-        return folded(wanted, self._n, self._rule.repeats).astype(np.intp)
+            return np.where((indices >= 0) & (indices < self._n), indices, -1)
+        return folded(indices, self._n, self._rule.repeats).astype(np.intp)
 
     @property
     def span(self) -> tuple[int, int]:

@@ -93,8 +93,8 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     """
     tensor = as_tensor("numpy.trim_zeros", filt)
     refuse_outside("numpy.trim_zeros", tensor.mesh, "where zeros end")
-    wanted = trim.lower()
-    if wanted not in ("fb", "bf", "f", "b"):
+    sides = trim.lower()
+    if sides not in ("fb", "bf", "f", "b"):
         raise ValueError(f"unexpected character(s) in `trim`: {quote(trim)}")
     index: list[slice] = [slice(None)] * tensor.ndim
     for along in normalised_axes(axis, tensor.ndim):
@@ -104,7 +104,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
         if not len(at):
             index[along] = slice(0, 0)
         else:
-            index[along] = slice(at[0] if "f" in wanted else 0, at[-1] + 1 if "b" in wanted else None)
+            index[along] = slice(at[0] if "f" in sides else 0, at[-1] + 1 if "b" in sides else None)
     return tensor[tuple(index)]
 
 

@@ -172,17 +172,17 @@ def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number:
     terms = ["".join(letters[i] for i in term) for term in expression.operands]
     others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
     factors = [("".join(letters[i] for i in expression.result), grad), *others]
-    wanted, covered, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
+    result, covered, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
     for index, n in zip(terms[number], shape, strict=True):
-        if index in wanted:
+        if index in result:
             new = next(free)
             factors.append((index + new, np.eye(n, dtype=bool)))
-            wanted += new
+            result += new
             continue
         if index not in covered:
             factors.append((index, np.ones(n, dtype=bool)))
-        wanted += index
-    text = f"{','.join(term for term, _ in factors)}->{wanted}"
+        result += index
+    text = f"{','.join(term for term, _ in factors)}->{result}"
     return in_layout_of(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
 
 

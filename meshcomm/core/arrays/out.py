@@ -66,9 +66,9 @@ def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
         raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
     if out.dtype != tensor.dtype:
         raise DTypeError(f"out has dtype {out.dtype}, but the tensor has {tensor.dtype}")
-    wanted = layout if layout.match_axis is None else layout.matched(tensor.layout)
-    if out.layout is not wanted and (out.layout != wanted or out.mesh.world is not wanted.mesh.world):
-        raise LayoutError(f"out is {_layout_text(out.layout)}, but the relayout goes to {_layout_text(wanted)}")
+    target = layout if layout.match_axis is None else layout.matched(tensor.layout)
+    if out.layout is not target and (out.layout != target or out.mesh.world is not target.mesh.world):
+        raise LayoutError(f"out is {_layout_text(out.layout)}, but the relayout goes to {_layout_text(target)}")
 
 
 def _layout_text(layout: Layout) -> str:

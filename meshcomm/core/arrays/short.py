@@ -39,10 +39,10 @@ def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Ar
     else:
         with exchanging(rank_set):
             agree(rank_set, _gather_text(name, spec))
-            came = np.empty(sum(sizes), np.uint8)
+            into = np.empty(sum(sizes), np.uint8)
             offsets = [sum(sizes[:position]) for position in range(len(sizes))]
-            rank_set.everyone.communicator().allgatherv(data, (came, sizes, offsets))
-            messages = came.tobytes()
+            rank_set.everyone.communicator().allgatherv(data, (into, sizes, offsets))
+            messages = into.tobytes()
     whole = np.empty(spec.shape, spec.dtype)
     for position, shape, at in filled:
         begin = position * step + HEADER if step else sum(sizes[:position])
@@ -63,11 +63,11 @@ def exchanged(
     """
     count = len(rank_set.ranks)
     header = (number ^ rank_set.call_digest).to_bytes(HEADER, "little", signed=True)
-    message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
+    message, into = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
     offsets = [*range(0, size * count, size)]
     with exchanging(rank_set):
-        rank_set.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
-        messages = came.tobytes()
+        rank_set.everyone.communicator().allgatherv(message, (into, [size] * count, offsets))
+        messages = into.tobytes()
         if any(messages[at : at + HEADER] != header for at in offsets):
             agree(rank_set, text())
     return messages
@@ -79,8 +79,8 @@ def gathered_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
     *call* is what the ranks compare.
     """
     size = 2 * HEADER
-    came = exchanged(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
-    return [int.from_bytes(came[at + HEADER : at + size], "little") for at in range(0, len(came), size)]
+    messages = exchanged(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
+    return [int.from_bytes(messages[at + HEADER : at + size], "little") for at in range(0, len(messages), size)]
 
 
 _number_of = lru_cache(maxsize=1024)(fingerprint)

@@ -154,21 +154,21 @@ class _Watchdog:
             return
         waited, text = watch.idle_seconds, _call_text(call)
         liveness = liveness_of(rank_set) if rank_set is not None else None
-        asked = liveness or (self._first_calls if rank_set is not None and not rank_set.name else None)
-        if rank_set is not None and asked is not None and waited >= self._ask_at:
+        check = liveness or (self._first_calls if rank_set is not None and not rank_set.name else None)
+        if rank_set is not None and check is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
-            asked.ask(call, rank_set.world.ranks_in_comm_world(rank_set.ranks))
-        report = asked.report if asked is not None else None
+            check.ask(call, rank_set.world.ranks_in_comm_world(rank_set.ranks))
+        report = check.report if check is not None else None
         if report is not None and report.calls != watch.count:
             report = None
-        if report is not None and asked is not None and report.files and not report.ended_ranks:
-            asked.report = None
+        if report is not None and check is not None and report.files and not report.ended_ranks:
+            check.report = None
             self._restart()
             return
         missing = ""
-        if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
-            missing = "".join(f"\n  {line}" for line in asked.missing_ranks_text(report, abs(call[2])).splitlines())
-        if report is not None and asked is not None and report.ended_ranks and not asked.leaving:
+        if check is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
+            missing = "".join(f"\n  {line}" for line in check.missing_ranks_text(report, abs(call[2])).splitlines())
+        if report is not None and check is not None and report.ended_ranks and not check.leaving:
             reason = f"it has waited {waited:.0f} s in {text}, but {report.ended_ranks}{missing}"
             self._end(rank_set, reason, host_signals.code_of_end() or 1)
         if waited >= self._timeout:

@@ -183,11 +183,11 @@ class AllToAllBetween(AllToAll):
         cuts = zip(self._cuts(self.source), numbers, self._cuts(self.target), strict=True)
         overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
         rows, boxes = boxes_of_overlaps(overlaps)
-        wanted = numbers_of(self.target, devices_of(self.target.mesh, asking))
+        block_numbers = numbers_of(self.target, devices_of(self.target.mesh, asking))
         of_box, of_rank = np.zeros(len(rows), dtype=np.intp), np.zeros(len(asking), dtype=np.intp)
         for axis, n in enumerate(self.target.shape):
             of_box = of_box * n + overlaps[axis].numbers[rows[:, axis]]
-            of_rank = of_rank * n + wanted[:, axis]
+            of_rank = of_rank * n + block_numbers[:, axis]
         order = np.argsort(of_box, kind="stable")  # boxes of one block of the target follow one another
         first, last = (np.searchsorted(of_box[order], of_rank, side=side) for side in ("left", "right"))
         by_position = np.argsort(asking)
@@ -267,11 +267,11 @@ class AllToAllBetween(AllToAll):
     def _serving(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
         device = devices_of(self.target.mesh, single_index(rank))
-        wanted = numbers_of(self.target, device)[0]
+        block_numbers = numbers_of(self.target, device)[0]
         needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
         for axis in range(len(self.shape)):
             first, last = self._target_range(axis, numbers)
-            needed, index = needed * (last - first + 1), index * (last - first + 1) + wanted[axis] - first
+            needed, index = needed * (last - first + 1), index * (last - first + 1) + block_numbers[axis] - first
         turn = replica_numbers(self.target, device)[0] * needed + index
         replicas = turn * replica_count(self.source) // (needed * replica_count(self.target))
         return ranks_of(self.source.mesh, devices_with(self.source, numbers, replicas))
@@ -285,8 +285,8 @@ class AllToAllBetween(AllToAll):
         copies, index = np.divmod(turns, needed)
         offsets = np.unravel_index(index, [len(r) for r in ranges]) if ranges else ()
         numbers = [number + r.start for number, r in zip(offsets, ranges, strict=True)]
-        wanted = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
-        return ranks_of(self.target.mesh, devices_with(self.target, wanted, copies))
+        block_numbers = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
+        return ranks_of(self.target.mesh, devices_with(self.target, block_numbers, copies))
 
     def _nearest(self, rank: int, numbers: Indices, otherwise: Indices) -> Indices:
         """Return the rank on its node that serves *rank* with each block, or the one *otherwise*: 5b of the proof."""

@@ -101,9 +101,9 @@ class Gates:
         self._awaited: tuple[float, Sequence[int]] = 0.0, ()
         self._holds, self._interrupted = False, 0.0
         MPIWorld.guarded = False
-        known: Value = MPI  # a module, whose names change here
-        known.Request = _request_class(MPI)
-        known.COMM_WORLD = _communicator_class(MPI, self)(MPI.COMM_WORLD)
+        module: Value = MPI  # a module, whose names change here
+        module.Request = _request_class(MPI)
+        module.COMM_WORLD = _communicator_class(MPI, self)(MPI.COMM_WORLD)
 
     def begin_epoch(self) -> None:
         """Drop the messages of gates that were left. All ranks begin as many epochs."""
@@ -241,8 +241,8 @@ def calls_differ(states: Sequence[dict[str, RankSetState]]) -> bool:
     """Return whether ranks, which have these *states*, have made different calls, or some can make no more."""
     return any(
         state["over"] is not None or any(states[rank].get(rank_set) != state for rank in state["ranks"])
-        for known in states
-        for rank_set, state in known.items()
+        for states_of_rank in states
+        for rank_set, state in states_of_rank.items()
     )
 
 

@@ -110,13 +110,13 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
 
     Ranks that get the same boxes, as in a gather, share them.
     """
-    wanted: dict[int, list[int]] = {}
+    boxes_of_peers: dict[int, list[int]] = {}
     for peer, box in zip(peers.tolist(), which.tolist(), strict=True):
-        wanted.setdefault(peer, []).append(box)
+        boxes_of_peers.setdefault(peer, []).append(box)
     laid_out: dict[tuple[int, ...], int] = {}
     chosen: list[int] = []
     rows = []
-    for peer, boxes in sorted(wanted.items()):
+    for peer, boxes in sorted(boxes_of_peers.items()):
         first = laid_out.setdefault(tuple(boxes), len(chosen))
         if first == len(chosen):
             chosen += boxes

@@ -129,18 +129,18 @@ class IndexGrid:
         """Return about how many of these elements a device has already."""
         mesh, common = self.problem.mesh, 1.0
         for index, n, spec in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
-            wanted = self.cut[index]
+            target = self.cut[index]
             p, q = devices_along(mesh, spec), self.blocks[index]
-            if spec == wanted:
+            if spec == target:
                 common *= -(-n // q)
-            elif isinstance(spec, CutSpec) or isinstance(wanted, CutSpec):
+            elif isinstance(spec, CutSpec) or isinstance(target, CutSpec):
                 common *= n / p / q
             else:
                 length = 0
-                while length < min(len(spec), len(wanted)) and spec[length] == wanted[length]:
+                while length < min(len(spec), len(target)) and spec[length] == target[length]:
                     length += 1
                 both = devices_along(mesh, spec[:length])
-                common *= -(-n // max(p, q)) if length == min(len(spec), len(wanted)) else n * both / p / q
+                common *= -(-n // max(p, q)) if length == min(len(spec), len(target)) else n * both / p / q
         return common
 
     def _received_bytes(self, factor: Factor) -> float:

@@ -375,14 +375,14 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
 
     NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
     """
-    asked, lengths = [], []
+    samples, lengths = [], []
     for x, axis in zip(factors, axes, strict=False):
         along = axis % x.ndim if x.ndim else 0
         lengths.append(x.shape[along] if x.ndim else 0)
         components = 3 if lengths[-1] == 2 else lengths[-1]
-        asked.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
+        samples.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(_call_numpy(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
+    dtype = np.asarray(_call_numpy(np.cross, *samples, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "

@@ -65,18 +65,18 @@ def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     moving = 0
     for number in moving_operands(contraction):
         operand = contraction.operands[number]
-        wanted = _operand_layout(contraction, operand)
+        target = _operand_layout(contraction, operand)
         if orders[number] is None:
             return False
         for axis, n in enumerate(operand.shape):
-            cut, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
-            if operand.layout.axes[axis] == wanted.axes[axis]:
+            cut, there = operand.layout.cut(axis, n), target.cut(axis, n)
+            if operand.layout.axes[axis] == target.axes[axis]:
                 continue
             if not (cut.is_consecutive and there.is_consecutive):
                 return False
             if cut.shortest < SHORTEST_SHARED:
                 return False
-        moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
+        moving += target.largest_block(operand.shape) * operand.dtype.itemsize
     return moving >= SHARED_FROM and 0 not in contraction.lengths.values()
 
 
@@ -158,13 +158,13 @@ class SharedProduct:
 
     def _pieces_of(self, operand: Factor) -> list[_SharedPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
-        wanted = _operand_layout(self._contraction, operand)
-        numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
+        target = _operand_layout(self._contraction, operand)
+        numbers, box = layout.block_numbers(device), target.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):
             cut, span = layout.cut(axis, n), box[axis]
-            if layout.axes[axis] == wanted.axes[axis] or not cut.is_consecutive:
-                length = wanted.block_shape(operand.shape, device)[axis]
+            if layout.axes[axis] == target.axes[axis] or not cut.is_consecutive:
+                length = target.block_shape(operand.shape, device)[axis]
                 axes.append([(numbers[axis], slice(0, length), 0, length)])
                 continue
             begin, end = span[0], span[1]

@@ -316,21 +316,21 @@ def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
-def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
+def index_call_text(name: str, base: DTensor, query: IndexRequest) -> str:
     """Return what the ranks compare about a call with an index."""
     specs = base.layout.specs_text
-    index = ", ".join(f"{x.shape} {x.layout.specs_text if isinstance(x, DTensor) else 'plain'}" for x in asked.indices)
-    return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
+    index = ", ".join(f"{x.shape} {x.layout.specs_text if isinstance(x, DTensor) else 'plain'}" for x in query.indices)
+    return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {query.axes}"
 
 
-def _agreed_rows(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
+def _agreed_rows(ranks: RowRanks, base: DTensor, query: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
-        if 0 in asked.shape:  # as in NumPy, no index is out of bounds then
+        if 0 in query.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
-        names = _names(base, asked.axes)
-        return _owned([_indexed_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
+        names = _names(base, query.axes)
+        return _owned([_indexed_axis(base, axis, names) for axis in query.axes], local[1], local[0], query.axes)
 
     return ranks.agree_on_result(make)
 
@@ -338,36 +338,36 @@ def _agreed_rows(ranks: RowRanks, base: DTensor, asked: IndexRequest, local: tup
 # -- get --------------------------------------------------------------------------------------------------------------
 
 
-def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
+def get(name: str, base: DTensor, query: IndexRequest) -> DTensor:
     """Return the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
     ----------
     name: name of the operation
     base: tensor after the slices of the index
-    asked: index in parts
+    query: index in parts
     """
-    rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
-    layout = index_layout(base, asked, rest)
-    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
-    at, count = asked.at, len(asked.shape)
+    rest = [axis for axis in range(base.ndim) if axis not in query.axes]
+    layout = index_layout(base, query, rest)
+    index = [local_index(name, array, query.shape, layout) for array in query.indices]
+    at, count = query.at, len(query.shape)
     axes = [base.layout.axes[axis] for axis in rest]
     specs = (*axes[:at], *layout.axes, *axes[at:])
     lengths = [base.shape[axis] for axis in rest]
-    shape = (*lengths[:at], *asked.shape, *lengths[at:])
+    shape = (*lengths[:at], *query.shape, *lengths[at:])
     result = Layout(specs, base.mesh)
-    names = _names(base, asked.axes)
-    text = index_call_text(name, base, asked)
+    names = _names(base, query.axes)
+    text = index_call_text(name, base, query)
 
     def fetched(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
-            block_shape = layout.block_shape(asked.shape)
-            owned = _agreed_rows(ranks, base, asked, (block_shape, index))
+            block_shape = layout.block_shape(query.shape)
+            owned = _agreed_rows(ranks, base, query, (block_shape, index))
             out = new_block(result.block_shape(shape), base.dtype)
             rows = np.moveaxis(out, range(at, at + count), range(count))
             rows = rows.reshape(prod(block_shape), *rows.shape[count:])  # a view: the axes of the index are together
-            block = np.moveaxis(block, asked.axes, range(len(asked.axes)))
-            fetch(ranks if names else None, block, len(asked.axes), owned, rows)
+            block = np.moveaxis(block, query.axes, range(len(query.axes)))
+            fetch(ranks if names else None, block, len(query.axes), owned, rows)
         return out
 
     return mapped(fetched, base, layout=result, shape=shape)
@@ -378,18 +378,18 @@ def _names(base: DTensor, axes: Sequence[int]) -> Names:
     return base.layout.dims_along(axes)
 
 
-def index_layout(base: DTensor, asked: IndexRequest, rest: list[int]) -> Layout:
+def index_layout(base: DTensor, query: IndexRequest, rest: list[int]) -> Layout:
     """Return how the axes of the index are cut, by mesh dimensions that the other axes do not have."""
     used = {name for axis in rest for name in base.layout.axes[axis]}
-    tensors = [array for array in asked.indices if isinstance(array, DTensor)]
+    tensors = [array for array in query.indices if isinstance(array, DTensor)]
     if tensors:
-        common = common_layout(asked.shape, tensors)
+        common = common_layout(query.shape, tensors)
         return Layout([free_names(names, used) for names in common.axes], base.mesh)
-    specs: list[Names] = [()] * len(asked.shape)
-    for axis, index in zip(asked.axes, asked.indices, strict=True):
+    specs: list[Names] = [()] * len(query.shape)
+    for axis, index in zip(query.axes, query.indices, strict=True):
         names = free_names(tuple(base.layout.axes[axis]), used)
-        offset = len(asked.shape) - index.ndim
-        long = [number for number in range(len(asked.shape)) if number >= offset and index.shape[number - offset] > 1]
+        offset = len(query.shape) - index.ndim
+        long = [number for number in range(len(query.shape)) if number >= offset and index.shape[number - offset] > 1]
         if names and specs:
             to = long[0] if long else 0
             specs[to] = (*specs[to], *names)
@@ -408,42 +408,42 @@ def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> I
 # -- set --------------------------------------------------------------------------------------------------------------
 
 
-def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, how: np.ufunc | None = None) -> None:
+def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* to the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
     ----------
     name: name of the operation
     base: view of the tensor after the slices of the index
-    asked: index in parts
+    query: index in parts
     value: number, array or tensor; None for a function of one operand
     how: universal function that combines elements with the value, in the order of the index; by default the value
         replaces them
     """
-    rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
-    names, count = _names(base, asked.axes), len(asked.axes)
-    spread = None if value is None else in_front(name, base, asked, rest, value)
-    constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
-    plain = not any(isinstance(array, DTensor) for array in asked.indices)
+    rest = [axis for axis in range(base.ndim) if axis not in query.axes]
+    names, count = _names(base, query.axes), len(query.axes)
+    spread = None if value is None else in_front(name, base, query, rest, value)
+    constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(query.shape)])
+    plain = not any(isinstance(array, DTensor) for array in query.indices)
     # Each rank may know all indices and rows: then it writes those that it owns, and nothing travels.
     on_all = not names or (plain and (constant or not isinstance(spread, DTensor)))
-    layout = _flat_layout(base, asked, () if on_all else names)
-    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
+    layout = _flat_layout(base, query, () if on_all else names)
+    index = [local_index(name, array, query.shape, layout) for array in query.indices]
     own_rows: Array | None = None
     if spread is not None:
-        cut = [()] * len(asked.shape) if constant else layout.axes
+        cut = [()] * len(query.shape) if constant else layout.axes
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
-        shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
+        shape = (*((1,) * len(query.shape) if constant else query.shape), *(base.shape[axis] for axis in rest))
         own_rows = local_rows(name, spread, shape, to, base.dtype if how is None else None)
-    text = index_call_text(name, base, asked)
+    text = index_call_text(name, base, query)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
 
     def delivered(block: Array) -> None:
         with ranks_along(name, base.mesh, names, text) as ranks:
-            block_shape = layout.block_shape(asked.shape)
-            owned = _agreed_rows(ranks, base, asked, (block_shape, index))
-            block = np.moveaxis(block, asked.axes, range(count))
+            block_shape = layout.block_shape(query.shape)
+            owned = _agreed_rows(ranks, base, query, (block_shape, index))
+            block = np.moveaxis(block, query.axes, range(count))
             lines = None if own_rows is None else _own_lines(own_rows, None if constant else block_shape, block, count)
             write = _writer(block, lines if constant else None, how)
             if constant:
@@ -499,16 +499,16 @@ def _own_lines(rows: Array, block_shape: Shape | None, block: Array, count: int)
     return lines.copy() if np.may_share_memory(lines, block) else lines
 
 
-def _flat_layout(base: DTensor, asked: IndexRequest, names: Names) -> Layout:
+def _flat_layout(base: DTensor, query: IndexRequest, names: Names) -> Layout:
     """Return a layout of the index in which *names* cut it into consecutive intervals, in the order of the ranks."""
-    first = next((axis for axis, n in enumerate(asked.shape) if n > 1), 0)
-    return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
+    first = next((axis for axis, n in enumerate(query.shape) if n > 1), 0)
+    return Layout([names if axis == first else () for axis in range(len(query.shape))], base.mesh)
 
 
-def in_front(name: str, base: DTensor, asked: IndexRequest, rest: list[int], value: Operand) -> Operand:
+def in_front(name: str, base: DTensor, query: IndexRequest, rest: list[int], value: Operand) -> Operand:
     """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
-    lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
-    shape = (*lengths[:at], *asked.shape, *lengths[at:])
+    lengths, at, count = [base.shape[axis] for axis in rest], query.at, len(query.shape)
+    shape = (*lengths[:at], *query.shape, *lengths[at:])
     value_shape = shape_of(value)
     extra = len(value_shape) - len(shape)
     wide = (1,) * -extra + value_shape[max(extra, 0) :]

@@ -79,8 +79,8 @@ def _has_ellipsis(index: object) -> bool:
 
 def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
     """Return the elements that an *index* with arrays takes, as `index_arrays.get` does. Collective over the mesh."""
-    asked = index_arrays.request(name, tensor, index, indices_of_mask)
-    return index_arrays.get(name, _slice_of(tensor, asked.items), asked)
+    query = index_arrays.request(name, tensor, index, indices_of_mask)
+    return index_arrays.get(name, _slice_of(tensor, query.items), query)
 
 
 def _slice_of(tensor: DTensor, items: Items) -> DTensor:
@@ -254,10 +254,10 @@ def _assignment(tensor: DTensor, index: object, operand: Operand) -> Call | None
 
 def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
-    asked = index_arrays.request(name, tensor, index, indices_of_mask)
-    base = _slice_of(tensor, asked.items)
-    if how is None or value is None or not shares.combined(name, base, asked, value, how):
-        index_arrays.put(name, base, asked, value, how)
+    query = index_arrays.request(name, tensor, index, indices_of_mask)
+    base = _slice_of(tensor, query.items)
+    if how is None or value is None or not shares.combined(name, base, query, value, how):
+        index_arrays.put(name, base, query, value, how)
     count_write(base)
     write_back(base)  # if its elements had to move
 
@@ -403,13 +403,13 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
             if item.step < 0 and lengths[number] > 1:
                 backward.append(len(axes) - 1)
         number += 1
-    wanted = tuple(1 if axis is None else lengths[axis] for axis in axes)
+    full_shape = tuple(1 if axis is None else lengths[axis] for axis in axes)
     if isinstance(value, DTensor):
         kept_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
         stays = {axis for axis in kept_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
-        value = _with_axes(value, wanted, kept_axes, stays)
+        value = _with_axes(value, full_shape, kept_axes, stays)
     else:
-        value = np.asarray(value).reshape(wanted)
+        value = np.asarray(value).reshape(full_shape)
     return np.flip(value, tuple(backward)) if backward else value
 
 

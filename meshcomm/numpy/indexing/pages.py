@@ -181,8 +181,8 @@ def fetched(tensor: DTensor, flats: Indices, owners: ElementOwners) -> Array:
     mine = b"" if share_here is None else tensor._block[tuple(line[share_here] for line in at)].tobytes()
     longest = max(map(len, shares.values())) * tensor.dtype.itemsize
     which_ones = hash((int(flats[0]), int(flats[-1]), len(flats)))
-    came = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, which_ones, mine, longest)
+    share_of = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, which_ones, mine, longest)
     values = np.empty(len(flats), tensor.dtype)
     for device, share in shares.items():
-        values[share] = np.frombuffer(came(device), tensor.dtype, len(share))
+        values[share] = np.frombuffer(share_of(device), tensor.dtype, len(share))
     return values

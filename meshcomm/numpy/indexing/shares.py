@@ -56,7 +56,7 @@ _COMBINED: dict[np.ufunc, _Combining] = {
 }
 
 
-def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how: np.ufunc) -> bool:
+def combined(name: str, base: DTensor, query: IndexRequest, value: Operand, how: np.ufunc) -> bool:
     """Return whether ranks have combined *value* with elements of *base* in shares. Collective over the mesh.
 
     If not, that is no faster, or not the same. Arguments are those of `index_arrays.put`.
@@ -64,16 +64,16 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
     way = _COMBINED.get(how)
     if way is None or base.dtype.kind not in way.kinds or not base.layout.is_fully_replicated():
         return False
-    rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
+    rest = [axis for axis in range(base.ndim) if axis not in query.axes]
     row = tuple(base.shape[axis] for axis in rest)
-    spread = in_front(name, base, asked, rest, value)
-    layout = _index_layout(base, asked, rest, spread)
-    if not any(layout.axes) or base.size > prod(asked.shape) * prod(row):
+    spread = in_front(name, base, query, rest, value)
+    layout = _index_layout(base, query, rest, spread)
+    if not any(layout.axes) or base.size > prod(query.shape) * prod(row):
         return False
-    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
-    repeats = all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
-    shape = (*((1,) * len(asked.shape) if repeats else asked.shape), *row)
-    to = Layout((*(((),) * len(asked.shape) if repeats else layout.axes), *((),) * len(row)), base.mesh)
+    index = [local_index(name, array, query.shape, layout) for array in query.indices]
+    repeats = all(n == 1 for n in shape_of(spread)[: len(query.shape)])
+    shape = (*((1,) * len(query.shape) if repeats else query.shape), *row)
+    to = Layout((*(((),) * len(query.shape) if repeats else layout.axes), *((),) * len(row)), base.mesh)
     rows = local_rows(name, spread, shape, to, None)
     first = {layout.block_numbers(0), layout.block_numbers(base.mesh.rank or 0)}
 
@@ -81,31 +81,31 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        local, lengths = as_combined(how, rows, block), layout.block_shape(asked.shape)
+        local, lengths = as_combined(how, rows, block), layout.block_shape(query.shape)
         local = local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*lengths, *row))
         try:
-            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(x.array for x in index), local)
+            how.at(np.moveaxis(out, query.axes, range(len(query.axes))), tuple(x.array for x in index), local)
         except IndexError:
-            for share, axis in zip(index, asked.axes, strict=True):
+            for share, axis in zip(index, query.axes, strict=True):
                 in_bounds(share, axis, base.shape[axis])  # its error says where
             raise
         return out
 
-    text = index_call_text(name, base, asked)
+    text = index_call_text(name, base, query)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
     combined_here = agree_on_result(name, base.mesh, text, lambda: on_blocks(share, base))
-    values = make(None, layout, asked.shape, base.dtype)  # how they are cut
+    values = make(None, layout, query.shape, base.dtype)  # how they are cut
     result = added_up(name, values, combined_here, base.shape, base.dtype, op=way.merge)
     on_blocks(lambda block, new: np.copyto(block, new), base, result)
     return True
 
 
-def _index_layout(base: DTensor, asked: IndexRequest, rest: list[int], spread: Operand) -> Layout:
+def _index_layout(base: DTensor, query: IndexRequest, rest: list[int], spread: Operand) -> Layout:
     """Return how the axes of the index are cut: as its tensors are, or else as the values."""
-    layout = index_layout(base, asked, rest)
+    layout = index_layout(base, query, rest)
     if any(layout.axes) or not isinstance(spread, DTensor):
         return layout
-    lengths: Shape = spread.shape[: len(asked.shape)]
-    axes = [spread.layout.axes[axis] if n == asked.shape[axis] else () for axis, n in enumerate(lengths)]
+    lengths: Shape = spread.shape[: len(query.shape)]
+    axes = [spread.layout.axes[axis] if n == query.shape[axis] else () for axis, n in enumerate(lengths)]
     return Layout(axes, base.mesh)

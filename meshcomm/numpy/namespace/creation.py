@@ -254,8 +254,8 @@ def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, wher
     other_dtype = dtype is not None and tensor.dtype != np.dtype(dtype)
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):
-        wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.specs_text} on the {layout.mesh}"
-        raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
+        other = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.specs_text} on the {layout.mesh}"
+        raise ValueError(f"asarray: a tensor in {other} is a copy; copy=False cannot be")
     result = tensor if stays else relayout(tensor, layout)
     if other_dtype:
         return result.astype(np.dtype(dtype))

@@ -198,11 +198,11 @@ class _Sort(NamedTuple):
 
         count = self.ranks.size
         per_rank = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // count))
-        wanted = min(len(block), -(-per_rank * count * len(block) // self.size))
+        number = min(len(block), -(-per_rank * count * len(block) // self.size))
         # One at random from each of equal intervals: the same ones in every run.
-        draws = np.arange(wanted) + default_rng([self.ranks.position, len(block)]).random(wanted)
-        indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
-        message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
+        draws = np.arange(number) + default_rng([self.ranks.position, len(block)]).random(number)
+        indices = np.minimum((draws * (len(block) / max(1, number))).astype(np.intp), len(block) - 1)
+        message = np.array([number], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
         samples = [_parsed_samples(text, block) for text in self.ranks.allgather(message)]
         ranks = np.repeat(np.arange(count), [len(values) for values, _ in samples])
         values, at = (np.concatenate(arrays) for arrays in zip(*samples, strict=True))

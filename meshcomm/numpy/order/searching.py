@@ -88,16 +88,16 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
     text = f"{name} in and of {operands}, {how.side}"
 
-    def find(asked: Array, block: Array) -> Array:
+    def find(values: Array, block: Array) -> Array:
         with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
-            answers = ranks.agree_on_result(lambda: new_block(asked.shape, how.dtype))
-            asked = np.ascontiguousarray(asked).reshape(-1)
+            answers = ranks.agree_on_result(lambda: new_block(values.shape, how.dtype))
+            values = np.ascontiguousarray(values).reshape(-1)
             texts = ranks.allgather(block[:1].tobytes())
             filled = np.array([position for position, text in enumerate(texts) if text], dtype=np.int32)
-            begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
+            begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), values, how.side)
             owners = filled[np.maximum(begins - 1, 0)]
             start = line.layout.block_box(line.shape)[0][0]
-            ask(ranks, owners, asked, lambda queries: how.make(block, start, queries), answers.reshape(-1))
+            ask(ranks, owners, values, lambda queries: how.make(block, start, queries), answers.reshape(-1))
         return answers
 
     return mapped(find, questions, line, dtype=how.dtype)
@@ -139,7 +139,7 @@ def searchsorted(
         whole = as_whole(ordered)
         return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), as_replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
-        how = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
+        how = Answers(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
         return answered(name, in_flat_order(ordered, name), values, how)
     # In whatever order the blocks are: as many elements are before a value as are before it in each block.
     local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), ordered)
@@ -193,23 +193,23 @@ def isin(
     """
     name, operands = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
     mesh = mesh_of(operands)
-    wanted, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
-    np.isin(np.zeros(1, wanted.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
+    elements, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
+    np.isin(np.zeros(1, elements.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
     if not isinstance(others, DTensor) or not is_sharded(others):
         whole = as_whole(others)
-        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(wanted, mesh))
-    if isinstance(wanted, DTensor) and is_sharded(wanted):
+        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(elements, mesh))
+    if isinstance(elements, DTensor) and is_sharded(elements):
         line = in_order(name, others, stable=False, indexed=False).values
-        result = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
+        result = answered(name, line, elements, Answers("right", _is_there, np.dtype(bool)))
     else:
-        local = on_blocks(lambda block: np.asarray(np.isin(as_whole(wanted), block)), others)
-        result = added_up("isin", others, local, wanted.shape, np.dtype(bool), op="max")
+        local = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), others)
+        result = added_up("isin", others, local, elements.shape, np.dtype(bool), op="max")
     return _of_blocks(name, np.logical_not, result) if invert else result
 
 
-def _is_there(block: Array, start: int, asked: Array) -> Array:
-    positions = np.minimum(np.searchsorted(block, asked), len(block) - 1)
-    return np.asarray(block[positions] == asked)
+def _is_there(block: Array, start: int, values: Array) -> Array:
+    positions = np.minimum(np.searchsorted(block, values), len(block) - 1)
+    return np.asarray(block[positions] == values)
 
 
 # -- digitize ---------------------------------------------------------------------------------------------------------

@@ -93,10 +93,10 @@ def unique(
     """
     tensor = as_tensor("numpy.unique", ar)
     refuse_outside("numpy.unique", tensor.mesh, "how many distinct elements there are")
-    wanted = _UniqueRequest(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
+    request = _UniqueRequest(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
     if axis is not None:
         (axis,) = normalised_axes(axis, tensor.ndim)
-    results = _unique(tensor, wanted) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, wanted)
+    results = _unique(tensor, request) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, request)
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -104,39 +104,39 @@ def _sharded_dims(tensor: DTensor) -> tuple[str, ...]:
     return tensor.layout.sharding_dims
 
 
-def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
+def _unique(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _sharded_dims(tensor)
     if not names or not tensor.size:
-        return _of_blocks(tensor, wanted)
-    indexed = wanted.return_index or wanted.return_inverse
+        return _of_blocks(tensor, request)
+    indexed = request.return_index or request.return_inverse
     ordered = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
-    options = ", ".join(f"{option}={value}" for option, value in wanted._asdict().items())
+    options = ", ".join(f"{option}={value}" for option, value in request._asdict().items())
     text = f"{name}({options}) of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
-        block_shape = tensor.layout.block_shape(tensor.shape) if wanted.return_inverse else (0,)
+        block_shape = tensor.layout.block_shape(tensor.shape) if request.return_inverse else (0,)
         inverse = ranks.agree_on_result(lambda: new_block(block_shape, _INDEX))
-        runs = _runs(ranks, ordered.values, wanted.equal_nan)
-        if wanted.return_inverse:
+        runs = _runs(ranks, ordered.values, request.equal_nan)
+        if request.return_inverse:
             _write_numbers(ranks, tensor, ordered, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.counts)], tensor.mesh), (sum(runs.counts),)
     blocks = [ordered.values._block[runs.first]]
-    if wanted.return_index and ordered.indices is not None:
+    if request.return_index and ordered.indices is not None:
         blocks.append(ordered.indices._block[runs.first])
-    if wanted.return_counts:
+    if request.return_counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [make(block, layout, shape, block.dtype) for block in blocks]
-    if wanted.return_inverse:
-        results.insert(1 + wanted.return_index, make(inverse, tensor.layout, tensor.shape, _INDEX))
+    if request.return_inverse:
+        results.insert(1 + request.return_index, make(inverse, tensor.layout, tensor.shape, _INDEX))
     return results
 
 
-def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
+def _of_blocks(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
-    blocks = wanted.of(tensor._block)
+    blocks = request.of(tensor._block)
     line = Layout([_sharded_dims(tensor)], tensor.mesh)
     results = [make(block, line, block.shape, block.dtype) for block in blocks]
-    number = 1 + wanted.return_index
-    if wanted.return_inverse and blocks[number].ndim == tensor.ndim:
+    number = 1 + request.return_index
+    if request.return_inverse and blocks[number].ndim == tensor.ndim:
         results[number] = make(blocks[number], tensor.layout, tensor.shape, _INDEX)
     return results
 
@@ -205,20 +205,20 @@ def _write_numbers(ranks: RowRanks, tensor: DTensor, ordered: InOrder, runs: _Eq
     deliver(ranks, inverse.shape, owned_elements(tensor, ordered.indices._block), numbers, write)
 
 
-def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTensor]:
+def _unique_rows(tensor: DTensor, axis: int, request: _UniqueRequest) -> list[DTensor]:
     """Return the distinct subarrays along *axis*: rows, which are compared as elements of many fields."""
     if tensor.dtype.kind == "V":
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
     names, mesh = _sharded_dims(tensor), tensor.mesh
     if not tensor.size:
-        return [as_replicated(array, mesh) for array in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
+        return [as_replicated(array, mesh) for array in request.of(np.empty(tensor.shape, tensor.dtype), axis)]
     move: Value = np.moveaxis  # of tensors, by NumPy's protocol
     moved: DTensor = move(tensor, axis, 0)
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
     rest = rows.shape[1:]
     fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
     lines = np.ascontiguousarray(opaque(rows._block)).view(tensor.dtype).reshape(len(rows._block), prod(rest))
-    results = _unique(make(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), wanted)
+    results = _unique(make(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), request)
     first = results[0]
     block = first._block.view(tensor.dtype).reshape(len(first._block), *rest)
     layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)

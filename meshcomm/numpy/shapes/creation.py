@@ -35,8 +35,8 @@ def empty_like(
 
     A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
     """
-    wanted = _as_in("empty_like", prototype, dtype, shape)
-    return _filling_call(prototype, *wanted, None) or create.empty(*wanted)
+    spec = _as_in("empty_like", prototype, dtype, shape)
+    return _filling_call(prototype, *spec, None) or create.empty(*spec)
 
 
 @operation(np.full_like, partly=True)
@@ -52,15 +52,15 @@ def full_like(
 @operation(np.zeros_like, partly=True)
 def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
-    wanted = _as_in("zeros_like", a, dtype, shape)
-    return _filling_call(a, *wanted, 0) or create.zeros(*wanted)
+    spec = _as_in("zeros_like", a, dtype, shape)
+    return _filling_call(a, *spec, 0) or create.zeros(*spec)
 
 
 @operation(np.ones_like, partly=True)
 def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
-    wanted = _as_in("ones_like", a, dtype, shape)
-    return _filling_call(a, *wanted, 1) or create.ones(*wanted)
+    spec = _as_in("ones_like", a, dtype, shape)
+    return _filling_call(a, *spec, 1) or create.ones(*spec)
 
 
 def _filling_call(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: object) -> Call | None:

@@ -122,12 +122,12 @@ def loaded(name: str) -> list[str]:
 def outdated() -> list[str]:
     """Return which versions are out of the range that the package asks for, and the cure, in words."""
     try:
-        asked = metadata.requires("meshcomm") or []
+        requires = metadata.requires("meshcomm") or []
         python = metadata.metadata("meshcomm")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return []
     requirements = [("Python", f"Python{python}", platform.python_version())] if python else []
-    for text in asked:
+    for text in requires:
         name = re.match(r"[\w.-]+", text)
         if ";" not in text and name is not None:
             requirements.append((name[0], text, _version(name[0])))

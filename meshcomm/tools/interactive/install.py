@@ -61,6 +61,6 @@ def remove(name: str) -> None:
     """Remove the kernel that Jupyter shows as *name*; ``MeshcommError`` if there is none of ours."""
     kernels = installed()
     if name not in kernels:
-        known = "meshcomm jupyter --list shows those there are"
-        raise MeshcommError(f"there is no kernel of meshcomm called {name!r}; {known}")
+        hint = "meshcomm jupyter --list shows those there are"
+        raise MeshcommError(f"there is no kernel of meshcomm called {name!r}; {hint}")
     KernelSpecManager().remove_kernel_spec(kernels[name][0])

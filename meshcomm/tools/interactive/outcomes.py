@@ -77,9 +77,9 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
         if rank and outcome.get("show"):
             sys.stdout.write(f"rank {rank}:\n{outcome['output']}")
     _show_facts(outcomes)
-    own = outcomes[0]["warnings"]  # which rank 0 has shown
+    shown = outcomes[0]["warnings"]  # which rank 0 has shown
     sys.stderr.writelines(
-        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in own)
+        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in shown)
     )
     sys.stderr.flush()
     found = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}

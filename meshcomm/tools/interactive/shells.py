@@ -87,12 +87,12 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
     @contextmanager
     def _shared_clock(self) -> Iterator[None]:
         """Return a context in which all ranks see the times of rank 0: else each would choose its own repeats."""
-        own = timeit.default_timer
-        timeit.default_timer = lambda: self.job.shared("the time", own)
+        timer = timeit.default_timer
+        timeit.default_timer = lambda: self.job.shared("the time", timer)
         try:
             yield
         finally:
-            timeit.default_timer = own
+            timeit.default_timer = timer
 
     def begin(self) -> None:
         """Add ``%%rank``, ``%%each`` and ``%mesh``."""

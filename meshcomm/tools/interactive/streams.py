@@ -53,8 +53,8 @@ def prepare(job: Job) -> None:
         if job.rank == 0:
             usual(message, category, *where)
 
-    known: Value = warnings  # Python calls it by position
-    known.showwarning = show
+    module: Value = warnings  # Python calls it by position
+    module.showwarning = show
     conditions.begin()  # operations may wait with this as what shows warnings usually
     if is_scripted() and job.size > 1:
         conditions.let_see(True)

@@ -45,13 +45,13 @@ def _ask_clock(communicator: Communicator, rank: int) -> Clock:
     best: Clock | None = None
     theirs = np.zeros(1, dtype=np.int64)
     for _ in range(QUESTIONS):
-        asked = monotonic_ns()
+        begin = monotonic_ns()
         communicator.send(as_bytes(theirs), rank)
         communicator.receive(as_bytes(theirs), rank)
-        half = (monotonic_ns() - asked) // 2
+        half = (monotonic_ns() - begin) // 2
         if best is None or half < best.uncertain:
             answer = int(theirs[0])
-            best = Clock(answer, answer - asked - half, half)
+            best = Clock(answer, answer - begin - half, half)
     assert best is not None
     return best
 

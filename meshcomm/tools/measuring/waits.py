@@ -88,16 +88,18 @@ class Arrivals:
         key = stream, number, positions
         if key in self._last:
             return self._last[key]
-        begun, wanted = self._begun.get(stream, {}), _parsed_positions(positions)
+        begun, awaited = self._begun.get(stream, {}), _parsed_positions(positions)
         late_ranks = [
-            LastArrival(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
+            LastArrival(begun[position].time(number), begun[position].rank)
+            for position in awaited
+            if position in begun
         ]
         late = (
             max(late_ranks)
-            if len(late_ranks) == len(wanted) and min(late_ranks, default=LastArrival(-1, -1)).time >= 0
+            if len(late_ranks) == len(awaited) and min(late_ranks, default=LastArrival(-1, -1)).time >= 0
             else None
         )
-        if len(wanted) == len(begun):  # all ranks ask the same
+        if len(awaited) == len(begun):  # all ranks ask the same
             self._last[key] = late
         return late
 

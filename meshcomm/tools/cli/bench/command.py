@@ -63,15 +63,15 @@ def bench(options: argparse.Namespace) -> int:
     Return 0; 1 if a result is wrong or nothing can be measured, 2 for wrong options, 130 after Ctrl-C.
     """
     try:
-        wanted = _checked_options(options)
+        request = _checked_options(options)
     except MeshcommError as error:
         return _say_refusal(error, 2)
     try:
-        mesh = wanted.mesh or meshcomm.create_mesh()
+        mesh = request.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
         if location is None or location.rank_set.world.size != mesh.size:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
-        return _bench(wanted, wanted.setting(mesh, location.device), location.rank_set.everyone.communicator())
+        return _bench(request, request.setting(mesh, location.device), location.rank_set.everyone.communicator())
     except MeshcommError as error:
         return _say_refusal(error, 1)
     except KeyboardInterrupt:
@@ -135,29 +135,29 @@ def _checked_options(options: argparse.Namespace) -> BenchRequest:
     )
 
 
-def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communicator) -> int:
+def _bench(request: BenchRequest, setting: cases.Setting, communicator: Communicator) -> int:
     """Measure what is wanted, and show it. Collective. Return the exit code."""
     hosts = about.gather_hosts(communicator)
     facts = report.facts(hosts)
     shows = communicator.rank == 0
-    table = shows and not wanted.options.json
+    table = shows and not request.options.json
     if table:
         say(report.introduction(facts))
     largest = _largest_in_memory(communicator, max(host.ranks for host in hosts))
     results_of_operations: list[BenchResults] = []
     with ExitStack() as stack:
-        for name, operation in _operations(wanted, communicator, stack):
+        for name, operation in _operations(request, communicator, stack):
             results_of_operations.append(BenchResults(name, operation.beside, operation.total, []))
             if table:
                 say(results_of_operations[-1].heading())
-            for row in _rows(wanted, operation, setting, communicator, largest):
+            for row in _rows(request, operation, setting, communicator, largest):
                 results_of_operations[-1].rows.append(row)
                 if table:
                     say(report.line(row))
-    if shows and wanted.options.json:
+    if shows and request.options.json:
         say(json.dumps(report.document(facts, results_of_operations), indent=1))
-    if shows and wanted.options.plot:
-        report.plot(wanted.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
+    if shows and request.options.plot:
+        report.plot(request.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
     wrong = sum(row.wrong_elements for results in results_of_operations for row in results.rows)
     if wrong and shows:
         say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
@@ -165,31 +165,31 @@ def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communica
 
 
 def _operations(
-    wanted: BenchRequest, communicator: Communicator, stack: ExitStack
+    request: BenchRequest, communicator: Communicator, stack: ExitStack
 ) -> Iterator[tuple[str, BenchOperation]]:
     """Yield the operations by name; *stack* removes the folder for files at the end. Collective."""
-    for name in wanted.names:
+    for name in request.names:
         if name != DISK:
             yield name, OPERATIONS[name]
             continue
-        folder = stack.enter_context(disk.new_folder(communicator, wanted.options.folder))
+        folder = stack.enter_context(disk.new_folder(communicator, request.options.folder))
         for which, make in disk.makers(folder).items():
             yield f"{name}: {which}", BenchOperation(make, "one stream", total=True)
 
 
 def _rows(
-    wanted: BenchRequest, operation: BenchOperation, setting: cases.Setting, communicator: Communicator, largest: int
+    request: BenchRequest, operation: BenchOperation, setting: cases.Setting, communicator: Communicator, largest: int
 ) -> Iterator[Row]:
     """Yield what is measured at each size. Sizes that nobody asked for end where they take long, or too much memory.
 
     Collective.
     """
-    for nbytes in wanted.sizes:
-        if nbytes > largest and wanted.options.max is None and nbytes > wanted.sizes[0]:
+    for nbytes in request.sizes:
+        if nbytes > largest and request.options.max is None and nbytes > request.sizes[0]:
             return
-        row = measured(communicator, operation.make(setting, nbytes), wanted.options.rounds)
+        row = measured(communicator, operation.make(setting, nbytes), request.options.rounds)
         yield row
-        if wanted.options.max is None and communicator.allgather_json(row.took > SLOW)[0]:
+        if request.options.max is None and communicator.allgather_json(row.took > SLOW)[0]:
             return
 
 
