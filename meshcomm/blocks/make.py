@@ -77,10 +77,10 @@ def mapping(
     guarded: bool = False,
     writes: Callable[..., object] | None = None,
 ) -> Call:
-    """Return the call that makes what `mapped` does: its *function* depends on the blocks only.
+    """Return `mapped` as a call that is not run yet: its *function* depends on the blocks only.
 
-    *guarded* says that NumPy's warnings in it need the line of the program, *writes* how it
-    waits: see `OnBlocks`.
+    *guarded*: NumPy's warnings in it must name the line of the program. *writes*: function that writes the result
+    piece by piece; without it the call cannot wait. See `OnBlocks`.
     """
     spec = TensorSpec(
         tensor.layout if layout is None else layout,
@@ -111,16 +111,16 @@ def map_to_new(
     >>> map_to_new(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
     [0.25, 0.25]
     """
-    where, lengths = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
-    kind = tensor.dtype if dtype is None else dtype
+    new_layout, new_shape = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
+    new_dtype = tensor.dtype if dtype is None else dtype
 
-    def block(*blocks: Array) -> Array:
-        new = new_block(where.block_shape(lengths), kind)
+    def make_block(*blocks: Array) -> Array:
+        new = new_block(new_layout.block_shape(new_shape), new_dtype)
         if new.size:
             function(new, *blocks)
         return new
 
-    return mapped(block, tensor, *others, layout=where, shape=lengths, dtype=kind)
+    return mapped(make_block, tensor, *others, layout=new_layout, shape=new_shape, dtype=new_dtype)
 
 
 def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:

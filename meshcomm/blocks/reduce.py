@@ -46,7 +46,7 @@ class Partial(NamedTuple):
     op: reduction: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
     dtype: dtype of the result
     is_counted: predicate of the devices whose shares count
-    shares: the dtype of the shares, by default that of the result
+    share_dtype: dtype of the shares, by default that of the result
     finish: function from the reduced shares to the result
     form: common value of all calls that reduce by the same exchange; None if that is not known
     """
@@ -58,7 +58,7 @@ class Partial(NamedTuple):
     op: str | Merge
     dtype: DType
     is_counted: Callable[[int], bool] = lambda device: True
-    shares: DType | None = None
+    share_dtype: DType | None = None
     finish: Callable[[Array], Array] = unchanged
     form: Hashable = None
 
@@ -82,7 +82,10 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
 
 
 def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
-    """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
+    """Compute the shares of a tensor of texts now: a text of one rank that is no number is an error on all.
+
+    Return a `Partial` that only reduces the shares, and the tensor of shares.
+    """
     with collective(partial.text, tensor.mesh) as location:
         assert location is not None
         block, text = tensor._block, _call_text(partial, tensor, layout, shape)
@@ -105,14 +108,14 @@ def _share_reduction(
     group, position = group_along(location, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.is_counted(device)]
-    dtype = partial.dtype if partial.shares is None else partial.shares
+    dtype = partial.dtype if partial.share_dtype is None else partial.share_dtype
     _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
     return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None).run
 
 
 def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
-    """Raise NumPy's error for a dtype on all ranks: a block without elements has none."""
+    """Try `compute` on one element, so that also ranks whose block is empty raise NumPy's error for a dtype."""
     if partial.compute is not unchanged:
         with np.errstate(all="ignore"):
             partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
@@ -159,30 +162,31 @@ class Reduction(NamedTuple):
     """A reduction of NumPy over some axes: how one device makes it, and how several do together.
 
     It is kept for later calls with the same name, options, axes and dtype of tensors of one spec. So its functions may
-    depend on these and on this rank only. *share* also gets intervals of a block along other axes, and one element.
+    depend on these and on this rank only. *share* is also called with a part of a block, or with one element.
 
     Parameters
     ----------
     name: name of NumPy's function
     axes: reduced axes, ascending
-    whole: NumPy's function, from a block with all of these axes to the result
+    whole_function: NumPy's function, from a block with all of these axes to the result
     share: function from the block of a device to its share
     merge: reduction of the shares: ``sum``, ``prod``, ``min`` or ``max``, or a function of their rows
     dtype: dtype of the result
-    shares: the dtype of the shares, by default that of the result
+    share_dtype: dtype of the shares, by default that of the result
     finish: function from the reduced shares to the result
     options: other arguments of the call
     takes_empty: True if *share* takes a block without elements
-    ufunc: merges the shares of parts of a block; of floating-point numbers, *share* is its ``reduce``; None for others
+    ufunc: ufunc that merges the shares of pieces of one block, or None; for floating-point dtypes *share* is its
+        ``reduce``
     """
 
     name: str
     axes: tuple[int, ...]
-    whole: Callable[[Array], object]
+    whole_function: Callable[[Array], object]
     share: Callable[[Array], object]
     merge: str | Merge
     dtype: DType
-    shares: DType | None = None
+    share_dtype: DType | None = None
     finish: Callable[[Array], Array] = unchanged
     options: tuple[Hashable, ...] = ()
     takes_empty: bool = False
@@ -213,13 +217,13 @@ def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
 
 def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     """Return how the devices reduce tensors of a spec, and the layout and the shape of the results."""
-    axes, source, whole = how.axes, of.layout, of.shape
-    shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
+    axes, layout, global_shape = how.axes, of.layout, of.shape
+    new_shape, dtype = without(global_shape, axes), how.dtype if how.share_dtype is None else how.share_dtype
     share, takes_empty = how.share, how.takes_empty
-    names = sharding(source.mesh, [n for a in axes for n in source.axes[a]])
+    names = sharding(layout.mesh, [n for a in axes for n in layout.axes[a]])
 
     def has_elements(device: int) -> bool:
-        block = source.block_shape(whole, device)
+        block = layout.block_shape(global_shape, device)
         return all(block[a] > 0 for a in axes)
 
     def compute(block: Array) -> Array:
@@ -227,15 +231,19 @@ def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(by_intervals(share, block, axes), dtype, order="C")
 
-    key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
+    key = ("reduce", how.name, layout, global_shape, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
     text = f"{how.name} over axes {axes}{options} in {how.dtype}"
     run, finish = (compute, how.finish) if names else (_whole_reduction(how), unchanged)
     run = _of_lazy(run, how, bool(names))
-    layout, form = source.delete(axes), None
-    if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
-        form = ("shares", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
-    return Partial(key, text, run, names, how.merge, how.dtype, has_elements, how.shares, finish, form), layout, shape
+    new_layout, form = layout.delete(axes), None
+    if isinstance(how.merge, str) and all(_all_filled(layout.cut(a, global_shape[a])) for a in axes):
+        form = ("shares", how.name, how.merge, names, new_layout, new_shape, of.dtype, dtype, how.options)
+    return (
+        Partial(key, text, run, names, how.merge, how.dtype, has_elements, how.share_dtype, finish, form),
+        new_layout,
+        new_shape,
+    )
 
 
 def _all_filled(cut: AnyCut) -> bool:
@@ -244,14 +252,14 @@ def _all_filled(cut: AnyCut) -> bool:
 
 def _whole_reduction(how: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
-        return np.asarray(by_intervals(how.whole, block, how.axes), how.dtype, order="C")
+        return np.asarray(by_intervals(how.whole_function, block, how.axes), how.dtype, order="C")
 
     return compute
 
 
 def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -> Callable[[object], Array]:
     """Return *reduce* as a function that takes expressions, too: it goes over them in pieces where it can."""
-    axes, shares, folding = how.axes, how.dtype if how.shares is None else how.shares, None
+    axes, shares, folding = how.axes, how.dtype if how.share_dtype is None else how.share_dtype, None
     if how.ufunc is not None:
         finish = unchanged if is_share else how.finish
         folding = Folding(lambda piece: np.asarray(how.share(piece), shares), how.ufunc, axes, shares, finish)

@@ -6,8 +6,8 @@ How the operands of an elementwise function come together:
 2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
    adds its sharding on the axes of the result that are unsharded yet, with the mesh dimensions that are unused yet.
    If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
-   the other one moves. Of tensors with as many bytes, whose cuts are close to each other, as of ``t[:-2] + t[1:-1]``,
-   the one counts whose blocks are more even: the slice in the middle, to which programs mostly write the result.
+   the other one moves. If both have as many bytes and their cuts are close, as in ``t[:-2] + t[1:-1]``, the one with
+   the more even blocks counts: the slice in the middle, to which programs mostly write the result.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
    only sliced.
 
@@ -121,7 +121,7 @@ def without(values: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
 
 
 def sample(operand: Operand) -> Array | Number:
-    """Return a small array with the dtype and the number of axes of *operand*; a number or an array of none as it is.
+    """Return a small array with the dtype and the axes of *operand*; a number, or an array without axes, as it is.
 
     What NumPy makes of samples tells the dtype of a result, and raises what NumPy raises.
     """
@@ -155,21 +155,23 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
     mesh, used = tensors[0].mesh, set[str]()
     if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
         return tensors[0].layout
-    axes: list[Names] = [()] * len(shape)
-    sizes = [0] * len(shape)  # of the tensor that an axis has its sharding from
+    names_of_axes: list[Names] = [()] * len(shape)
+    source_nbytes = [0] * len(shape)  # of the tensor from which an axis has its sharding
     for tensor in sorted(tensors, key=lambda t: t.size, reverse=True):  # equal sizes stay in order
-        skipped = len(shape) - tensor.ndim
-        for axis, names in enumerate(tensor.layout.axes, skipped):
-            if tensor.shape[axis - skipped] != shape[axis]:
+        num_missing_axes = len(shape) - tensor.ndim
+        for axis, names in enumerate(tensor.layout.axes, num_missing_axes):
+            if tensor.shape[axis - num_missing_axes] != shape[axis]:
                 continue
-            if not axes[axis]:
-                axes[axis], sizes[axis] = free_names(names, used), tensor.nbytes
-                used.update(axes[axis])
-            elif names != axes[axis] and tuple(names) == tuple(axes[axis]):
-                more = tensor.nbytes - sizes[axis]
-                if more > 0 or (more == 0 and _is_more_even(names, axes[axis], shape[axis], mesh)):
-                    axes[axis], sizes[axis] = names, tensor.nbytes
-    common = tuple(axes)
+            if not names_of_axes[axis]:
+                names_of_axes[axis], source_nbytes[axis] = free_names(names, used), tensor.nbytes
+                used.update(names_of_axes[axis])
+            elif names != names_of_axes[axis] and tuple(names) == tuple(names_of_axes[axis]):
+                excess_nbytes = tensor.nbytes - source_nbytes[axis]
+                if excess_nbytes > 0 or (
+                    excess_nbytes == 0 and _is_more_even(names, names_of_axes[axis], shape[axis], mesh)
+                ):
+                    names_of_axes[axis], source_nbytes[axis] = names, tensor.nbytes
+    common = tuple(names_of_axes)
     for tensor in tensors:
         if tensor.layout.axes == common and tensor.mesh is mesh:
             return tensor.layout
@@ -186,11 +188,11 @@ def _is_more_even(names: Names, others: Names, length: int, mesh: Mesh) -> bool:
     if longest - cut.shortest >= other.longest - other.shortest:
         return False
     apart = max(abs(a - b) for a, b in zip(cut.all_starts(), other.all_starts(), strict=True))
-    return apart * _CLOSE <= longest
+    return apart <= _CLOSE * longest
 
 
-_CLOSE = 16
-"""Cuts are close if they are apart by at most this part of the longest block."""
+_CLOSE = 1 / 16
+"""Cuts are close if their starts differ by at most this fraction of the longest block."""
 
 
 def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
@@ -200,10 +202,10 @@ def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
     >>> aligned_axes((1, 6), (5, 4, 6), Layout([(), "x", "y"], mesh))
     ((), ('y',))
     """
-    skipped = len(shape) - len(operand)
+    num_missing_axes = len(shape) - len(operand)
     return tuple(
-        names if n == shape[axis + skipped] else ()
-        for axis, (n, names) in enumerate(zip(operand, layout.axes[skipped:], strict=True))
+        names if n == shape[axis + num_missing_axes] else ()
+        for axis, (n, names) in enumerate(zip(operand, layout.axes[num_missing_axes:], strict=True))
     )
 
 

@@ -137,18 +137,18 @@ def as_dtype(dtype: DTypeLike) -> DType:
         raise DTypeError(f"{dtype!r} is not a dtype: {error}") from None
     if result.hasobject:
         raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be sharded")
-    if counts_in_zeros(result):
+    if has_zero_date_step(result):
         raise DTypeError(f"{result} has dates in steps of 0 units, which no calculation bears")
     return result
 
 
-def counts_in_zeros(dtype: DType) -> bool:
+def has_zero_date_step(dtype: DType) -> bool:
     """Return whether *dtype* is, or has, a date or time in steps of 0 units. NumPy makes it, and divides by the 0."""
     if dtype.kind in "mM":
         return np.datetime_data(dtype)[1] == 0
     if dtype.subdtype is not None:
-        return counts_in_zeros(dtype.subdtype[0])
-    return any(counts_in_zeros(field[0]) for field in (dtype.fields or {}).values())
+        return has_zero_date_step(dtype.subdtype[0])
+    return any(has_zero_date_step(field[0]) for field in (dtype.fields or {}).values())
 
 
 def refuse_masked(x: object) -> None:

@@ -1,7 +1,7 @@
 """The ghosts along one axis: runs of consecutive ghosts, each from one block.
 
-Ghosts have the indices of a longer axis: before the first element they are negative. So the
-block [4, 8) of an axis of 8 elements with 2 ghosts is [2, 10), and if the axis is periodic, 8 is element 0.
+Ghosts are numbered on the axis continued past both ends: -1 is just before element 0. So the block [4, 8) of an axis
+of 8 elements with 2 ghosts is [2, 10), and if the axis is periodic, 8 is element 0.
 """
 
 from functools import lru_cache
@@ -54,7 +54,7 @@ class HaloRun(NamedTuple):
 
 @lru_cache(maxsize=256)
 def runs_of(rule: AxisRule, number: int) -> tuple[HaloRun, ...]:
-    """Return the runs of block *number*, in order. A constant beyond the edges is no run.
+    """Return the runs of block *number*, in order. Ghosts that are filled with a constant are in no run.
 
     The source indices of a run ascend by one, descend by one, or stay the same.
 
@@ -65,25 +65,30 @@ def runs_of(rule: AxisRule, number: int) -> tuple[HaloRun, ...]:
     4 6 from block 0
     6 7 from block 1
     """
-    (first, last), (start, stop) = rule.padded(number), rule.cut.interval(number)
+    (padded_start, padded_stop), (start, stop) = rule.padded(number), rule.cut.interval(number)
     if not rule.boundary.repeats:
-        first, last = max(first, 0), min(last, rule.cut.length)
+        padded_start, padded_stop = max(padded_start, 0), min(padded_stop, rule.cut.length)
     inner = [HaloRun(number, number, start, stop, False)] if start < stop else []
-    return (*_ghosts(rule, number, first, start), *inner, *_ghosts(rule, number, stop, last))
+    return (*_ghosts(rule, number, padded_start, start), *inner, *_ghosts(rule, number, stop, padded_stop))
 
 
-def _ghosts(rule: AxisRule, number: int, first: int, last: int) -> list[HaloRun]:
-    """Return the runs of the ghosts from *first* to *last*."""
-    if first >= last:
+def _ghosts(rule: AxisRule, number: int, start: int, stop: int) -> list[HaloRun]:
+    """Return the runs of the ghosts from *start* to *stop*."""
+    if start >= stop:
         return []
-    at, n = np.arange(first, last, dtype=np.intp), rule.cut.length
-    sources = source_indices(rule.boundary, at, n)
+    ghost_indices, n = np.arange(start, stop, dtype=np.intp), rule.cut.length
+    sources = source_indices(rule.boundary, ghost_indices, n)
     owners, steps = rule.cut.blocks_of(sources).tolist(), np.diff(sources).tolist()
     runs, begin = [], 0
-    for i in range(1, len(at) + 1):
-        if i < len(at) and owners[i] == owners[begin] and steps[i - 1] == steps[begin] and abs(steps[begin]) <= 1:
+    for i in range(1, len(ghost_indices) + 1):
+        if (
+            i < len(ghost_indices)
+            and owners[i] == owners[begin]
+            and steps[i - 1] == steps[begin]
+            and abs(steps[begin]) <= 1
+        ):
             continue
-        runs.append(HaloRun(number, owners[begin], first + begin, first + i, True))
+        runs.append(HaloRun(number, owners[begin], start + begin, start + i, True))
         begin = i
     return runs
 

@@ -26,7 +26,7 @@ from meshcomm.core._types import DType
 from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays._tensor import set_protocol, set_rows
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.arrays.operators import decides
+from meshcomm.core.arrays.operators import takes_over_operators
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.local_errors import note_refusal
@@ -121,7 +121,7 @@ def _call_function(
 def _has_class(x: object) -> bool:
     """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
     items = x if isinstance(x, list | tuple) else (x,)
-    return any(isinstance(item, np.ndarray) and decides(item) for item in items)
+    return any(isinstance(item, np.ndarray) and takes_over_operators(item) for item in items)
 
 
 def takes_tensors(function: object) -> bool:

@@ -294,16 +294,16 @@ class Flat(Generic[T]):
             self._tensor[_flat_index(self._tensor, index)] = value
             return
         if isinstance(index, slice):
-            numbers = np.arange(*index.indices(self._tensor.size))
+            flat_indices = np.arange(*index.indices(self._tensor.size))
         else:
-            numbers = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
-        if np.size(numbers):
-            self._tensor.put(np.ravel(numbers), value)  # type: ignore[arg-type]  # what NumPy takes
+            flat_indices = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
+        if np.size(flat_indices):
+            self._tensor.put(np.ravel(flat_indices), value)  # type: ignore[arg-type]  # what NumPy takes
 
 
 @refusable
-def _flat_index(tensor: Contents, number: int | np.integer[Any]) -> tuple[int, ...]:
-    """Return the index along each axis of the element that has this *number* in C order."""
-    if not -tensor.size <= number < tensor.size:
-        raise IndexError(f"index {number} is out of bounds for size {tensor.size}")
-    return tuple(map(int, np.unravel_index(int(number) % tensor.size, tensor.shape)))
+def _flat_index(tensor: Contents, flat_index: int | np.integer[Any]) -> tuple[int, ...]:
+    """Return the index along each axis of the element that has this *flat_index* in C order."""
+    if not -tensor.size <= flat_index < tensor.size:
+        raise IndexError(f"index {flat_index} is out of bounds for size {tensor.size}")
+    return tuple(map(int, np.unravel_index(int(flat_index) % tensor.size, tensor.shape)))

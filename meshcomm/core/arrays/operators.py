@@ -15,7 +15,7 @@ from meshcomm.core.arrays.typed import TypedOperand, TypedTensor
 
 
 def power_by(dtype: DType, exponent: object) -> np.ufunc:
-    """Return which ufunc ``array ** exponent`` calls: for some numbers of Python arrays have another one than power.
+    """Return which ufunc ``array ** exponent`` calls: for some Python numbers arrays call another ufunc than power.
 
     >>> power_by(np.dtype("f8"), 2), power_by(np.dtype("f8"), 3)
     (<ufunc 'square'>, <ufunc 'power'>)
@@ -23,7 +23,7 @@ def power_by(dtype: DType, exponent: object) -> np.ufunc:
     return _power_by(dtype, exponent) if type(exponent) in (int, float) else np.power
 
 
-class _Asked(np.ndarray):
+class _UfuncProbe(np.ndarray):
     """An array whose operators return the ufunc that they call."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, *others: object, **named: object) -> Value:
@@ -32,29 +32,31 @@ class _Asked(np.ndarray):
 
 @lru_cache(maxsize=256, typed=True)
 def _power_by(dtype: DType, exponent: object) -> np.ufunc:
-    asked = np.empty(0, dtype).view(_Asked)
-    return asked**exponent
+    probe = np.empty(0, dtype).view(_UfuncProbe)
+    return probe**exponent
 
 
-def decides(x: object) -> bool:
+def takes_over_operators(x: object) -> bool:
     """Return whether NumPy's arrays leave a result to the class of *x*, or make an array of that class.
 
-    So do matrices, masked arrays and sparse ones. Classes with ``__array_ufunc__`` are asked by NumPy's protocol.
+    Such classes are matrices, masked arrays and sparse arrays. NumPy's protocol asks classes with ``__array_ufunc__``.
     """
-    kind: object = type(x)
-    return _decides(kind)
+    cls: object = type(x)
+    return _takes_over_operators(cls)
 
 
 @cache
-def _decides(kind: Value) -> bool:
-    declared = getattr(kind, "__array_priority__", 0)
-    priority = declared if isinstance(declared, int | float) else 0  # of NumPy's own classes only objects have it
-    if issubclass(kind, np.ndarray):
-        return kind is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
-    return priority > 0 and not hasattr(kind, "__array_ufunc__")
+def _takes_over_operators(cls: Value) -> bool:
+    declared = getattr(cls, "__array_priority__", 0)
+    priority = (
+        declared if isinstance(declared, int | float) else 0
+    )  # a class may have a property here, whose value only its objects have
+    if issubclass(cls, np.ndarray):
+        return cls is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
+    return priority > 0 and not hasattr(cls, "__array_ufunc__")
 
 
-of_libraries: Callable[..., object] | None = None
+operate_by_library: Callable[..., object] | None = None
 """In a script, what operators give if the class of the other operand decides: see meshcomm.core.arrays.libraries."""
 
 
@@ -136,14 +138,14 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
         # fmt: on
 
 
-def _asking_first(name: str) -> Callable[[object, object], object]:
+def _deferring_operator(name: str) -> Callable[[object, object], object]:
     """Return the operator *name* of NumPy's protocol, which in a script leaves some results to the other class."""
     by_protocol = getattr(Operators, name)
 
     @wraps(by_protocol)
     def method(self: object, other: object) -> object:
-        if of_libraries is not None and decides(other) and not is_traced(other):
-            return of_libraries(name, self, other)
+        if operate_by_library is not None and takes_over_operators(other) and not is_traced(other):
+            return operate_by_library(name, self, other)
         return by_protocol(self, other)
 
     return method
@@ -151,7 +153,7 @@ def _asking_first(name: str) -> Callable[[object, object], object]:
 
 for _name, _method in vars(NDArrayOperatorsMixin).items():
     if isinstance(_method, FunctionType) and _method.__code__.co_argcount == 2:
-        setattr(Operators, _name, _asking_first(_name))
+        setattr(Operators, _name, _deferring_operator(_name))
 
 _MAKERS = (
     *("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "require", "empty", "zeros", "ones"),

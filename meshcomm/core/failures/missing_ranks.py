@@ -66,24 +66,16 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     waiting = {rank: answer for rank, answer in answers.items() if rank not in past}
     for rank, answer in waiting.items():
         earlier = before.get(rank)
-        if (
-            answer is None
-            or earlier is None
-            or not answer.call_number
-            or answer.has_ended
-            or not answer.requested_call
-        ):
+        if answer is None or earlier is None or answer.has_ended:
             return ""
-        if (
-            answer.calls != earlier.calls
-            or answer.call_number != earlier.call_number
-            or answer.operation != earlier.operation
-        ):
+        if not answer.call_number or not answer.requested_call:
+            return ""
+        seen = answer.calls, answer.call_number, answer.operation
+        if seen != (earlier.calls, earlier.call_number, earlier.operation):
             return ""
         error = f"; it has to raise {answer.error}" if answer.error else ""
-        calls.setdefault(
-            (answer.requested_call if answer.is_in_call else answer.operation, answer.digest, error), []
-        ).append(rank)
+        operation = answer.requested_call if answer.is_in_call else answer.operation
+        calls.setdefault((operation, answer.digest, error), []).append(rank)
     if number != min((answer.call_number for answer in waiting.values() if answer), default=0):
         return ""
     in_calls = all(answer.is_in_call for answer in waiting.values() if answer)

@@ -210,5 +210,7 @@ def _merged_results(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType
         agree_on_result(how.name, tensor.mesh, text, lambda: on_blocks(shares_of, tensor)), layout, shape, kind
     )
     names = source.dims_along(how.axes)
-    merging = Partial((text, local._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
+    merging = Partial(
+        (text, local._spec), text, unchanged, names, shares.merge, dtype, share_dtype=kind, finish=finish
+    )
     return run_partial(merging, local, layout, shape)

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
-from meshcomm.core._arguments import counts_in_zeros, quote
+from meshcomm.core._arguments import has_zero_date_step, quote
 from meshcomm.core._files import temporary_path
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Array, DType, Json, JsonObject, Shape
@@ -306,7 +306,7 @@ def checked_dtype(dtype: DType, what: str) -> DType:
         raise error
     if dtype.subdtype is not None:
         raise CheckpointError(f"{what}: elements of {dtype} are arrays themselves")
-    if counts_in_zeros(dtype):
+    if has_zero_date_step(dtype):
         raise CheckpointError(f"{what}: {dtype} has dates in steps of 0 units")
     return dtype
 
