@@ -37,7 +37,7 @@ def found(facts, *connections):
     """Return the levels and abouts that are not ok, and the lines of all."""
     all_of_them = findings(facts, connections)
     lines = [line(each, len(facts)) for each in all_of_them]
-    return {(each.level, each.subject) for each in all_of_them if each.level != OK}, "\n".join(lines)
+    return {(each.level, each.about) for each in all_of_them if each.level != OK}, "\n".join(lines)
 
 
 def test_all_is_well():

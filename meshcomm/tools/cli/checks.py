@@ -19,10 +19,10 @@ SLOW_LATENCY, SLOW_BANDWIDTH = 20e-6, 1e9
 
 
 class Finding(NamedTuple):
-    """The result of a check, and its ranks."""
+    """The result of a check, and its ranks; `meshcomm info --json` has these names."""
 
     level: str
-    subject: str
+    about: str
     text: str
     ranks: tuple[int, ...]
 
@@ -49,7 +49,7 @@ def findings(facts: Sequence[Facts], connections: Sequence[Connection] = ()) -> 
         together.setdefault((level, "network", text), []).extend(connections[0]["ranks"])
     merged = [Finding(*key, tuple(sorted(ranks))) for key, ranks in together.items()]
     order = [*_OF_A_RANK, *_OF_A_HOST, "network"]
-    return sorted(merged, key=lambda finding: (order.index(finding.subject), finding.ranks))
+    return sorted(merged, key=lambda finding: (order.index(finding.about), finding.ranks))
 
 
 def line(finding: Finding, size: int) -> str:
@@ -60,7 +60,7 @@ def line(finding: Finding, size: int) -> str:
     """
     is_partial = len(finding.ranks) < size
     ranks = f"rank{'s' * (len(finding.ranks) > 1)} {spans(finding.ranks)}: " if is_partial else ""
-    return f"{finding.level:7}  {finding.subject}: {ranks}{finding.text}"
+    return f"{finding.level:7}  {finding.about}: {ranks}{finding.text}"
 
 
 # -- of a rank --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def info(as_json: bool = False) -> int:
     alone = _isolation_finding()
     if alone is not None:
         launchers.let_first_tell()
-        summary = summary if alone.subject == "MPI" else summary.plus(_mpi_section())
+        summary = summary if alone.about == "MPI" else summary.plus(_mpi_section())
         checks = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
         return report(summary.plus(_settings_section(settings)), [], checks, "") if first else 1
     with CallScope("info", None):
