@@ -48,9 +48,8 @@ def takes_over_operators(x: object) -> bool:
 @cache
 def _takes_over_operators(cls: Value) -> bool:
     declared = getattr(cls, "__array_priority__", 0)
-    priority = (
-        declared if isinstance(declared, int | float) else 0
-    )  # a class may have a property here, whose value only its objects have
+    # A class may have a property here, whose value only its objects have.
+    priority = declared if isinstance(declared, int | float) else 0
     if issubclass(cls, np.ndarray):
         return cls is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
     return priority > 0 and not hasattr(cls, "__array_ufunc__")

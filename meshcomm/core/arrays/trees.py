@@ -180,9 +180,9 @@ def rebuilt_by(node: object, leaf: Callable[[str, object], object], what: str = 
 
     ``CheckpointError`` for another node, or a tree that is too deep; in texts the tree is a *what*.
     """
-    if depth > DEEPEST and what == "tree":
-        raise CheckpointError(f"the tree has more than {DEEPEST} levels")
-    kind, content = node if isinstance(node, list) and len(node) == 2 and depth <= DEEPEST else (None, None)
+    if depth > DEEPEST:
+        raise CheckpointError(f"the {what} has more than {DEEPEST} levels")
+    kind, content = node if isinstance(node, list) and len(node) == 2 else (None, None)
     if kind == "dict" and isinstance(content, dict):
         return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):

@@ -76,9 +76,7 @@ class CallLog:
     """
 
     def __init__(self) -> None:
-        self.call_lock = (
-            CallLock()
-        )  # which thread of this rank makes a call on the rank set, and whether calls are possible
+        self.call_lock = CallLock()  # which thread of this rank makes calls here, and whether any are possible
         self.calls = 0  # how many calls this rank has made on the rank set
         self.call_digest = 0  # a digest of all calls since the ranks last found that they made the same ones
         self.noted = 0  # how many calls are in the digest, or have been, since the ranks last found a difference

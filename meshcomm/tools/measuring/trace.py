@@ -95,9 +95,8 @@ class Trace:
             recorder.remove(self._rescue)
 
     def _end(self, error: BaseException | None) -> None:
-        self._rank_set = self._rank_set.world.rank_set(
-            self._rank_set.ranks
-        )  # another one if a mesh on these ranks was closed
+        # Another one if a mesh on these ranks was closed.
+        self._rank_set = self._rank_set.world.rank_set(self._rank_set.ranks)
         if error is None:
             self._merge()
             return
