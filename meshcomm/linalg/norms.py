@@ -57,7 +57,7 @@ def norm(
     axes = normalised_axes(axis, tensor.ndim)
     if len(axes) != 2 or not (isinstance(ord, str) or ord in _OF_SINGULAR_VALUES) or ord not in _OF_SINGULAR_VALUES:
         return in_layout(norms.norm(tensor, ord, axis, keepdims), layout)
-    matrix_axes = axes if axis is None else tuple(int(a) for a in axis)  # type: ignore[union-attr]
+    matrix_axes = axes if axis is None or isinstance(axis, int) else tuple(int(a) for a in axis)
     of_values = _OF_SINGULAR_VALUES[ord]
 
     def compute(x: Array) -> Array:

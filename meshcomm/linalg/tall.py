@@ -54,8 +54,10 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
     if the algorithm does not converge.
     """
     if t.shape[0] < t.shape[1]:
-        factors = svd(_adjoint(t), compute_uv)  # type: ignore[call-overload]
-        return (_adjoint(factors[2]), factors[1], _adjoint(factors[0])) if compute_uv else factors
+        if not compute_uv:
+            return svd(_adjoint(t), compute_uv=False)
+        u, s, vh = svd(_adjoint(t))
+        return _adjoint(vh), s, _adjoint(u)
     n = t.shape[1]
 
     def work(top: Top) -> Small:

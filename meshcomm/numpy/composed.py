@@ -15,6 +15,7 @@ from meshcomm.blocks.make import mapped, refuse_outside
 from meshcomm.blocks.map import elementwise_results, with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.small import allgather_array
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_shape, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, ShapeLike
@@ -188,10 +189,10 @@ def _cumulative_function(function: Callable[..., DTensor], first: int) -> Functi
         if not include_initial:
             return with_out(name, out, accumulated, "unsafe")
         (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
-        one = np.full_like(accumulated[(slice(None),) * along + (slice(0, 1),)], first)
+        one = tensor_np.full_like(accumulated[(slice(None),) * along + (slice(0, 1),)], first)
         if not accumulated.shape[along]:
             shape = tuple(1 if a == along else n for a, n in enumerate(accumulated.shape))
-            one = zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + first  # type: ignore[assignment]
+            one = zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + first
         return with_out(name, out, concatenate([one.astype(accumulated.dtype), accumulated], along), "unsafe")
 
     return cumulative

@@ -1,9 +1,10 @@
 """The text of tensors, as NumPy prints arrays. Collective: of a large tensor, only the corners come to all ranks."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from meshcomm.blocks.small import allgather_array
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import implements
@@ -38,7 +39,7 @@ def array2string(
 ) -> str:
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
     shown, limits = _summary("array2string", as_tensor("array2string", a), threshold, edgeitems)
-    text: Value = np.array2string
+    text: Callable[..., str] = np.array2string
     return text(shown, *args, **limits, **options)
 
 

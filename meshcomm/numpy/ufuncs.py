@@ -7,7 +7,7 @@ the others, such as subtract, the axis is whole on each device first.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
@@ -16,6 +16,7 @@ from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.blocks.small import allgather_array
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm.core._tracing import Value
@@ -73,11 +74,11 @@ def reduce(
     mask = None if where is True else agree_on_plain(name, [mask_of(where)], tensor.mesh)[0]
     if ufunc not in ASSOCIATIVE:
         whole = _reduced_whole(ufunc, tensor, axes, options, mask)
-        return np.expand_dims(whole, axes) if keepdims else whole  # type: ignore[return-value]
+        return tensor_np.expand_dims(whole, axes) if keepdims else whole
     kind = _kind_of_reduced(ufunc, tensor, axes, options, mask)
     first = ufunc.identity if initial is NO_VALUE else initial
     if 0 in [tensor.shape[a] for a in axes]:
-        return np.full_like(np.any(tensor, axis=axes, keepdims=keepdims), first, dtype=kind)  # type: ignore[return-value]
+        return tensor_np.full_like(tensor_np.any(tensor, axis=axes, keepdims=keepdims), first, dtype=kind)
     if mask is not None:
         neutral = np.asarray(initial if ufunc.identity is None else ufunc.identity)
         wide = tensor if tensor.dtype.kind == kind.kind or kind.kind == "b" else tensor.astype(kind)
@@ -149,7 +150,9 @@ def accumulate(ufunc: np.ufunc, array: object, axis: int = 0, dtype: DTypeLike |
     return make(*whole, tensor.shape, small.dtype)
 
 
-def reduceat(ufunc: np.ufunc, array: object, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def reduceat(
+    ufunc: np.ufunc, array: object, indices: DTensor | ArrayLike, axis: int = 0, dtype: DTypeLike | None = None
+) -> DTensor:
     """Return what *ufunc* makes of the elements between *indices* along *axis*. Collective if that is cut.
 
     The axis is whole on each device first. *indices* are the same on all ranks. Source: numpy.ufunc.reduceat.
@@ -200,7 +203,7 @@ def of_elements(
     if where is True:
         return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **options), operands, out)
 
-    def masked(*blocks: Value, **into: object) -> object:
+    def masked(*blocks: Array, **into: object) -> object:
         *inputs, mask = blocks
         if not into:
             few = ufunc(*(x if np.ndim(x) == 0 else np.empty(0, x.dtype) for x in inputs), **options)
@@ -240,13 +243,13 @@ def with_where(
         *,
         keepdims: bool = False,
         initial: object = NO_VALUE,
-        where: Value = True,
+        where: object = True,
     ) -> Call | DTensor:
         options = {} if dtype is None else {"dtype": dtype}
         if where is True and initial is NO_VALUE:
             return decision(ours)(a, axis, keepdims=bool(keepdims), **options)
         if numbers and as_tensor(ufunc.__name__, a).dtype.kind in "fc":
-            where = np.logical_and(~np.isnan(a), where)
+            where = tensor_np.logical_and(~tensor_np.isnan(a), where)
         return reduce(ufunc, a, axis, keepdims=bool(keepdims), initial=initial, where=where, **options)
 
     return reduce_tensor

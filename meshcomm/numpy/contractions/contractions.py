@@ -16,7 +16,7 @@ from meshcomm.blocks.views import axes_in_memory
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import is_traced, traced, untraced
-from meshcomm.core._types import Array, Casting, Shape
+from meshcomm.core._types import Array, Casting, Shape, Slices
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -460,8 +460,8 @@ def _local_run(contraction: Contraction, device: int) -> _PanelContraction:
 
 def _view(array: Array, slices: tuple[slice, ...]) -> Array:
     """Return a slice of *array*, which is an array also if it has no axes."""
-    view: Array = array[(*slices, ...)]  # type: ignore[arg-type]
-    return view
+    index: Slices = (*slices, ...)
+    return array[index]
 
 
 def _shifted(span: Span, start: int) -> Span:

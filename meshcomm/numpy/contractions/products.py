@@ -17,10 +17,11 @@ from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import copy_into, with_out
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
-from meshcomm.core._tracing import Value, traceable
+from meshcomm.core._tracing import traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import from_callback
@@ -39,19 +40,13 @@ Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 
 
-def _factors(name: str, *operands: object) -> list[Value]:
+def _factors(name: str, *operands: object) -> list[TensorOrArray]:
     """Return *operands* as tensors and arrays; ``TypeError`` for what is none of them."""
     values = [unwrapped(x) for x in operands]
     for x in values:
         if not is_operand(x):
             raise TypeError(not_operand(f"numpy.{name}", x))
     return [x if isinstance(x, DTensor) else as_array(x) for x in values]
-
-
-def _call_numpy(function: Callable[..., object], *args: object, **options: object) -> DTensor:
-    """Return what *function*, one of NumPy, makes of tensors."""
-    result: DTensor = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
-    return result
 
 
 # -- sums over pairs of axes ------------------------------------------------------------------------------------------
@@ -97,7 +92,7 @@ def subscripts_of(left: int, right: int, axes: Axes) -> str:
     return f"{''.join(first)},{''.join(second)}->{''.join(letters)}"
 
 
-def _summed_product(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> Call | DTensor:
+def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, out: object = None) -> Call | DTensor:
     """Return the product of two operands, summed over pairs of *axes*, or the call that makes it.
 
     ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
@@ -114,7 +109,7 @@ def _summed_product(name: str, operands: Sequence[Value], axes: Axes, out: objec
     return _einsum(name, subscripts_of(left.ndim, right.ndim, (pairs[0], pairs[1])), operands, out)
 
 
-def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) -> Call | DTensor:
+def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: object) -> Call | DTensor:
     """Return what `einsum` makes of *operands*, or the call that makes it; in *out*, if that is not None."""
     if out is None:
         return contracting(f"numpy.{name}", subscripts, operands)
@@ -139,7 +134,7 @@ def _check_lengths(name: str, one: tuple[Shape, int], other: tuple[Shape, int]) 
         )
 
 
-def _checked_out(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> DTensor:
+def _checked_out(name: str, out: object, shape: Shape, operands: Sequence[TensorOrArray]) -> DTensor:
     """Return *out*, a tensor that is like the result; ``ShapeError`` or ``ValueError`` if it is not, as in NumPy."""
     if not isinstance(out, DTensor):
         raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
@@ -176,7 +171,7 @@ def inner(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
     left, right = _factors("inner", a, b)
     if not left.ndim or not right.ndim:
-        return _call_numpy(np.multiply, left, right)
+        return tensor_np.multiply(left, right)
     return _summed_product("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
 
 
@@ -196,9 +191,9 @@ def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     if left.ndim and right.ndim:
         return _summed_product("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
     if out is None:
-        return _call_numpy(np.multiply, left, right)
+        return tensor_np.multiply(left, right)
     _checked_out("dot", out, left.shape or right.shape, (left, right))
-    return _call_numpy(np.multiply, left, right, out=out)
+    return tensor_np.multiply(left, right, out=out)
 
 
 @operation(np.vdot)
@@ -223,8 +218,8 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
     return _summed_product("vdot", (_conjugate(left), right), (every, every))
 
 
-def _conjugate(x: Value) -> Value:
-    return np.conjugate(x) if x.dtype.kind == "c" else x
+def _conjugate(x: TensorOrArray) -> TensorOrArray:
+    return tensor_np.conjugate(x) if x.dtype.kind == "c" else x
 
 
 @operation(np.linalg.multi_dot)
@@ -273,7 +268,7 @@ def matrix_power(a: DTensor, n: int) -> DTensor:
     except TypeError:
         raise TypeError(f"{name}: the exponent must be an integer, not {quote(n)}") from None
     if power < 0:
-        tensor, power = _call_numpy(np.linalg.inv, tensor), -power
+        tensor, power = tensor_np.linalg.inv(tensor), -power
     if not power:
         return _identity(tensor)
     result = tensor
@@ -304,7 +299,7 @@ def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
     rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
     into = {} if out is None else {"out": out}
-    return _call_numpy(np.multiply, rows[:, np.newaxis], columns[np.newaxis], **into)
+    return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **into)
 
 
 @implements(getattr(np.linalg, "outer", None))
@@ -325,14 +320,14 @@ def kron(a: Factor, b: Factor) -> DTensor:
     left, right = _factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
     first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
-    product = _call_numpy(np.multiply, _in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
-    return _call_numpy(np.reshape, product, tuple(n * m for n, m in zip(first, second, strict=True)))
+    product = tensor_np.multiply(_in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
+    return tensor_np.reshape(product, tuple(n * m for n, m in zip(first, second, strict=True)))
 
 
-def _in_turns(x: Value, ndim: int, turn: int) -> Value:
+def _in_turns(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
     """Return *x* with new axes, so that its own are the last ones of each second of 2 *ndim* axes."""
     own_axes = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
-    return np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
+    return tensor_np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
 
 
 @implements(np.cross)
@@ -356,9 +351,9 @@ def cross(  # noqa: PLR0917 - NumPy's
     >>> np.cross(t, [0, 0, 1]).to_numpy().tolist()
     [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     """
-    name, factors = "numpy.cross", _factors("cross", a, b)
+    name, operands = "numpy.cross", _factors("cross", a, b)
     axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    factors = agree_on_plain(name, factors, mesh_of(factors))
+    factors = _factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
     dtype = _dtype_of_cross(factors, axes)
     left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
@@ -366,11 +361,11 @@ def cross(  # noqa: PLR0917 - NumPy's
     blocks = aligned_blocks(name, (left, right), shape, layout)
     local = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
-        return _call_numpy(np.moveaxis, make(local, layout, shape, dtype), -1, axes[-1])
+        return tensor_np.moveaxis(make(local, layout, shape, dtype), -1, axes[-1])
     return make(local, layout.delete(-1), shape[:-1], dtype)
 
 
-def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DType:
+def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]) -> DType:
     """Return the dtype of cross products; NumPy's errors, and its warning about vectors with 2 components.
 
     NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
@@ -382,7 +377,7 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
         components = 3 if lengths[-1] == 2 else lengths[-1]
         samples.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(_call_numpy(np.cross, *samples, *axes[:2], -1 if both else axes[2])).dtype
+    dtype = np.asarray(tensor_np.cross(*samples, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
@@ -392,8 +387,8 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
     return dtype
 
 
-def _components_last(name: str, x: Value, axis: int) -> Value:
-    turned = np.moveaxis(x, axis, -1)
+def _components_last(name: str, x: TensorOrArray, axis: int) -> TensorOrArray:
+    turned = tensor_np.moveaxis(x, axis, -1)
     return relaid(turned, turned.layout.replace(-1, ()).axes, name) if isinstance(turned, DTensor) else turned
 
 
@@ -432,27 +427,27 @@ def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
 # -- universal functions with core axes -------------------------------------------------------------------------------
 
 
-def _vecdot(x1: Value, x2: Value) -> Call | DTensor:
+def _vecdot(x1: TensorOrArray, x2: TensorOrArray) -> Call | DTensor:
     _check_lengths("numpy.vecdot", (x1.shape, -1), (x2.shape, -1))
     return contracting("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
 
 
 @implements(getattr(np.linalg, "vecdot", None))
 def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
-    return _call_numpy(np.vecdot, x1, x2, axis=axis)
+    return tensor_np.vecdot(x1, x2, axis=axis)
 
 
-def _matvec(x1: Value, x2: Value) -> Call | DTensor:
+def _matvec(x1: TensorOrArray, x2: TensorOrArray) -> Call | DTensor:
     _check_lengths("numpy.matvec", (x1.shape, -1), (x2.shape, -1))
     return contracting("numpy.matvec", "...ij,...j->...i", (x1, x2))
 
 
-def _vecmat(x1: Value, x2: Value) -> Call | DTensor:
+def _vecmat(x1: TensorOrArray, x2: TensorOrArray) -> Call | DTensor:
     _check_lengths("numpy.vecmat", (x1.shape, -1), (x2.shape, -2))
     return contracting("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
-_CORES: dict[str, Callable[[Value, Value], Call | DTensor]] = {
+_CORES: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
     "matmul": matmul,
     "vecdot": _vecdot,
     "matvec": _matvec,
@@ -482,7 +477,7 @@ def core_product(
     ``ShapeError`` if shapes do not fit, NumPy's ``TypeError`` for dtypes and options that it does not take.
     """
     name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc]
-    factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
+    factors: list[TensorOrArray] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
     if product is matmul and not options and not out:
         return decision(matmul)(factors[0], factors[1])
     dtype = _product_dtype(ufunc, factors, (), options)
@@ -490,11 +485,12 @@ def core_product(
         _product_dtype(ufunc, factors, out, options)
     factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
-    factors = [_with_axes_moved(x, source, None) for x, source in zip(factors, axes, strict=False)]
-    result: Value = completed(product(factors[0], factors[1]))
+    factors = [_core_axes_last(x, core_axes) for x, core_axes in zip(factors, axes, strict=False)]
+    result: DTensor = completed(product(factors[0], factors[1]))
     if keepdims:
-        result = np.expand_dims(result, -1)
-    result = _with_axes_moved(result, None, axes[2])
+        result = tensor_np.expand_dims(result, -1)
+    if axes[2] is not None:
+        result = tensor_np.moveaxis(result, tuple(range(-len(axes[2]), 0)), axes[2])
     return with_out(name, out or None, result, options.get("casting", "same_kind"))
 
 
@@ -503,7 +499,7 @@ _CONVERTING = {"dtype", "signature", "sig"}
 
 
 def _product_dtype(
-    ufunc: np.ufunc, factors: Sequence[Value], out: Sequence[DTensor], options: Mapping[str, Any]
+    ufunc: np.ufunc, factors: Sequence[TensorOrArray], out: Sequence[DTensor], options: Mapping[str, Any]
 ) -> DType:
     """Return the dtype of a product, or of *out*; NumPy's errors for numbers of axes, dtypes and options."""
     ones = [np.ones((1,) * x.ndim, x.dtype) for x in (*factors, *out)]
@@ -525,11 +521,8 @@ def _core_axes(options: Mapping[str, Any]) -> list[Any]:
     return [*axes, *[None] * (3 - len(axes))]
 
 
-def _with_axes_moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | None) -> Value:
-    """Return *x* with the axes *source* as the last ones, or with the last ones as the axes *target*."""
-    if source is not None:
-        return np.moveaxis(x, source, tuple(range(-len(source), 0)))
-    return x if target is None else np.moveaxis(x, tuple(range(-len(target), 0)), target)
+def _core_axes_last(x: TensorOrArray, core_axes: tuple[int, ...] | None) -> TensorOrArray:
+    return x if core_axes is None else tensor_np.moveaxis(x, core_axes, tuple(range(-len(core_axes), 0)))
 
 
 @operation(np.einsum)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.exchanges import SharedBlocks
-from meshcomm.core._types import Array, Bytes, Shape
+from meshcomm.core._types import Array, Bytes, Shape, Slices
 from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
@@ -144,7 +144,8 @@ class SharedProduct:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
         is_local = piece.device == self._device
         block = blocks[number] if is_local else self._shared_block(number, piece.device, of_devices)
-        piece_block: Array = block[(*piece.slices, ...)]  # type: ignore[arg-type]
+        index: Slices = (*piece.slices, ...)
+        piece_block = block[index]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
         return piece_block[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 

@@ -1,6 +1,6 @@
 """Elements chosen among several arrays: choose, select; and indices: ix_, unravel_index, ravel_multi_index."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,7 +9,6 @@ from meshcomm.blocks.map import elementwise, elementwise_results, with_out
 from meshcomm.blocks.rules import broadcast_shape, shape_of
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_shape
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -18,9 +17,9 @@ from meshcomm.numpy.indexing.index_tuples import check_mode, check_square, check
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 
-_choose: Value = np.choose  # NumPy's types know modes and orders by their values only
-_unravel: Value = np.unravel_index
-_ravel: Value = np.ravel_multi_index
+_choose: Callable[..., Array] = np.choose  # NumPy's types know modes and orders by their values only
+_unravel: Callable[..., tuple[Array, ...]] = np.unravel_index
+_ravel: Callable[..., Array] = np.ravel_multi_index
 
 
 @implements(np.choose, partly=True)

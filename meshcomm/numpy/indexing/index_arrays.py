@@ -22,6 +22,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.rows import Owned, RowRanks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Names, Shape
@@ -519,10 +520,10 @@ def in_front(name: str, base: DTensor, query: IndexRequest, rest: list[int], val
             f"shape {shape}"
         )
     if isinstance(value, DTensor):
-        value = np.reshape(value, wide) if value_shape != wide else value
+        value = tensor_np.reshape(value, wide) if value_shape != wide else value
     else:
         value = np.asarray(value).reshape(wide)
-    return np.moveaxis(value, tuple(range(at, at + count)), tuple(range(count)))  # type: ignore[type-var]
+    return tensor_np.moveaxis(value, tuple(range(at, at + count)), tuple(range(count)))
 
 
 def local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: DType | None) -> Array:

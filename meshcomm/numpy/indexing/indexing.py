@@ -15,6 +15,7 @@ from meshcomm.blocks.edges import Edges, edges_of, unshared_pieces
 from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
 from meshcomm.core._arguments import as_array, ndim_of, refuse_masked
 from meshcomm.core._callers import guarded, naming_callers
@@ -136,7 +137,7 @@ def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
     """Return a slice whose elements have to move. Collective over the mesh."""
     backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
     if backward:
-        return np.flip(_slice_of(tensor, tuple(map(_forward_slice, items))), tuple(backward))  # type: ignore[return-value]
+        return tensor_np.flip(_slice_of(tensor, tuple(map(_forward_slice, items))), tuple(backward))
     of_axes = [item for item in items if item is not None]
     first, then = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)

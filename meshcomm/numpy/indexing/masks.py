@@ -5,7 +5,7 @@ whose calls all ranks make, these counts stay with the mask until it is written:
 with one mask in its first turn only.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
@@ -247,7 +247,7 @@ def _row_ends(mask: Mask, way: _MaskPlan, tensor: DTensor, count: int) -> tuple[
     ends = ends_of_rows(GET, way.call, way.layout, count)
     if version is not None:
         key = id(mask)
-        _counted[key] = version, mask._storage, ends, ref(mask, lambda _, counted=_counted: counted.pop(key, None))  # type: ignore[misc]
+        _counted[key] = version, mask._storage, ends, ref(mask, partial(_counted.pop, key))
     return ends
 
 

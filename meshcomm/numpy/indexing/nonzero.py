@@ -9,6 +9,7 @@ import numpy as np
 from meshcomm.blocks.make import make, mapped, refuse_outside
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.small import of_rows
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -41,7 +42,7 @@ def nonzero(a: DTensor) -> tuple[DTensor, ...]:
 def argwhere(a: DTensor) -> DTensor:
     """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
-    lines = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
+    lines = where_true("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
     first = lines[0]
     layout, shape = first.layout.insert(first.ndim), (*first.shape, tensor.ndim)
     return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *lines, layout=layout, shape=shape)

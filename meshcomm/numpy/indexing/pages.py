@@ -24,6 +24,7 @@ page, too, as all ranks know it. Where a loop goes on for long, also by rows, al
 # are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
 
 import operator
+from functools import partial
 from weakref import ref
 
 import numpy as np
@@ -74,8 +75,7 @@ class Pages(PagedElements):
         self.rows, self.patience = 0, 1  # calls with rows: until all elements come, then those that read them
         self.version = self.storage.version
         self.asker = None
-        key = id(tensor)
-        self.owner = ref(tensor, lambda _, pages=PAGES: pages.pop(key, None))  # type: ignore[misc]
+        self.owner = ref(tensor, partial(PAGES.pop, id(tensor)))
 
     def write_slice(self, index: object, value: object) -> None:
         """Write what a call, which has been counted, writes to a slice. Without a value, all elements are dropped."""

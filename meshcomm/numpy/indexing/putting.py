@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import Operand
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array
 from meshcomm.core._tracing import Value
@@ -66,7 +67,7 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
     name = "numpy.put"
     tensor = as_tensor(name, a)
     check_mode(name, mode)
-    tensor = np.atleast_1d(tensor)  # type: ignore[assignment]  # it shares the block
+    tensor = tensor_np.atleast_1d(tensor)  # it shares the block
     indices = flat_operand(name, integer_indices(name, ind))
     values = _in_turn(name, v, indices)
     if values is not None and indices.shape[0]:
@@ -152,7 +153,7 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     """
     name = "numpy.putmask"
     tensor = as_tensor(name, a)
-    condition: Value = unwrapped(mask)
+    condition = unwrapped(mask)
     converted = _converted(tensor, values)
     if np.shape(converted) == tensor.shape == np.shape(condition):
         copyto(tensor, converted, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
@@ -182,7 +183,7 @@ def _flat_indices(index: tuple[Indices, ...], shape: Shape) -> Indices:
 
 def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return a tensor that has axes, and the index where its mask is true. Collective over the mesh."""
-    tensor: DTensor = np.atleast_1d(as_tensor(name, operand))  # type: ignore[assignment]  # by NumPy's protocol
+    tensor = tensor_np.atleast_1d(as_tensor(name, operand))
     where = unwrapped(mask)
     if not isinstance(where, DTensor):
         (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(where))], tensor.mesh)
@@ -191,7 +192,7 @@ def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor
         where = distribute(where, tensor.layout if where.shape == tensor.shape else whole)
     if where.size != tensor.size:
         raise ShapeError(f"{name}: a mask of shape {where.shape} for a tensor of shape {tensor.shape}: sizes differ")
-    chosen = truth(np.atleast_1d(where))  # type: ignore[arg-type]  # by NumPy's protocol
+    chosen = truth(tensor_np.atleast_1d(where))
     if chosen.shape == tensor.shape:
         return tensor, where_true(name, chosen)
     return tensor, unravelled(name, flat_true(name, chosen), tensor.shape)  # type: ignore[return-value]

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.create import empty, full
@@ -112,7 +113,7 @@ def insert(
             wide = (1,) * (tensor.ndim - added.ndim) + added.shape
             added = regrouped(added, wide, name=name) if isinstance(added, DTensor) else added.reshape(wide)
         if not where.ndim:
-            added = np.moveaxis(added, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
+            added = tensor_np.moveaxis(added, 0, axis)
         where = np.full(added.shape[axis], number, np.intp)
     if isinstance(where, DTensor) or isinstance(added, DTensor) or tensor.layout.cyclic(axis):
         return _inserted(name, tensor, axis, _moved_on(name, where, n), added)

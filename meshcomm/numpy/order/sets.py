@@ -18,6 +18,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.rows import RowRanks, deliver, ranks_along
 from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -212,8 +213,7 @@ def _unique_rows(tensor: DTensor, axis: int, request: _UniqueRequest) -> list[DT
     names, mesh = _sharded_dims(tensor), tensor.mesh
     if not tensor.size:
         return [as_replicated(array, mesh) for array in request.of(np.empty(tensor.shape, tensor.dtype), axis)]
-    move: Value = np.moveaxis  # of tensors, by NumPy's protocol
-    moved: DTensor = move(tensor, axis, 0)
+    moved = tensor_np.moveaxis(tensor, axis, 0)
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
     rest = rows.shape[1:]
     fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
@@ -222,7 +222,7 @@ def _unique_rows(tensor: DTensor, axis: int, request: _UniqueRequest) -> list[DT
     first = results[0]
     block = first._block.view(tensor.dtype).reshape(len(first._block), *rest)
     layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)
-    results[0] = move(make(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
+    results[0] = tensor_np.moveaxis(make(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
     return results
 
 
@@ -243,12 +243,12 @@ def _array_api_function(function: Function, keep: list[int]) -> Function:
 # -- operations of two sets -------------------------------------------------------------------------------------------
 
 
-def _as_line(x: object) -> object:
+def _as_line(x: object) -> TensorOrArray:
     """Return an operand with one axis. Collective if elements of a tensor have to move."""
     return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
 
 
-def _line_operands(name: str, *operands: SetOperand) -> list[Value]:
+def _line_operands(name: str, *operands: SetOperand) -> list[TensorOrArray]:
     """Return the operands, with one axis each. Collective over the mesh."""
     unwrapped_operands = [unwrapped(x) for x in operands]
     return [_as_line(x) for x in agree_on_plain(name, unwrapped_operands, mesh_of(unwrapped_operands))]
@@ -308,11 +308,11 @@ def intersect1d(
     both = concatenate(sides)
     order = argsort(both, kind="stable") if return_indices else None
     both = sort(both) if order is None else both[order]
-    twice: Value = both[1:] == both[:-1]
+    twice = both[1:] == both[:-1]
     result = both[:-1][twice]
     if order is None:
         return result
-    indices: list[Value] = [order[:-1][twice], order[1:][twice] - sides[0].size]
+    indices = [order[:-1][twice], order[1:][twice] - sides[0].size]
     if firsts:
         indices = [first[positions] for first, positions in zip(firsts, indices, strict=True)]
     return result, *indices

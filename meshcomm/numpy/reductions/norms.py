@@ -65,7 +65,7 @@ def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = Fals
             f"numpy.linalg.norm: norms of matrices are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, not {quote(ord)}"
         )
     # The order of the two axes says which one has the rows.
-    matrix = axes if axis is None else tuple(int(a) % tensor.ndim for a in axis)  # type: ignore[union-attr]
+    matrix = axes if axis is None or isinstance(axis, int) else tuple(int(a) % tensor.ndim for a in axis)
     return _norm_of_matrices(whole, tensor, ord, matrix, keepdims)
 
 

@@ -4,14 +4,13 @@ They are products and least squares of tensors: :mod:`meshcomm.numpy.contraction
 what moves.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.small import allgather_array
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
@@ -58,44 +57,44 @@ def cov(
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
     first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
-    rows: Value = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
+    rows = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
     if not rows.shape[0]:
         return rows.reshape(0, 0)
     degrees = (0 if bias else 1) if ddof is None else ddof
     both = _weights(rows.shape[1], repeats, weights)
     if both is None:
-        total: Any = rows.shape[1]
-        factor: Any = total - degrees
-        means = np.mean(rows, axis=1, keepdims=True)
+        total = float(rows.shape[1])
+        factor = total - degrees
+        means = tensor_np.mean(rows, axis=1, keepdims=True)
     else:
         total = float(np.sum(both))
         lost = degrees if weights is None else degrees * float(np.sum(both * weights)) / total
         factor = total - lost
-        means = np.sum(rows * both, axis=1, keepdims=True) / total
+        means = tensor_np.sum(rows * both, axis=1, keepdims=True) / total
     if factor <= 0:
         warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         factor = 0.0
     off = rows - means
-    scaled: Value = off if both is None else off * both
-    covariances: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
-    return np.squeeze(covariances.astype(rows.dtype, copy=False))
+    scaled = off if both is None else off * both
+    covariances = (off @ tensor_np.conj(scaled).T) * np.true_divide(1, factor)
+    return tensor_np.squeeze(covariances.astype(rows.dtype, copy=False))
 
 
-def _variables(arrays: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
+def _variables(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> DTensor:
     """Return the variables of one tensor or of two as rows, in the dtype of the result."""
     for x, letter in zip(arrays, "my", strict=False):
         if x.ndim > 2:
             raise ValueError(f"{letter} has more than 2 dimensions")
     kind = np.result_type(*(x.dtype for x in arrays), np.float64) if dtype is None else np.dtype(dtype)
-    rows: list[Value] = []
+    rows: list[DTensor] = []
     for x in arrays:
-        wide: Value = np.atleast_2d(x).astype(kind, copy=False)
+        wide = tensor_np.atleast_2d(x).astype(kind, copy=False)
         turned = not rowvar and (x.ndim == 2 if x is arrays[0] else wide.shape[0] != 1)
         rows.append(wide.T if turned else wide)
     return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
 
 
-def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> Value:
+def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> DTensor | None:
     """Return the product of the weights of *n* observations; NumPy's errors for those that cannot be."""
     if repeats is not None and bool(np.any(repeats != np.around(repeats))):
         raise TypeError("fweights must be integer")
@@ -127,11 +126,11 @@ def corrcoef(
     result = cov(x, y, rowvar, dtype=dtype)
     if result.ndim == 0:
         return result / result
-    deviations: Value = np.sqrt(np.diagonal(result).real)
+    deviations = tensor_np.sqrt(tensor_np.diagonal(result).real)
     result = result / deviations[:, None] / deviations[None, :]
     if result.dtype.kind != "c":
-        return np.clip(result, -1, 1)
-    return np.clip(result.real, -1, 1) + 1j * np.clip(result.imag, -1, 1)
+        return tensor_np.clip(result, -1, 1)
+    return tensor_np.clip(result.real, -1, 1) + 1j * tensor_np.clip(result.imag, -1, 1)
 
 
 # -- polynomials ------------------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     x: points at which to evaluate
     """
     coefficients, (_, at) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
-    result: DTensor = np.zeros_like(at)
+    result = tensor_np.zeros_like(at)
     for coefficient in coefficients:
         result = result * at + coefficient
     return result
@@ -205,11 +204,11 @@ def polyfit(
     _check_points(at, values, weights, deg)
     if rcond is None:
         rcond = len(at) * np.finfo(at.dtype).eps
-    powers: Value = vander(at, order)
+    powers = vander(at, order)
     if weights is not None:
         powers = powers * weights[:, None]
         values = values * (weights[:, None] if values.ndim == 2 else weights)
-    scale: Value = np.sqrt(np.sum(powers * powers, axis=0))
+    scale = tensor_np.sqrt(tensor_np.sum(powers * powers, axis=0))
     powers = powers / scale
     coefficients, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
     coefficients = (coefficients.T / scale).T
@@ -220,8 +219,8 @@ def polyfit(
         return coefficients, residuals, matrix_rank, s, rcond
     if not cov:
         return coefficients
-    base: Value = np.linalg.inv(powers.T @ powers) / np.multiply.outer(scale, scale)
-    factor: object = 1
+    base = tensor_np.linalg.inv(powers.T @ powers) / tensor_np.multiply.outer(scale, scale)
+    factor: Value = 1
     if cov != "unscaled":
         if len(at) <= order:
             raise ValueError("the number of data points must exceed order to scale the covariance matrix")

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid, tensors_of
 from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.small import allgather_array
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import normalised_axes, quote
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
 from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -102,18 +102,18 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
     return spacings
 
 
-def _step_number(name: str, step: Value) -> Value:
+def _step_number(name: str, step: ArrayLike | DTensor) -> ArrayLike:
     """Return *step* as a number. Collective if it is a tensor."""
     return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
 
-def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
+def _differences(tensor: DTensor, axis: int, step: Array, edge_order: Literal[1, 2]) -> DTensor:
     """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
     if np.ndim(step) == 0:
         even = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
         return relaid(even.run(), tensor.layout.axes, _GRADIENT)
 
-    def at(start: int | None, stop: int | None = None) -> Value:
+    def at(start: int | None, stop: int | None = None) -> DTensor:
         return tensor[(slice(None),) * axis + (slice(start, stop),)]
 
     def along_axis(weights: Array) -> Array:
@@ -141,7 +141,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
     return _joined_pieces(tensor, [low, inner, high], axis)
 
 
-def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> Call:
+def _even_differences(tensor: DTensor, axis: int, step: Array | float, edge_order: Literal[1, 2]) -> Call:
     """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).consecutive
@@ -193,14 +193,14 @@ def trapezoid(
     name = "numpy.trapezoid"
     samples, *points_of = tensors_of(name, [y] if x is None else [y, x])
     (along,) = normalised_axes(axis, samples.ndim)
-    widths: Value = dx
+    widths: DTensor | float = dx
     for points in points_of:
-        widths = np.diff(points, axis=0 if points.ndim == 1 else along)
+        widths = tensor_np.diff(points, axis=0 if points.ndim == 1 else along)
         if points.ndim == 1:
             widths = widths.reshape([-1 if a == along else 1 for a in range(samples.ndim)])
     before = (slice(None),) * along
     sums = samples[(*before, slice(1, None))] + samples[(*before, slice(None, -1))]
-    return np.sum(widths * sums / 2.0, axis=along)
+    return tensor_np.sum(widths * sums / 2.0, axis=along)
 
 
 @implements(np.unwrap, partly=True)
@@ -285,7 +285,7 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
 
 
 def _lines(name: str, a: object, v: object) -> list[DTensor]:
-    lines: list[Value] = [np.atleast_1d(x) for x in tensors_of(name, [a, v])]
+    lines = [tensor_np.atleast_1d(x) for x in tensors_of(name, [a, v])]
     for line, which in zip(lines, ("a", "v"), strict=True):
         if line.ndim != 1:
             raise ValueError(f"{name}: {which} has {line.ndim} axes; it must have one")

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import indices_along, mapped
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_shape, integer, quote
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays._recipes import Call, OnBlocks
@@ -156,7 +156,7 @@ def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: 
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
-    tensors: list[Value] = [np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
+    tensors = [tensor_np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
@@ -164,12 +164,9 @@ def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: 
     if copy and not sparse:
         return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
     whole = range(len(axes))
-    thin: list[Value] = [
-        np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)
-    ]
+    thin = [tensor_np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)]
     if not sparse:
-        spread_out: list[Value] = [np.broadcast_to(t, shape) for t in thin]
-        return tuple(spread_out)
+        return tuple([tensor_np.broadcast_to(t, shape) for t in thin])
     return tuple(t.copy() if copy else t for t in thin)
 
 

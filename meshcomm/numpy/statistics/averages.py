@@ -5,7 +5,8 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, tensors_of
 from meshcomm.blocks.rules import aligned_axes, mesh_of
-from meshcomm.core._arguments import normalised_axes
+from meshcomm.blocks.tensor_numpy import tensor_np
+from meshcomm.core._arguments import as_array, normalised_axes
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis
@@ -61,14 +62,14 @@ def average(
     factors = weights_along("numpy.average", tensor, weights, axis)
     integers = tensor.dtype.kind in "biu"
     kind = np.result_type(tensor.dtype, factors.dtype, *([np.float64] if integers else []))
-    total: Value = sum_over(factors, axis, kind, keepdims)
+    total = sum_over(factors, axis, kind, keepdims)
     zero = total == 0  # in a script a number, if there is one only
     if any(zero)._block if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with unstopped():
-        products: Value = np.multiply(tensor, factors, dtype=kind)
-    result: Value = sum_over(products, axis, None, keepdims) / total
-    return (result, np.broadcast_to(total, result.shape).copy()) if returned else result
+        products = tensor_np.multiply(tensor, factors, dtype=kind)
+    result = sum_over(products, axis, None, keepdims) / total
+    return (result, tensor_np.broadcast_to(total, result.shape).copy()) if returned else result
 
 
 def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis) -> DTensor:
@@ -76,8 +77,8 @@ def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis
 
     Collective over the mesh if they are a plain array. *name* is the operation; the errors are those of `average`.
     """
-    factors: Value
-    _, factors = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    _, agreed = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    factors = agreed if isinstance(agreed, DTensor) else as_array(agreed)
     if factors.shape != tensor.shape:
         if axis is None:
             raise TypeError(
@@ -91,7 +92,7 @@ def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis
                 f"{name}: Shape of weights must be consistent with shape of a along specified axis; they are "
                 f"{factors.shape} and {tensor.shape}, and the axis is {axis}"
             )
-        factors = np.transpose(factors, np.argsort(axes))
+        factors = tensor_np.transpose(factors, np.argsort(axes))
         factors = factors[tuple(slice(None) if a in axes else None for a in range(tensor.ndim))]
     if isinstance(factors, DTensor):
         return factors

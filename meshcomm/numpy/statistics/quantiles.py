@@ -19,10 +19,10 @@ from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import elementwise, with_out
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.small import allgather_array
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._callers import naming_callers
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
@@ -285,7 +285,7 @@ def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
 
 
 def _weighted_quantiles(
-    function: Callable[..., Any], tensor: DTensor, weights: Value, axis: Axis, how: tuple[Any, str, bool]
+    function: Callable[..., Any], tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis, how: tuple[Any, str, bool]
 ) -> DTensor:
     """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
 
@@ -300,11 +300,11 @@ def _weighted_quantiles(
     name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
     small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
     function(small, levels, axis=axes, method=method, weights=np.ones(small.shape))  # NumPy's errors
-    wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
-    factors: Value = relaid(wide, tensor.layout.axes, name)
-    counted: Value = ~np.isnan(tensor) if function.__name__.startswith("nan") else None
-    used: Value = factors if counted is None else np.where(counted, factors, 0)
-    total: Value = np.sum(used, axis=axes, dtype=float)
+    wide = tensor_np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
+    factors = relaid(wide, tensor.layout.axes, name)
+    counted = ~tensor_np.isnan(tensor) if function.__name__.startswith("nan") else None
+    used = factors if counted is None else tensor_np.where(counted, factors, 0)
+    total = tensor_np.sum(used, axis=axes, dtype=float)
     lost = ~np.isfinite(total) | (total == 0) & (True if counted is None else np.any(counted, axis=axes))
     if bool(np.any(factors < 0)):
         raise ValueError("Weights must be non-negative.")
@@ -313,7 +313,7 @@ def _weighted_quantiles(
     names = tensor.layout.dims_along(axes)
     if names and tensor.size and is_one_line(tensor.shape, axes):
         line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
-        return np.reshape(line, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))  # type: ignore[return-value]
+        return tensor_np.reshape(line, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))
     whole_lines = whole_along(tensor, axes, name)
     block, loads_of_block = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
 
@@ -326,20 +326,20 @@ def _weighted_quantiles(
     return relaid(quantiles, ((),) * (quantiles.ndim - layout.ndim) + layout.axes, name)
 
 
-def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array) -> Value:
+def _weighted_line(tensor: DTensor, weights: DTensor, counted: DTensor | None, levels: Array) -> TensorOrArray:
     """Return the elements at which the sums of the weights of those below reach the levels, on all devices."""
     values, loads = tensor.ravel(), weights.ravel()
     if counted is not None:
         values, loads = values[counted.ravel()], loads[counted.ravel()]
     if not values.size:
         return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
-    order = np.argsort(values)
+    order = tensor_np.argsort(values)
     values = values[order]
-    sums = np.cumsum(loads[order], dtype=float)
+    sums = tensor_np.cumsum(loads[order], dtype=float)
     sums = sums / sums[-1]
     if levels.dtype.kind == "f":
         sums = sums.astype(levels.dtype)
-    sums = np.where(sums == 0, -1, sums)
-    at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
+    sums = tensor_np.where(sums == 0, -1, sums)
+    at = tensor_np.minimum(tensor_np.searchsorted(sums, levels), values.size - 1)
     last = values[-1]
-    return np.where(last != last, last, values[at])  # NaN, NaT
+    return tensor_np.where(last != last, last, values[at])  # NaN, NaT

@@ -15,9 +15,9 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import result_dtype
+from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_dtype, quote, reduced_axes
 from meshcomm.core._callers import naming_callers, warn
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -169,7 +169,7 @@ def _real_dtype(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
-def _quotient(total: object, count: Value, wide: DType) -> Value:
+def _quotient(total: DTensor, count: DTensor, wide: DType) -> DTensor:
     """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
     return total / (count if wide.kind == "m" else count.astype(_real_dtype(wide)))
 
@@ -231,7 +231,7 @@ def deviation(merged: Array, ddof: float, skips: bool, *, root: bool) -> Array:
         result = np.asarray(merged["squares"] / np.maximum(left, 0))
         if skips:
             result = np.where(left <= 0, np.nan, result)
-        return np.asarray(np.sqrt(result) if root else result)
+        return np.asarray(tensor_np.sqrt(result) if root else result)
 
 
 def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[Array], Array], DType]:
@@ -279,7 +279,7 @@ def _moments_by_intervals(moments: Callable[..., Array], flat: Array, wide: DTyp
     length = CACHED_BYTES // flat.itemsize
     parts = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
     counts, count = parts["count"].astype(_real_dtype(wide)), np.sum(parts["count"])
-    mean = np.sum(parts["mean"] * (counts / np.maximum(count, 1)))
+    mean = np.sum(parts["mean"] * (counts / tensor_np.maximum(count, 1)))
     # An interval of nothing but NaN has no mean: what is in the record then must not count.
     between = np.sum(_squares(np.where(counts > 0, parts["mean"] - mean, 0)) * counts)
     return record(count=count, mean=mean, squares=np.sum(parts["squares"]) + between)
@@ -292,7 +292,7 @@ def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Arr
     missing = np.isnan(block)
     count = np.sum(~missing, axis=axes, keepdims=True)
     total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)
-    mean = np.asarray(total / np.maximum(count, 1).astype(_real_dtype(wide)))
+    mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(wide)))
     off = np.asarray(np.subtract(block, mean, dtype=wide))
     np.copyto(off, 0, where=missing)
     squares = np.sum(_squares(off), axis=axes)
@@ -418,33 +418,33 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         dtype: DTypeLike | None = None,
         *,
         keepdims: bool = False,
-        where: Value = True,
-        mean: Value = None,
+        where: object = True,
+        mean: DTensor | None = None,
         ddof: float = 0,
         correction: float | None = None,
     ) -> Call | DTensor:
         if where is True and mean is None:
-            degrees: Value = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
+            degrees = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
             return decision(ours)(a, axis, dtype, keepdims=bool(keepdims), **degrees)
         tensor = as_tensor(f"numpy.{name}", a)
         kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
         skips = numbers and tensor.dtype.kind in "fc"
-        counted: Value = np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
-        count: Value = np.sum(counted, axis=axis, keepdims=True)
+        counted = tensor_np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
+        count = tensor_np.sum(counted, axis=axis, keepdims=True)
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
                 mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
             result, left = mean, count
             if not name.endswith("mean"):
-                left = np.maximum(count - _lost_degrees(name, ddof, correction), 0)
-                off = np.subtract(tensor, mean, dtype=wide)
-                squares = (off * np.conjugate(off)).real
+                left = tensor_np.maximum(count - _lost_degrees(name, ddof, correction), 0)
+                off = tensor_np.subtract(tensor, mean, dtype=wide)
+                squares = (off * tensor_np.conjugate(off)).real
                 result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
-                result = np.sqrt(result) if name.endswith("std") else result
+                result = tensor_np.sqrt(result) if name.endswith("std") else result
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
         result = result.astype(kind, copy=False)
-        return result if keepdims else np.squeeze(result, reduced_axes(axis, tensor.ndim))
+        return result if keepdims else tensor_np.squeeze(result, reduced_axes(axis, tensor.ndim))
 
     return statistic
 
