@@ -1,10 +1,12 @@
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-_Buffer: TypeAlias = NDArray[Any] | bytearray | memoryview
+from meshcomm.core._types import Array
+
+_Buffer: TypeAlias = Array | bytearray | memoryview
 _Indices: TypeAlias = NDArray[np.intp]
 
 class RegionCopies:

@@ -36,6 +36,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from torch.distributed.tensor.placement_types import Placement
 
     from meshcomm.core.layouts.layout import Layout
     from meshcomm.core.layouts.mesh import Mesh
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 Operation: TypeAlias = Callable[..., Array]
 """A function of the array of this rank, and of the arguments of a call."""
 
-Call: TypeAlias = tuple[Any, ...]
+Call: TypeAlias = tuple[object, ...]
+Context: TypeAlias = Any  # an object of PyTorch that keeps what a gradient needs
 
 
 class _Linear(torch.autograd.Function):
@@ -54,15 +56,15 @@ class _Linear(torch.autograd.Function):
         return _tensor_of_memory(operation(x.detach() if isinstance(x, torch.Tensor) else x, *call))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, ctx.operation, ctx.call = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return _apply_operation(grad, *_ADJOINTS[ctx.operation](*ctx.call)), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+    def jvp(ctx: Context, tangent: torch.Tensor, *_: None) -> torch.Tensor:
         return _apply_operation(tangent, ctx.operation, ctx.call)
 
 
@@ -257,7 +259,7 @@ def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]"
     [[3.0], [3.0]]
     """
     named = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
-    alike: dict[Any, list[torch.Tensor]] = {}
+    alike: dict[tuple[Mesh, tuple[str, ...], torch.dtype], list[torch.Tensor]] = {}
     for name, weight in named:
         layout = _layout_of(layouts, name, weight.ndim)
         replicas = tuple(dim for dim in layout.mesh.dim_names if not any(dim in names for names in layout.axes))
@@ -329,7 +331,7 @@ def _block_in(value: object) -> object:
     return block_of(value) if isinstance(value, DTensor | Mapping | list | tuple) else value
 
 
-def from_placements(mesh: "Mesh", placements: Sequence[Any], shape: ShapeLike) -> "Layout":
+def from_placements(mesh: "Mesh", placements: "Sequence[Placement]", shape: ShapeLike) -> "Layout":
     """Return the layout that cuts an array of *shape* as these placements of torch.distributed.tensor do.
 
     PyTorch cuts 7 elements on 3 devices into 3, 3 and 1; the layout has `Cuts` there.
@@ -367,7 +369,7 @@ def from_placements(mesh: "Mesh", placements: Sequence[Any], shape: ShapeLike) -
     return layout_of_chunks(mesh, sharded, lengths)
 
 
-def to_placements(layout: "Layout", shape: ShapeLike) -> tuple[Any, ...]:
+def to_placements(layout: "Layout", shape: ShapeLike) -> "tuple[Placement, ...]":
     """Return the placements of torch.distributed.tensor that cut an array of *shape* as *layout* does.
 
     ``LayoutError`` if PyTorch cuts an axis at other boundaries, or over mesh dimensions in another order. The message

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from xarray import DataArray, Dataset, Variable
@@ -30,9 +30,23 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, Shares, grouped, shares_of
 
+if TYPE_CHECKING:
+    from xarray.core.types import Dims
+
 _groupby = import_module("xarray.core.groupby")
 _is_numeric = _groupby._is_numeric_aggregatable_dtype
-_Rolling: Any = module_of("xarray.computation.rolling", "xarray.core.rolling").DataArrayRolling
+Groups: TypeAlias = Any
+"""xarray's object with groups, of arrays or of datasets; its private attributes have no types."""
+
+Rolling: TypeAlias = Any
+"""xarray's object with rolling windows, as `Groups`."""
+
+Method: TypeAlias = Callable[..., Any]
+"""A method of `Groups` or `Rolling`; it returns an array or a dataset."""
+
+X = TypeVar("X", DataArray, Dataset)
+
+_Rolling: Callable[..., Rolling] = module_of("xarray.computation.rolling", "xarray.core.rolling").DataArrayRolling
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -60,11 +74,11 @@ class _GroupReduction(NamedTuple):
     options: options of the function, by name
     """
 
-    by: Any
-    function: Callable[..., Any]
+    by: Groups
+    function: Callable[..., Array]
     dims: list[Hashable]
     keep_attrs: bool
-    options: Mapping[str, Any]
+    options: Mapping[str, float | None]
 
     def of_array(self) -> DataArray:
         """Return the results of an array. Collective over the mesh if a reduced axis is cut."""
@@ -102,7 +116,7 @@ class _GroupReduction(NamedTuple):
 
     def _of_variable(self, variable: Variable) -> Variable:
         """Return the results of a variable that has the dimension of the elements."""
-        data: Any = variable.data
+        data = variable.data
         along = self.by._group_dim
         numbers = np.full(variable.sizes[along], -1)
         for number, rows in enumerate(self._groups):
@@ -125,32 +139,32 @@ class _GroupReduction(NamedTuple):
         skips = dtype.kind in "fc" if skipna is None else bool(skipna)
         if self.options.get("min_count"):
             return None
-        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof", 0))
+        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof", 0) or 0)
 
-    def _completed(self, result: Any) -> Any:
+    def _completed(self, result: X) -> X:
         """Return results with the coordinates of the groups, as xarray completes them."""
         by = self.by
         result = by._maybe_reindex(by._maybe_unstack(result.assign_coords(by.encoded.coords)))
         if isinstance(by, Resample):
-            result = result.drop_vars(by._dim, errors="ignore")
+            result = result.drop_vars([by._dim], errors="ignore")
             result = result.rename({self._result_dim: by._dim}) if self._result_dim in result.dims else result
         return result
 
 
-def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
+def _in_one_pass(original: Method) -> Method:
     """Return a method of xarray's groups that reduces them; of tensors, in one pass."""
 
     @wraps(original)
     def reduce(
-        self: Any,
-        func: Callable[..., Any],
-        dim: Any = None,
+        self: Groups,
+        func: Callable[..., Array],
+        dim: "Dims" = None,
         *,
         axis: object = None,
         keep_attrs: bool | None = None,
         shortcut: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+        **kwargs: float | None,
+    ) -> object:
         of_dataset = isinstance(self._obj, Dataset)
         variables = self._obj.data_vars.values() if of_dataset else [self._obj]
         of_ranks = any(is_of_ranks(array.variable) for array in variables)
@@ -162,7 +176,7 @@ def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
         keep = _get_keep_attrs(default=True) if keep_attrs is None else keep_attrs
         options = {name: value for name, value in kwargs.items() if name != "numeric_only"}
         how = _GroupReduction(self, func, list(dims), keep, options)
-        return how.of_dataset(kwargs.get("numeric_only", False)) if of_dataset else how.of_array()
+        return how.of_dataset(bool(kwargs.get("numeric_only"))) if of_dataset else how.of_array()
 
     return reduce
 
@@ -177,11 +191,11 @@ def _uses_flox() -> bool:
     return hasattr(_groupby.GroupBy, "_flox_scan") and OPTIONS["use_flox"] and module_available("flox", "0.10.5")
 
 
-def _in_order_of_flox(original: Callable[..., Any]) -> Callable[..., Any]:
+def _in_order_of_flox(original: Method) -> Method:
     """Return the cumulative sum of groups, which has its dimension last if that of plain arrays has."""
 
     @wraps(original)
-    def cumsum(self: Any, dim: Any = None, **kwargs: Any) -> Any:
+    def cumsum(self: Groups, dim: object = None, **kwargs: object) -> object:
         result = original(self, dim, **kwargs)
         variables = result.data_vars.values() if isinstance(result, Dataset) else [result]
         of_ranks = any(is_of_ranks(array.variable) for array in variables)
@@ -197,12 +211,12 @@ for _groups in (_groupby.DataArrayGroupBy, _groupby.DatasetGroupBy, DataArrayRes
 # -- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _on_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_blocks(original: Method) -> Method:
     """Return a method of rolling windows that reduces them; for tensors Bottleneck's function runs on blocks."""
     names = signature(original)
 
     @wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Rolling, *args: object, **kwargs: object) -> object:
         data = self.obj.variable._data
         if not isinstance(data, DTensor):
             return original(self, *args, **kwargs)
@@ -220,13 +234,13 @@ def _on_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _like(rolling: Any, array: DataArray) -> Any:
+def _like(rolling: Rolling, array: DataArray) -> Rolling:
     """Return the windows of an *array* that are those of *rolling*."""
     windows = dict(zip(rolling.dim, rolling.window, strict=True))
     return _Rolling(array, windows, rolling.min_periods, dict(zip(rolling.dim, rolling.center, strict=True)))
 
 
-def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
+def _moved(rolling: Rolling, function: Callable[..., Array]) -> DTensor:
     """Return what Bottleneck's *function* makes of the windows of a tensor. Collective if their axis is cut."""
     data, axis, dims = rolling.obj.variable._data, rolling.obj.get_axis_num(rolling.dim[0]), rolling.obj.dims
 

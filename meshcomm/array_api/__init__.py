@@ -17,6 +17,7 @@ from meshcomm.array_api import info as _info
 from meshcomm.array_api.functions import ReturnsTensors as _ReturnsTensors
 from meshcomm.array_api.functions import named as _named
 from meshcomm.array_api.functions import returning_tensor as _returning_tensor
+from meshcomm.blocks.tensor_numpy import untyped_np as _untyped_np
 from meshcomm.core._mistakes import only_public as _only_public
 from meshcomm.core.arrays import standard as _standard
 from meshcomm.numpy.namespace import creation as _creation
@@ -59,7 +60,6 @@ squeeze, stack, tile = _named(_np, "squeeze stack tile")
 take, tril, triu = _named(_np, "take tril triu")
 matmul, matrix_transpose, tensordot, vecdot = _named(_np, "matmul matrix_transpose tensordot vecdot")
 
-_untyped_np: _Any = _np
 
 broadcast_arrays: _ReturnsTensors = _untyped_np.broadcast_arrays
 broadcast_shapes: _Any = _untyped_np.broadcast_shapes

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.tensor_numpy import tensor_np, untyped_np
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -23,7 +24,6 @@ ReturnsTensors: TypeAlias = Callable[..., tuple[DTensor, ...]]
 
 # Wrapped in `refusable`: an invalid device on one rank only must not go unnoticed.
 layout_on_device = refusable(layout_moved_to)
-_untyped_np: Any = np  # NumPy without its stubs: called with tensors
 
 
 def named(module: ModuleType, names: str) -> list[ReturnsTensor]:
@@ -35,7 +35,7 @@ def returning_tensor(function: ReturnsTensor) -> ReturnsTensor:
     """Return *function* with its result converted to a DTensor."""
 
     @wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> DTensor:
+    def wrapper(*args: object, **kwargs: object) -> DTensor:
         return as_tensor(function.__name__, function(*args, **kwargs))
 
     wrapper.__signature__ = signature(function)  # type: ignore[attr-defined]
@@ -53,42 +53,41 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
 
 def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
     """Return the tensor with elements below *min* and above *max* replaced by these."""
-    return _untyped_np.clip(x, min, max)
+    return tensor_np.clip(x, min, max)
 
 
 def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the indices that sort the tensor along *axis*. Collective over the mesh."""
     if not descending:
-        return _untyped_np.argsort(x, axis=axis, stable=stable)
+        return tensor_np.argsort(x, axis=axis, stable=stable)
     # Stable descending order: argsort the reversed axis, reverse the result, and convert positions back.
-    reversed_indices: DTensor = _untyped_np.flip(
-        _untyped_np.argsort(_untyped_np.flip(x, axis), axis=axis, stable=stable), axis
+    reversed_indices: DTensor = tensor_np.flip(
+        tensor_np.argsort(tensor_np.flip(x, axis), axis=axis, stable=stable), axis
     )
     return x.shape[axis] - 1 - reversed_indices
 
 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the tensor sorted along *axis*. Collective over the mesh."""
-    result = _untyped_np.sort(x, axis=axis, stable=stable)
-    return _untyped_np.flip(result, axis) if descending else result
+    result = tensor_np.sort(x, axis=axis, stable=stable)
+    return tensor_np.flip(result, axis) if descending else result
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
     """Return the elements at *indices* along *axis*, others for each 1-D slice. Collective over the mesh."""
-    elements: DTensor = _untyped_np.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
-    return elements
+    return tensor_np.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
 
 
 def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
     """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
-    pairs: Any = _untyped_np.linalg.eig(x)
+    pairs = untyped_np.linalg.eig(x)
     complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # the namedtuple of NumPy
     return complex_pairs
 
 
 def eigvals(x: DTensor, /) -> DTensor:
     """Return the eigenvalues of square matrices, as complex numbers. Collective if they are sharded."""
-    return _as_complex(_untyped_np.linalg.eigvals(x))
+    return _as_complex(tensor_np.linalg.eigvals(x))
 
 
 def _as_complex(x: DTensor) -> DTensor:
@@ -100,7 +99,7 @@ def pinv(x: DTensor, /, *, rtol: ArrayLike | DTensor | None = None) -> DTensor:
 
     Singular values up to *rtol* times the largest one count as zero; by default the precision times the longer side.
     """
-    return _untyped_np.linalg.pinv(x, rtol=rtol)
+    return tensor_np.linalg.pinv(x, rtol=rtol)
 
 
 class FloatInfo(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as _np
 
 from meshcomm.array_api import functions as _functions
 from meshcomm.array_api.functions import named as _named
+from meshcomm.blocks.tensor_numpy import untyped_np as _untyped_np
 
 cholesky, det, eigvalsh = _named(_np.linalg, "cholesky det eigvalsh")
 inv, matrix_power, matrix_rank = _named(_np.linalg, "inv matrix_power matrix_rank")
@@ -17,12 +18,10 @@ diagonal, matrix_norm, vector_norm = _named(_np.linalg, "diagonal matrix_norm ve
 cross, matmul, matrix_transpose = _named(_np.linalg, "cross matmul matrix_transpose")
 outer, tensordot, vecdot = _named(_np.linalg, "outer tensordot vecdot")
 
-_untyped_np: _typing.Any = _np.linalg
-
-eigh: _functions.ReturnsTensors = _untyped_np.eigh
-qr: _functions.ReturnsTensors = _untyped_np.qr
-slogdet: _functions.ReturnsTensors = _untyped_np.slogdet
-svd: _functions.ReturnsTensors = _untyped_np.svd
+eigh: _functions.ReturnsTensors = _untyped_np.linalg.eigh
+qr: _functions.ReturnsTensors = _untyped_np.linalg.qr
+slogdet: _functions.ReturnsTensors = _untyped_np.linalg.slogdet
+svd: _functions.ReturnsTensors = _untyped_np.linalg.svd
 
 eig = _functions.eig
 eigvals = _functions.eigvals

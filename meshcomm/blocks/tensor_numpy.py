@@ -1,6 +1,6 @@
 """NumPy as it is for tensors: its own stubs say that its functions return ndarray, also of a DTensor."""
 
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -28,3 +28,6 @@ class _TensorNumpy(Protocol):
 
 tensor_np = cast("_TensorNumpy", np)
 """The module numpy itself, to call with a DTensor."""
+
+untyped_np: Any = np
+"""The module numpy itself, for calls with arguments that its stubs do not know."""

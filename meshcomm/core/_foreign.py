@@ -2,12 +2,16 @@
 
 import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from meshcomm.core._types import Array
 from meshcomm.errors import DTypeError
+
+ForeignArray: TypeAlias = Any
+"""An array of another library, such as PyTorch, of which this package has no types."""
 
 _HOST = (1, 3, 11)
 """DLPack's numbers for the memory of the host: plain, pinned for CUDA, pinned for ROCm."""
@@ -36,7 +40,7 @@ def is_foreign(x: object) -> bool:
     return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
 
 
-def as_numpy(x: Any) -> NDArray[Any]:
+def as_numpy(x: ForeignArray) -> Array:
     """Return a NumPy array in the memory of *x*, an array of another library.
 
     ``DTypeError`` if it is not in the memory of the host, if PyTorch needs a gradient for it, or if NumPy has no such
@@ -48,7 +52,7 @@ def as_numpy(x: Any) -> NDArray[Any]:
     try:
         if torch is not None and isinstance(x, torch.Tensor):
             return _of_torch(x, name, torch)
-        array: NDArray[Any] = np.asarray(x) if hasattr(type(x), "__array__") else np.from_dlpack(x)
+        array: Array = np.asarray(x) if hasattr(type(x), "__array__") else np.from_dlpack(x)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         if isinstance(error, DTypeError):
             raise
@@ -56,7 +60,7 @@ def as_numpy(x: Any) -> NDArray[Any]:
     return array
 
 
-def values_of(x: Any) -> NDArray[Any]:
+def values_of(x: ForeignArray) -> Array:
     """Return a NumPy array in the memory of *x*, whose values count, and not its gradient. Errors are as_numpy's."""
     return as_numpy(x.detach() if hasattr(x, "detach") else x)
 
@@ -80,7 +84,7 @@ def _check_on_host(x: object, name: str) -> None:
         )
 
 
-def _of_torch(x: Any, name: str, torch: Any) -> NDArray[Any]:
+def _of_torch(x: ForeignArray, name: str, torch: ModuleType) -> Array:
     if hasattr(x, "to_local"):
         raise DTypeError(f"this {name} is a distributed one: pass x.to_local(), the block of this rank")
     if x.requires_grad:
@@ -98,5 +102,5 @@ def _of_torch(x: Any, name: str, torch: Any) -> NDArray[Any]:
         dtype = np.dtype(getattr(import_module("ml_dtypes"), kind))
     except (ImportError, AttributeError) as error:
         raise DTypeError(f"NumPy has no dtype {kind}: {error}") from None
-    of_bits: NDArray[Any] = x.view((torch.int8, torch.int16, torch.int32)[x.itemsize // 2]).numpy()
+    of_bits: Array = x.view((torch.int8, torch.int16, torch.int32)[x.itemsize // 2]).numpy()
     return of_bits.view(dtype)

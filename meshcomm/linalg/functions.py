@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,12 +23,15 @@ from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, ResultLayouts, Task
 
+Results: TypeAlias = Any
+"""NumPy's named tuple of tensors; where only one is asked for, that tensor."""
+
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)
 
 
 @cache
-def result_type(name: str) -> Callable[..., Any]:
+def result_type(name: str) -> Callable[..., Results]:
     """Return NumPy's named tuple for the results of a function; a tuple in versions without one."""
     kind = type(getattr(np.linalg, name)(np.eye(1)))
     return kind._make if hasattr(kind, "_make") else tuple
@@ -125,7 +128,7 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 
 
 @refusable
-def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Results:
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
     task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda way, m: way_to(way, "slogdet")(*m))
     return result_type("slogdet")(run(task, (a,), layout))
@@ -226,7 +229,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
 
 
 @refusable
-def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Results:
     """Return the QR decomposition of matrices, as numpy.linalg.qr. Collective if they are sharded.
 
     Parameters
@@ -270,7 +273,7 @@ def svd(
     hermitian: bool = False,
     *,
     layout: ResultLayouts = None,
-) -> Any:  # noqa: ANN401 - NumPy's named tuple, or a tensor
+) -> Results:
     """Return the singular value decomposition, as numpy.linalg.svd. Collective if matrices are sharded.
 
     Parameters
@@ -292,7 +295,7 @@ def svd(
     (True, [3.0, 2.0])
     """
 
-    def compute(a: Array) -> Any:  # noqa: ANN401
+    def compute(a: Array) -> object:
         return LAPACK.svd(a, full_matrices, compute_uv, hermitian)
 
     def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
@@ -320,7 +323,7 @@ def eigh(
     *,
     subset_by_index: Sequence[int] | None = None,
     layout: ResultLayouts = None,
-) -> Any:  # noqa: ANN401 - NumPy's named tuple
+) -> Results:
     """Return eigenvalues and eigenvectors of Hermitian matrices, as numpy.linalg.eigh. Collective if they are sharded.
 
     Parameters
@@ -359,7 +362,7 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DT
 
 
 @refusable
-def eig(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def eig(a: DTensor, *, layout: ResultLayouts = None) -> Results:
     """Return eigenvalues and eigenvectors of any square matrices, as numpy.linalg.eig. Collective if they are sharded.
 
     ``ShapeError`` for sharded matrices above the limit of the small way: ScaLAPACK does not have it.

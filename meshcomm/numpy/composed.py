@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import mapped, refuse_outside
@@ -137,7 +137,7 @@ def diagflat(v: DTensor, k: int = 0) -> DTensor:
 
 
 @implements_each(np.linspace, np.logspace, np.geomspace)
-def _spacing_function(function: Callable[..., Any]) -> Function:
+def _spacing_function(function: Callable[..., object]) -> Function:
     """Return numpy.linspace, or one that is like it, between tensors. Collective if an operand has to move.
 
     The new axis is whole on each device.
@@ -206,7 +206,7 @@ def _of_whole(function: Function) -> Function:
     """Return NumPy's *function* of short vectors: each rank of the mesh gathers them and computes. Collective."""
     name = f"numpy.{getattr(function, '__name__', function)}"
 
-    def computed(*args: Any, **kwargs: Any) -> object:
+    def computed(*args: DTensor | ArrayLike, **kwargs: ArrayLike) -> object:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
         refuse_outside(name, mesh, "how many coefficients are left")
         result = function(

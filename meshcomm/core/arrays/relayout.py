@@ -31,8 +31,9 @@ from meshcomm.errors import LayoutError, MeshError
 
 K = TypeVar("K")
 H = TypeVar("H", bound=TensorLike)
-Inner: TypeAlias = Mapping[str, Any] | list[Any] | tuple[Any, ...]
-"""A branch of a tree of tensors."""
+Branch: TypeAlias = Mapping[Any, Any]
+Items: TypeAlias = Sequence[Any]
+"""What a tree of tensors is made of."""
 
 Outs: TypeAlias = Sequence[DTensor | None]
 
@@ -83,11 +84,11 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: HoldsVariables | Mapping[K, TensorLike | Inner],
-    layout: Layout | Mapping[Any, Any],
+    tensor: HoldsVariables | Mapping[K, TensorLike | Branch | Items],
+    layout: Layout | Branch,
     name: str | None = None,
     *,
-    out: Mapping[Any, Any] | None = None,
+    out: Branch | None = None,
     max_scratch_bytes: int | None = None,
 ) -> dict[Any, Any]: ...
 
@@ -127,17 +128,17 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: Sequence[Any],
-    layout: Layout | Sequence[Any] | FindsLayouts,
+    tensor: Items,
+    layout: Layout | Items | FindsLayouts,
     name: str | None = None,
     *,
-    out: Sequence[Any] | None = None,
+    out: Items | None = None,
     max_scratch_bytes: int | None = None,
-) -> Sequence[Any]: ...
+) -> Items: ...
 
 
 def relayout(
-    tensor: object, layout: object, name: str | None = None, *, out: Any = None, max_scratch_bytes: int | None = None
+    tensor: object, layout: object, name: str | None = None, *, out: Value = None, max_scratch_bytes: int | None = None
 ) -> object:
     """Return *tensor* in another *layout*. Collective over the meshes of both.
 

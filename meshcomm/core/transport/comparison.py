@@ -24,6 +24,9 @@ _NUMBER_BYTES = 8
 Blocks: TypeAlias = list[Any]
 """Buffers of bytes."""
 
+Begun: TypeAlias = Any
+"""What a comparison has begun: each class has its own."""
+
 
 class Comparing(Protocol):
     """How the ranks of an exchange compare their calls."""
@@ -31,16 +34,16 @@ class Comparing(Protocol):
     tensors: list[Exchanged]
     """What the messages carry: the tensors of the exchange, and perhaps a header."""
 
-    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Any]:
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Begun]:
         """Begin to compare. Collective over the group, but does not wait.
 
         Return the blocks of `tensors` before and after, and what the other methods need to know about this exchange.
         """
 
-    def is_complete(self, begun: Any) -> bool:
+    def is_complete(self, begun: Begun) -> bool:
         """Return whether `check` does not wait, once the messages are complete."""
 
-    def check(self, begun: Any) -> None:
+    def check(self, begun: Begun) -> None:
         """Wait for the comparison. ``CollectiveMismatch`` if the ranks make different calls."""
 
 

@@ -36,6 +36,7 @@ from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
+Options: TypeAlias = Mapping[str, Any]  # of a universal function, by NumPy's names
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 
@@ -59,7 +60,7 @@ def axes_of_tensordot(axes: object) -> Axes:
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
     try:
-        pair: list[Any] = list(axes)  # type: ignore[call-overload]  # else a number
+        pair: list[Sequence[int]] = list(axes)  # type: ignore[call-overload]  # else a number
     except TypeError:
         count = index(axes)  # type: ignore[arg-type]  # a TypeError says so
         return range(-count, 0), range(max(count, 0))
@@ -463,7 +464,7 @@ def is_product(ufunc: np.ufunc) -> bool:
 
 
 def core_product(
-    ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Mapping[str, Any]
+    ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Options
 ) -> Call | DTensor:
     """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors, or the call. Collective over the mesh.
 
@@ -499,7 +500,7 @@ _CONVERTING = {"dtype", "signature", "sig"}
 
 
 def _product_dtype(
-    ufunc: np.ufunc, factors: Sequence[TensorOrArray], out: Sequence[DTensor], options: Mapping[str, Any]
+    ufunc: np.ufunc, factors: Sequence[TensorOrArray], out: Sequence[DTensor], options: Options
 ) -> DType:
     """Return the dtype of a product, or of *out*; NumPy's errors for numbers of axes, dtypes and options."""
     ones = [np.ones((1,) * x.ndim, x.dtype) for x in (*factors, *out)]
@@ -513,7 +514,7 @@ def _product_dtype(
         raise ShapeError(f"numpy.{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
-def _core_axes(options: Mapping[str, Any]) -> list[Any]:
+def _core_axes(options: Options) -> list[Any]:
     """Return where the core axes of both operands and of the result are; None where they are the last ones."""
     if "axis" in options:
         return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]

@@ -19,7 +19,7 @@ R = TypeVar("R")
 Ours = TypeVar("Ours", bound=Function)
 Maker = TypeVar("Maker", bound=Callable[..., Function])
 
-FUNCTIONS: dict[Function, Function] = {}
+FUNCTIONS: dict[Function, Callable[..., Any]] = {}
 """What is called for functions of NumPy that are defined for tensors. `implements` writes it."""
 
 _SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}

@@ -43,7 +43,7 @@ Take: TypeAlias = Callable[[DTensor, Items], DTensor]
 
 IndexArray: TypeAlias = DTensor | Indices
 
-Nonzero: TypeAlias = Callable[[Any], tuple[IndexArray, ...]]
+Nonzero: TypeAlias = Callable[[IndexArray], tuple[IndexArray, ...]]
 """Returns where a mask is true."""
 
 _MOST_AXES = 64

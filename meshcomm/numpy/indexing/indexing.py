@@ -6,7 +6,7 @@ copies it.
 """
 
 import operator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
 from meshcomm.core._arguments import as_array, ndim_of, refuse_masked
 from meshcomm.core._callers import guarded, naming_callers
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array, Shape, Slices
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
 from meshcomm.core.arrays._storage import count_write, strides_of, write_back
@@ -99,7 +99,7 @@ def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
         spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _slices_at(tensor._spec, items, part, device)
         begin, steps = offset_of(of, tensor), _step_bytes(tensor, items)
         return Call(OfSlice(at, spec, of.strides, begin, part.lengths, steps), (tensor,))
-    within: tuple[Any, ...] = (..., *part.block)
+    within: Slices = (..., *part.block)
 
     def take(block: Array) -> Array:
         taken: Array = block[within]

@@ -1,7 +1,7 @@
 """Rows to ranks: each rank says which device gets each of its rows, such as particles that have left its block."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,7 @@ class Migrated(NamedTuple):
     sources: device from which each row came, ascending
     """
 
-    rows: Any
+    rows: Rows
     sources: Indices
 
 
@@ -38,7 +38,7 @@ class _SentRows(NamedTuple):
     arrays: list[Array]
     devices: Indices
     text: str
-    again: Callable[[list[Array]], Any]  # puts arrays together as they were passed
+    again: Callable[[list[Array]], Rows]  # puts arrays together as they were passed
 
 
 def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrated:
@@ -105,7 +105,7 @@ def _sent_rows(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:
     return _SentRows(arrays, to.astype(np.intp, copy=False), text, again)
 
 
-def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array]], Any]]:
+def _taken_apart(rows: Rows) -> tuple[list[object], list[str], Callable[[list[Array]], Rows]]:
     """Return the arrays in *rows*, what messages call each one, and what puts arrays together in the same way."""
     if isinstance(rows, Mapping):
         keys = list(rows)

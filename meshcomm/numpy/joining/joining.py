@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
@@ -15,8 +15,9 @@ from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import cut, mapping
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
-from meshcomm.core._arguments import as_dtype, counted
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
+from meshcomm.core._arguments import as_dtype, counted, ndim_of
+from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import distribute, empty
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
@@ -30,7 +31,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
-from meshcomm.numpy.shapes.shaping import expand_dims, normalised_axis, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
 @refusable
@@ -96,7 +97,7 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
 
         if dtype == first.dtype:
             return mapping(stacked, *alike, layout=Layout(axes, first.mesh), shape=shape)
-    wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
+    wide = [tensor_np.expand_dims(x, new) for x in listed]
     return _joined("stack", wide, new, layout, **kinds)
 
 
@@ -192,7 +193,7 @@ def _joined_shape(name: str, shapes: Sequence[Shape], axis: int) -> Shape:
 
 
 def _joined_dtype(
-    arrays: Sequence[DTensor | Array], dtype: DTypeLike | None = None, casting: Any = "same_kind"
+    arrays: Sequence[DTensor | Array], dtype: DTypeLike | None = None, casting: Casting = "same_kind"
 ) -> DType:
     """Return the dtype of arrays that are joined; NumPy's ``TypeError`` if there is none."""
     samples = [np.empty(0, x.dtype) for x in arrays]
@@ -220,15 +221,15 @@ def _joining_after(widen: Function, axis_of_ndim: Callable[[int], int], name: st
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
     def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
-        wide: list[Any] = [widen(unwrapped(x)) for x in tup]
-        return _joined(name, wide, axis_of_ndim(max(map(np.ndim, wide))), dtype=dtype, casting=casting)
+        wide = [widen(unwrapped(x)) for x in tup]
+        return _joined(name, wide, axis_of_ndim(max(map(ndim_of, wide))), dtype=dtype, casting=casting)
 
     return joined
 
 
-def _as_column(x: Any) -> object:
-    column = np.atleast_1d(x)
-    return np.expand_dims(column, 1) if np.ndim(column) == 1 else column
+def _as_column(x: DTensor | ArrayLike) -> TensorOrArray:
+    column = tensor_np.atleast_1d(x)
+    return tensor_np.expand_dims(column, 1) if np.ndim(column) == 1 else column
 
 
 # -- split ------------------------------------------------------------------------------------------------------------

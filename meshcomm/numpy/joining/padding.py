@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembling, join_blocks
@@ -28,6 +29,8 @@ from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Width: TypeAlias = tuple[int, int]
 
+Options: TypeAlias = dict[str, Any]
+
 MODES: dict[str, Callable[[Indices, int], Indices]] = {
     "edge": lambda at, n: np.clip(at, 0, n - 1),
     "reflect": lambda at, n: _folded(at, max(2 * n - 2, 1), n, 2 * n - 2),
@@ -43,7 +46,7 @@ def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
 
 
 @operation(np.pad)
-def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> Call | DTensor:
+def pad(array: DTensor, pad_width: object, mode: Any = "constant", **options: Any) -> Call | DTensor:
     """Return the tensor with more elements around it, as numpy.pad. Collective if what they are has to move.
 
     Blocks stay where they are; the first and the last one of a padded axis grow (`Cuts`).
@@ -71,7 +74,7 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     return Call(Recipe(run), (tensor,))
 
 
-def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
+def _options(mode: object, options: Options) -> Options:
     """Return the options of a mode. ``TypeError`` and ``ValueError`` for others, as NumPy raises them."""
     options_of: dict[str, tuple[str, ...]] = {
         "constant": ("constant_values",),
@@ -92,7 +95,7 @@ def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _pad_axis(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
+def _pad_axis(tensor: DTensor, axis: int, width: Width, mode: str, options: Options) -> DTensor:
     """Return the tensor padded along one axis. Collective if elements move."""
     if mode in MODES:
         padded = _padded(tensor, axis, width, mode)
@@ -116,7 +119,7 @@ def _pad_axis(tensor: DTensor, axis: int, width: Width, mode: str, options: dict
 def _widths(pad_width: object, ndim: int) -> list[Width]:
     """Return the elements before and after each axis, from what NumPy takes."""
     if isinstance(pad_width, dict):
-        listed: list[Any] = [(0, 0)] * ndim
+        listed: list[object] = [(0, 0)] * ndim
         for axis, width in pad_width.items():
             listed[normalised_axis(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
         pad_width = listed if ndim else 0
@@ -146,7 +149,7 @@ def _padded_layout(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[
     return layout, shape
 
 
-def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
+def _with_constants(tensor: DTensor, widths: list[Width], values: ArrayLike) -> Call:
     layout, shape = _padded_layout(tensor, widths)
     try:
         np.broadcast_to(np.asarray(values), (tensor.ndim, 2))

@@ -8,11 +8,14 @@ such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace.
 import sys
 import types
 from abc import ABCMeta
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from meshcomm.core._types import Array
+from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import refuse_as_buffer
 from meshcomm.core.layouts.layout import Layout
@@ -25,9 +28,9 @@ from meshcomm.numpy.namespace.small_arrays import small_arrays
 class _WholeArrayType(ABCMeta):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
 
-    empty: Any  # makes a new one; `creation` sets it, which imports this
+    empty: Callable[..., object]  # makes a new one; `creation` sets it, which imports this
 
-    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **options: Any) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, object], **options: object) -> type:
         if WholeArray not in bases:
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
@@ -47,7 +50,7 @@ class _WholeArrayType(ABCMeta):
     def __hash__(cls) -> int:
         return hash(np.ndarray)
 
-    def __call__(cls, shape: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, shape: ShapeLike, dtype: DTypeLike = float, *args: object, **kwargs: object) -> object:
         if args or kwargs:
             refuse_as_buffer("numpy.ndarray", (*args, *kwargs.values()))
             return super().__call__(shape, dtype, *args, **kwargs)
@@ -80,7 +83,7 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
         """What this rank has: all of it."""
         return np.asarray(self)
 
-    def to_numpy(self, dtype: Any = None, **kwargs: Any) -> Array:
+    def to_numpy(self, dtype: DTypeLike | None = None, **kwargs: object) -> Array:
         """Return a copy. pandas passes more arguments, which say what is missing."""
         return np.array(self, dtype)
 
@@ -89,41 +92,39 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
         return small_arrays().make(self)
 
     @property
-    def base(self) -> Any:
+    def base(self) -> Array | None:
         """The array whose memory this one shares; None if it has its own."""
-        base: Any = np.ndarray.base.__get__(self)
+        base = np.ndarray.base.__get__(self)
         is_own = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
         return None if is_own else base
 
     def __repr__(self) -> str:
         return np.ndarray.__repr__(np.asarray(self))
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         return np.ndarray.__reduce_ex__(np.asarray(self), protocol)
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: dict[int, object] | None) -> "_WholeArray":
         return np.ndarray.__deepcopy__(self, memo).view(WholeArray)
-
-    def dot(self, b: Any, out: Any = None) -> Any:
-        """Return the product, as `numpy.dot` does, which also takes tensors."""
-        return np.dot(self, b, out)
-
-    def repeat(self, repeats: Any, axis: Any = None) -> Any:
-        """Return the elements repeated, as `numpy.repeat` does: a large result is cut."""
-        return np.repeat(self, repeats, axis)
-
-    def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
-        """Return elements, as `numpy.take` does, also by the indices in a tensor."""
-        return np.take(self, indices, axis, out, mode)
-
-    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
-        """Return where elements belong, as `numpy.searchsorted` does, also those of a tensor."""
-        return np.searchsorted(self, v, side, sorter)
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """Write the elements to a file, once, as `numpy.ndarray.tofile` does."""
         self.as_tensor().tofile(fid, sep, format)
 
+
+def _by_function(name: str) -> Callable[..., object]:
+    """Return a method that calls NumPy's function of this name, which also takes tensors, and cuts large results."""
+    function = getattr(np, name)
+
+    @wraps(getattr(np.ndarray, name))
+    def method(self: _WholeArray, *args: object, **kwargs: object) -> object:
+        return function(self, *args, **kwargs)
+
+    return method
+
+
+for _name in ("dot", "repeat", "searchsorted", "take"):
+    setattr(_WholeArray, _name, _by_function(_name))
 
 WholeArray = _WholeArray
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"

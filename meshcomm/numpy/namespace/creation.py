@@ -10,12 +10,13 @@ from inspect import getdoc
 from math import ceil, prod
 from operator import setitem
 from textwrap import indent
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.make import map_into
+from meshcomm.blocks.tensor_numpy import untyped_np
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, ShapeLike
@@ -30,10 +31,9 @@ from meshcomm.numpy.namespace.devices import Device, layout_moved_to, layout_on
 from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
-CreationFunction = TypeVar("CreationFunction", bound=Callable[..., Any])
+CreationFunction = TypeVar("CreationFunction", bound=Callable[..., object])
 
-_numpys: Any = np
-OWN_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+OWN_FUNCTIONS: dict[str, Callable[..., object]] = {}
 """The functions here, by NumPy's names."""
 
 _FEW = WHOLE_BELOW // 16  # numbers of any dtype, which are made at once
@@ -53,23 +53,23 @@ def register(function: CreationFunction) -> CreationFunction:
 
 
 def _filled(
-    name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C"
+    name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: str = "C"
 ) -> Array | DTensor:
     make: Callable[..., DTensor] = getattr(create, name)
     try:
-        probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
+        probe = untyped_np.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
         lengths, kind = as_shape(shape), np.dtype(dtype)
         return make(lengths, kind, layout_on(where, lengths, kind))
     if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
-        return of_array(getattr(_numpys, "zeros" if name == "empty" else name)(shape, dtype, order=order))
+        return of_array(getattr(untyped_np, "zeros" if name == "empty" else name)(shape, dtype, order=order))
     tensor = make(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
     return for_program(tensor) if where is None else tensor
 
 
 def _creator(name: str, text: str) -> Callable[..., Array | DTensor]:
     # A small array without a given content has zeros: other contents could differ between ranks.
-    numpys: Any = np.zeros if name == "empty" else getattr(np, name)
+    create_array: Callable[..., Array] = np.zeros if name == "empty" else getattr(np, name)
 
     def create(
         shape: ShapeLike,
@@ -82,9 +82,8 @@ def _creator(name: str, text: str) -> Callable[..., Array | DTensor]:
     ) -> Array | DTensor:
         where = device if layout is None else layout
         if where is None and (type(shape) is int or type(shape) is tuple):
-            lengths: Value = shape
-            size = lengths if type(lengths) is int else prod(lengths)
-            if size < _FEW and (few := numpys(shape, dtype, order)).nbytes < WHOLE_BELOW:
+            size = shape if isinstance(shape, int) else prod(shape)
+            if size < _FEW and (few := create_array(shape, dtype, order)).nbytes < WHOLE_BELOW:
                 return small(few)
         return _filled(name, shape, dtype, where, order)
 
@@ -109,7 +108,7 @@ def full(
     layout: Layout | None = None,
 ) -> Array | DTensor:
     """Return a tensor of *fill_value*: a number, or what broadcasts to *shape*."""
-    kind = np.dtype(dtype) if dtype is not None else _numpys.asarray(fill_value).dtype
+    kind = np.dtype(dtype) if dtype is not None else untyped_np.asarray(fill_value).dtype
     return _with_value(_filled("empty", shape, kind, device if layout is None else layout, order), fill_value)
 
 
@@ -125,7 +124,7 @@ def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTens
 def _filled_like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
     if where is None or not isinstance(a, DTensor):
         like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
-        return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
+        return as_tensors(getattr(untyped_np, f"{like}_like")(a, dtype, shape=shape), where)
     return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, layout_moved_to(a.layout, where))
 
 
@@ -200,13 +199,15 @@ def array(
 ) -> Array | DTensor:
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
     if layout is None and isinstance(object, np.ndarray):
-        return _of_numpys(object, _numpys.array(object, dtype, copy=copy, order=order, subok=subok, ndmin=ndmin), None)
+        return _of_numpys(
+            object, untyped_np.array(object, dtype, copy=copy, order=order, subok=subok, ndmin=ndmin), None
+        )
     if isinstance(object, DTensor):
         result = _of_tensor(object, dtype, copy, layout)
     elif _has_tensors(object):
         result = _stacked_list(object, dtype, layout)
     else:
-        data = _numpys.array(
+        data = untyped_np.array(
             object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
         )
         result = of_data(data, layout)
@@ -235,9 +236,9 @@ def asarray(
     if _has_tensors(a):
         return _stacked_list(a, dtype, where)
     data: Array = (
-        _numpys.asanyarray(a, dtype, order, copy=copy)
+        untyped_np.asanyarray(a, dtype, order, copy=copy)
         if type(a) is WholeArray
-        else _numpys.asarray(a, dtype, order, copy=copy)
+        else untyped_np.asarray(a, dtype, order, copy=copy)
     )
     if data is a and type(a) is WholeArray and where is None:
         return data
@@ -264,14 +265,14 @@ def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, wher
 
 def _stacked_list(x: Value, dtype: DTypeLike | None, where: Device | None) -> Array | DTensor:
     """Return the tensor of a list of tensors; an array of objects if that is the *dtype*, as no tensor has objects."""
-    if dtype is not None and _numpys.dtype(dtype).hasobject:
-        if len({_numpys.shape(item) for item in x}) == 1:
+    if dtype is not None and untyped_np.dtype(dtype).hasobject:
+        if len({untyped_np.shape(item) for item in x}) == 1:
             return np.array([np.asarray(item) for item in x], dtype)
         objects = np.empty(len(x), dtype)
         for number, item in enumerate(x):
             objects[number] = item
         return objects
-    return _of_tensor(_numpys.stack([array(item) for item in x]), dtype, None, where)
+    return _of_tensor(untyped_np.stack([array(item) for item in x]), dtype, None, where)
 
 
 def _has_tensors(x: object) -> bool:
@@ -317,7 +318,7 @@ asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 def asarray_chkfinite(a: ArrayLike, dtype: DTypeLike | None = None, order: str | None = None) -> Array | DTensor:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
     result = asarray(a, dtype)
-    if result.dtype.kind in "fc" and not _numpys.isfinite(result).all():
+    if result.dtype.kind in "fc" and not untyped_np.isfinite(result).all():
         raise ValueError("array must not contain infs or NaNs")
     return result
 
@@ -327,7 +328,7 @@ def from_dlpack(
     x: object, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
 ) -> Array | DTensor:
     """Return an array of another library as a tensor, by way of DLPack. Every rank passes the whole array."""
-    return asarray(_numpys.from_dlpack(x), device=device, copy=copy, layout=layout)
+    return asarray(untyped_np.from_dlpack(x), device=device, copy=copy, layout=layout)
 
 
 # -- numbers in a row -------------------------------------------------------------------------------------------------
@@ -349,24 +350,26 @@ def arange(
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
     where = device if layout is None else layout
     if stop is step is start is where is None and type(start_or_stop) is int and start_or_stop <= _FEW:
-        return small(_numpys.arange(start_or_stop, dtype=dtype))
+        return small(untyped_np.arange(start_or_stop, dtype=dtype))
     begin = start_or_stop if start is None else start
     if (start is None and begin is None) or (stop is None and start is not None):  # NumPy's errors
         arguments = {"start": start, "stop": stop, "step": step, "dtype": dtype}
-        return of_array(_numpys.arange(**{key: value for key, value in arguments.items() if value is not None}), where)
+        return of_array(
+            untyped_np.arange(**{key: value for key, value in arguments.items() if value is not None}), where
+        )
     first, last = map(_as_number, (0, begin) if stop is None else (begin, stop))
     by = 1 if step is None else _as_number(step)
     count = _count(first, last, by)
     if count * 8 < WHOLE_BELOW or (dtype is not None and np.dtype(dtype).kind not in "iuf"):
         few = (last,) if stop is step is None else (first, last) if step is None else (first, last, by)
-        return of_array(_numpys.arange(*few, dtype=dtype), where)
+        return of_array(untyped_np.arange(*few, dtype=dtype), where)
     # As in NumPy, the first two numbers are exact, and the others go on from them.
     kind = np.dtype(dtype) if dtype is not None else np.asarray([first, last, by]).dtype
     seeds, wide = np.array([first, first + by]).astype(kind), np.dtype(np.float32) if kind == np.float16 else kind
     base, second = seeds.astype(wide)
 
     def numbers_of_block(slices: tuple[slice, ...]) -> Array:
-        index = _numpys.arange(slices[0].start, slices[0].stop)
+        index = untyped_np.arange(slices[0].start, slices[0].stop)
         with np.errstate(over="ignore"):  # unsigned integers that go down wrap round
             block: Array = (base + index.astype(wide) * (second - base)).astype(kind)
         block[index < 2] = seeds[index[index < 2]]
@@ -438,18 +441,18 @@ def linspace(
     """Return *num* numbers from *start* to *stop*, evenly spaced, with NumPy's bits."""
     where = device if layout is None else layout
     if num <= _FEW and type(start) in (int, float) and type(stop) in (int, float):
-        return as_tensors(_numpys.linspace(start, stop, num, endpoint, retstep, dtype, axis), where)
+        return as_tensors(untyped_np.linspace(start, stop, num, endpoint, retstep, dtype, axis), where)
     first, last = (_as_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
     few, scalars = num * 8 < WHOLE_BELOW, np.ndim(first) == 0 and np.ndim(last) == 0
     if few or not scalars or not np.isscalar(first):
-        return as_tensors(_numpys.linspace(first, last, num, endpoint, retstep, dtype, axis), where)
-    ends, step = _numpys.linspace(first, last, 2, endpoint, True, dtype)  # checks the arguments
+        return as_tensors(untyped_np.linspace(first, last, num, endpoint, retstep, dtype, axis), where)
+    ends, step = untyped_np.linspace(first, last, 2, endpoint, True, dtype)  # checks the arguments
     begin, gaps = np.asarray(first) * 1.0, num - 1 if endpoint else num
     delta = np.asarray(last) - begin
     step = delta / gaps
 
     def block(slices: tuple[slice, ...]) -> Array:
-        index = _numpys.arange(slices[0].start, slices[0].stop).astype(step.dtype)
+        index = untyped_np.arange(slices[0].start, slices[0].stop).astype(step.dtype)
         numbers: Array = (index / gaps * delta if step == 0 else index * step) + begin
         if endpoint and slices[0].stop == num:
             numbers[-1:] = last
@@ -484,7 +487,7 @@ def eye(
         return np.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)
 
     if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
-        return of_array(_numpys.eye(*shape, k, kind), where)
+        return of_array(untyped_np.eye(*shape, k, kind), where)
     return create_by_blocks(shape, kind, where, block)
 
 

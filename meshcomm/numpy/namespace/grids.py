@@ -6,11 +6,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.tensor_numpy import untyped_np
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
@@ -18,8 +18,6 @@ from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, regist
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
-
-_numpys: Any = np
 
 
 @register
@@ -29,13 +27,13 @@ def indices(
     """Return the indices of a grid: a tensor, or with *sparse* a tuple of them."""
     shape = tuple(map(int, dimensions))
     if sparse:
-        return as_tensors(_numpys.indices(shape, dtype, True), layout)
+        return as_tensors(untyped_np.indices(shape, dtype, True), layout)
 
     def block(slices: tuple[slice, ...]) -> Array:
-        inside = [_numpys.arange(s.start, s.stop, dtype=dtype) for s in slices[1:]]
-        whole = _numpys.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
+        inside = [untyped_np.arange(s.start, s.stop, dtype=dtype) for s in slices[1:]]
+        whole = untyped_np.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
         lengths = [s.stop - s.start for s in slices]
-        return _numpys.array(whole, dtype).reshape(lengths)
+        return untyped_np.array(whole, dtype).reshape(lengths)
 
     return create_by_blocks((len(shape), *shape), dtype, layout, block)
 
@@ -62,7 +60,7 @@ def fromfunction(
 def _axis_numbers(axis: int, dtype: DTypeLike, slices: Sequence[slice]) -> Array:
     """Return the numbers of the elements along *axis*, for a block of these slices."""
     lengths = [s.stop - s.start for s in slices]
-    numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
+    numbers = untyped_np.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
     line = numbers.reshape([-1 if number == axis else 1 for number in range(len(lengths))])
     return np.broadcast_to(line, lengths).copy()
 
@@ -74,7 +72,7 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     With ``copy=False`` they are views, which must not be written to.
     """
     if sparse or prod(map(np.size, xi)) * 8 < WHOLE_BELOW:
-        return as_tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
+        return as_tensors(untyped_np.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
     lines = [asarray(x).reshape(-1) for x in xi]
     order = [*range(len(lines))]
     if indexing == "xy":
@@ -98,12 +96,12 @@ class CoordinateGrid:
     """``mgrid`` and ``ogrid``: the coordinates of the points of a grid, by slices."""
 
     def __init__(self, name: str) -> None:
-        self._numpys: Value = getattr(np, name)
-        self.sparse: bool = self._numpys.sparse
+        self._numpy_grid = getattr(np, name)
+        self.sparse: bool = self._numpy_grid.sparse
 
     def __getitem__(self, key: object) -> Value:
         if self.sparse or not isinstance(key, tuple):
-            return as_tensors(self._numpys[key])
+            return as_tensors(self._numpy_grid[key])
         lines = np.ogrid[key]
         shape = tuple(line.size for line in lines)
 
@@ -122,10 +120,10 @@ class Joined:
     """``r_`` and ``c_``: rows and columns of numbers, arrays and tensors."""
 
     def __init__(self, name: str) -> None:
-        self._numpys: Value = getattr(np, name)
+        self._numpy_grid = getattr(np, name)
 
     def __getitem__(self, key: object) -> Value:
-        return as_tensors(self._numpys[key])
+        return as_tensors(self._numpy_grid[key])
 
     def __len__(self) -> int:
         return 0

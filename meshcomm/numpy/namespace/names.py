@@ -1,15 +1,12 @@
 """What each name of `meshcomm.numpy` is: NumPy's own, one of ours, or an error that says what to use."""
 
 from importlib import import_module
-from typing import Any
 
-import numpy as np
-
+from meshcomm.blocks.tensor_numpy import untyped_np
 from meshcomm.core.arrays.scripted import is_alone
 from meshcomm.numpy.namespace import creation, files, grids, growing  # noqa: F401 - growing registers its functions
 from meshcomm.numpy.namespace.arrays import WholeArray
 
-_numpys: Any = np
 SUBMODULES = ("fft", "linalg", "random", "testing")
 """Modules of NumPy that are modules here, too."""
 
@@ -21,7 +18,7 @@ OWN_MEMBERS = {**creation.OWN_FUNCTIONS, **files.OWN_FUNCTIONS, "ndarray": Whole
 def named(name: str) -> object:
     """Return what *name* of NumPy is here. In a script on one rank, no array is cut, and all are NumPy's own."""
     if is_alone() and name != "random":
-        return getattr(_numpys, name)
+        return getattr(untyped_np, name)
     if name in SUBMODULES:
         return import_module(f"meshcomm.numpy.{name}")
     if name in OWN_MEMBERS:
@@ -30,4 +27,4 @@ def named(name: str) -> object:
         return grids.CoordinateGrid(name)
     if name in ("r_", "c_"):
         return grids.Joined(name)
-    return getattr(_numpys, name)
+    return getattr(untyped_np, name)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,9 @@ _CHANGING = frozenset((np.put, np.place, np.putmask, np.put_along_axis, np.fill_
 class Promotion:
     """The arrays in the arguments of a call, as tensors on the mesh of its tensors, which share their memory."""
 
-    def __init__(self, function: Any, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def __init__(
+        self, function: Callable[..., object], method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         first = _first_tensor((args, tuple(kwargs.values())))
         self._small_arrays = None if first is None else small_arrays_on(first.mesh)
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
@@ -57,7 +58,7 @@ class Promotion:
     def __bool__(self) -> bool:
         return bool(self._pairs) or self._has_shapes
 
-    def call(self, function: Callable[..., Any]) -> Value:
+    def call(self, function: Callable[..., object]) -> object:
         """Return what *function* makes of the tensors; of a tensor that stands for an array, that array."""
         result = function(*self.args, **self.kwargs)
         for array, tensor in self._pairs.values():
@@ -86,7 +87,7 @@ class Promotion:
 
 
 @lru_cache(maxsize=512)
-def _out_positions(function: Any) -> frozenset[int]:
+def _out_positions(function: Callable[..., object]) -> frozenset[int]:
     """Return the positions of arguments that are only written to."""
     if isinstance(function, np.ufunc):
         return frozenset()

@@ -8,8 +8,9 @@ Results are cut over the mesh dimensions that shard the operand, as the values f
 A rank outside of the mesh cannot know how many there are: ``ShapeError``.
 """
 
+from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -231,7 +232,7 @@ def _unique_rows(tensor: DTensor, axis: int, request: _UniqueRequest) -> list[DT
 
 def _array_api_function(function: Function, keep: list[int]) -> Function:
     """Return *function* of NumPy for tensors; *keep* are those of the results of `unique` that it returns."""
-    results: Any = type(function(np.zeros(1)))
+    results: Callable[..., object] = type(function(np.zeros(1)))
 
     def unique_results(x: DTensor) -> object:
         distinct = unique(x, 1 in keep, 2 in keep, 3 in keep, equal_nan=False)

@@ -23,6 +23,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.joining.joining import concatenate
 
+Step: TypeAlias = Any  # a number or an array: a distance, or that behind each sample
 Mode: TypeAlias = Literal["valid", "same", "full"]
 
 # -- differences and sums ---------------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def gradient(
     return gradients[0] if single else gradients
 
 
-def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequence[Any]) -> list[Any]:
+def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequence[DTensor | Step]) -> list[Step]:
     """Return for each axis the distance between samples: a number, or an array with one less than samples."""
     if not varargs:
         return [1.0] * len(axes)
@@ -86,7 +87,7 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
         return [_step_number(name, varargs[0])] * len(axes)
     if len(varargs) != len(axes):
         raise TypeError("invalid number of arguments")
-    spacings: list[Any] = []
+    spacings: list[Step] = []
     for a, step in zip(axes, varargs, strict=True):
         if np.ndim(step) == 0:
             spacings.append(_step_number(name, step))
@@ -102,12 +103,12 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
     return spacings
 
 
-def _step_number(name: str, step: ArrayLike | DTensor) -> ArrayLike:
+def _step_number(name: str, step: DTensor | Step) -> Step:
     """Return *step* as a number. Collective if it is a tensor."""
     return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
 
-def _differences(tensor: DTensor, axis: int, step: Array, edge_order: Literal[1, 2]) -> DTensor:
+def _differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
     """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
     if np.ndim(step) == 0:
         even = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
@@ -141,7 +142,7 @@ def _differences(tensor: DTensor, axis: int, step: Array, edge_order: Literal[1,
     return _joined_pieces(tensor, [low, inner, high], axis)
 
 
-def _even_differences(tensor: DTensor, axis: int, step: Array | float, edge_order: Literal[1, 2]) -> Call:
+def _even_differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> Call:
     """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).consecutive

@@ -31,6 +31,8 @@ from meshcomm.numpy.order.samplesort import in_order, picked
 from meshcomm.numpy.reductions.reductions import sum
 from meshcomm.numpy.statistics.averages import weights_along
 
+Levels: TypeAlias = Any  # a number or an array
+
 Picked: TypeAlias = Callable[[list[int]], Array]
 """Returns elements by their indices in the global order. Collective over the mesh."""
 
@@ -107,7 +109,7 @@ def nanmedian(
 
 
 @implements_each(np.quantile, np.percentile, np.nanquantile, np.nanpercentile)
-def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
+def _of_levels(function: Callable[..., ArrayLike]) -> Callable[..., DTensor]:
     """Return `numpy.quantile`, or one that is like it, for tensors."""
     name: str = function.__name__
     named = naming_callers(function) if name.startswith("nan") else function
@@ -143,7 +145,7 @@ def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
     return computed
 
 
-def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor, Any]:
+def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor, Levels]:
     """Return a tensor, also of a plain array if another operand is one, and levels that all ranks know. Collective."""
     mesh = mesh_of(map(unwrapped, (a, q, weights)))
     array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
@@ -151,7 +153,7 @@ def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor
     return tensor, allgather_array(name, levels) if isinstance(levels, DTensor) else levels
 
 
-def _fractions(levels: Any, percent: bool) -> Any:
+def _fractions(levels: Levels, percent: bool) -> Levels:
     """Return levels from 0 to 1: a number of Python as such, which does not change dtypes, and others as NumPy's."""
     plain = type(levels) in (int, float)
     if not percent:
@@ -264,13 +266,13 @@ def _median_of_line(size: int, pick: Picked) -> ArrayLike:
     return np.median(np.array([low] if size % 2 else [low, high]))
 
 
-def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
+def _levels_of_line(levels: Levels, size: int, pick: Picked) -> ArrayLike:
     """Return quantiles by linear interpolation.
 
     NumPy itself interpolates between the two elements beside each of them, at the distance from the first one. So the
     bits are those of NumPy.
     """
-    flat = [levels] if type(levels) in (int, float) else list(levels.reshape(-1))
+    flat = list(levels.reshape(-1)) if isinstance(levels, np.ndarray) else [levels]
     at = [(size - 1) * level for level in flat]
     firsts = [max(0, min(floor(index), size - 2)) for index in at]
     elements = pick([min(first + step, size - 1) for first in firsts for step in (0, 1)])
@@ -278,14 +280,18 @@ def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
         np.quantile(elements[2 * number : 2 * number + 2], index - first)
         for number, (index, first) in enumerate(zip(at, firsts, strict=True))
     ]
-    return quantiles[0] if type(levels) in (int, float) else np.array(quantiles).reshape(levels.shape)
+    return np.array(quantiles).reshape(levels.shape) if isinstance(levels, np.ndarray) else quantiles[0]
 
 
 # -- with weights -----------------------------------------------------------------------------------------------------
 
 
 def _weighted_quantiles(
-    function: Callable[..., Any], tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis, how: tuple[Any, str, bool]
+    function: Callable[..., ArrayLike],
+    tensor: DTensor,
+    weights: DTensor | ArrayLike,
+    axis: Axis,
+    how: tuple[Levels, str, bool],
 ) -> DTensor:
     """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
 
