@@ -30,7 +30,7 @@ def _as_numpy(name: str) -> Callable[..., object]:
 
     def method(self: indexing.ArrayApiIndexingAdapter, *args: object) -> object:
         if isinstance(self.array, DTensor):
-            numpys = indexing.NdArrayLikeIndexingAdapter(self.array)  # type: ignore[no-untyped-call]
+            numpys = indexing.NdArrayLikeIndexingAdapter(self.array)
             return getattr(numpys, name)(*args)
         return original(self, *args)
 
@@ -45,7 +45,7 @@ def _with_plain_indices(original: Callable[..., object]) -> Callable[..., object
     """Return a method of xarray's variables that gets an index: its tensors become what the variable can use."""
 
     def method(self: Variable, key: object) -> object:
-        items = self._item_key_to_tuple(key)  # type: ignore[no-untyped-call]
+        items = self._item_key_to_tuple(key)
         if isinstance(items, tuple):
             on_tensor = isinstance(self._data, DTensor)
             key = tuple(_plain(item, on_tensor) for item in items)

@@ -24,6 +24,9 @@ T = TypeVar("T")
 ndim_of: Callable[[object], int] = np.ndim  # type: ignore[assignment]  # it takes anything
 """`numpy.ndim` of whatever NumPy takes."""
 
+index_of: Callable[[object], int] = operator.index  # type: ignore[assignment]  # as ndim_of
+"""`operator.index`: ``TypeError`` for what is no integer."""
+
 
 def quote(value: object) -> str:
     """Return ``repr(value)`` for an error message, shortened if it is long; of a tensor or a large array, no elements.

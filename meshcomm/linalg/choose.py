@@ -10,7 +10,7 @@ from meshcomm.core._arguments import as_dtype, as_shape, quote
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import DType, Shape, ShapeLike
-from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError, ShapeError
 
@@ -135,8 +135,7 @@ def plan(
         value = untraced(operand)
         if isinstance(value, Layout) and shape is not None:
             operands.append(MatrixOperand(as_shape(shape), as_dtype(float if dtype is None else dtype), value))
-        elif is_dtensor(value):
-            tensor: DTensor = value  # type: ignore[assignment]  # what is_dtensor says
+        elif isinstance(tensor := unwrapped(value), DTensor):
             operands.append(MatrixOperand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
         elif operand is not None or operand is a:
             raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")

@@ -5,13 +5,16 @@ from collections.abc import Callable
 import numpy as np
 
 from meshcomm.blocks.small import allgather_array
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import take
 
 
-def _summary(name: str, tensor: DTensor, threshold: int | None, edgeitems: int | None) -> tuple[Array, dict[str, int]]:
+def _summary(
+    name: str, tensor: DTensor, threshold: int | None, edgeitems: int | None
+) -> tuple[Array, dict[str, Value]]:
     """Return an array that NumPy prints like *tensor*, and the options for it. Collective.
 
     Of a tensor with more elements than *threshold* it has the corners: of each long axis *edgeitems* elements at both
@@ -49,7 +52,7 @@ def array_str(
 ) -> str:
     """Return the text of a tensor, as ``str`` does of an array."""
     shown, limits = _summary("array_str", as_tensor("array_str", a), None, None)
-    with np.printoptions(**limits):  # type: ignore[arg-type]
+    with np.printoptions(**limits):
         return np.array_str(shown, max_line_width, precision, suppress_small)
 
 
@@ -60,7 +63,7 @@ def array_repr(
     """Return the text of a tensor, as ``repr`` does of an array."""
     tensor = as_tensor("array_repr", arr)
     shown, limits = _summary("array_repr", tensor, None, None)
-    with np.printoptions(**limits):  # type: ignore[arg-type]
+    with np.printoptions(**limits):
         if shown.shape == tensor.shape:
             return np.array_repr(shown, max_line_width, precision, suppress_small)
         width = np.get_printoptions()["linewidth"] if max_line_width is None else max_line_width

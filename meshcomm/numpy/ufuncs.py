@@ -180,7 +180,7 @@ def outer(ufunc: np.ufunc, a: object, b: object, **options: object) -> Value:
     one, other = agree_on_plain(f"numpy.{name}", [a, b], mesh_of([a, b]))
     if (ndim := np.ndim(one) + np.ndim(other)) > 64:
         raise ValueError(f"maximum supported dimension for an ndarray is 64, but `{name}()` result would have {ndim}.")
-    wide = one if np.ndim(one) == 0 else one[(..., *(None,) * np.ndim(other))]  # type: ignore[index]
+    wide = one[(..., *(None,) * np.ndim(other))] if isinstance(one, DTensor | np.ndarray) and one.ndim else one
     return ufunc(wide, other, **options)
 
 

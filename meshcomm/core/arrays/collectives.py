@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._arguments import as_array, check_axis, check_integer, counted, plain_value, quote, short
-from meshcomm.core._tracing import traceable
+from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Groups, Pairs, Ranks, Shape
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.mesh import Mesh
@@ -389,9 +389,9 @@ def _as_contiguous(x: ArrayLike) -> tuple[Array, Exception | None]:
 
 def _tuples_of(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
     """Return nested tuples for every rank set. What is not nested stays as it is, for the checks to name."""
-    rows: object = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
+    rows: Value = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
     try:
-        nested = tuple([tuple(map(plain_value, row)) for row in rows])  # type: ignore[attr-defined]
+        nested = tuple([tuple(map(plain_value, row)) for row in rows])
     except TypeError:
         return lambda rank_set: rows
     return lambda rank_set: nested

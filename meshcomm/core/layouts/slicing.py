@@ -1,11 +1,10 @@
 """Indices of NumPy without arrays: a slice, one index, or a new axis for each axis."""
 
-import operator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._arguments import counted, quote
+from meshcomm.core._arguments import counted, index_of, quote
 from meshcomm.core._types import Shape
 
 
@@ -75,7 +74,7 @@ def _item(index: object, axis: int, length: int) -> Item:
     if isinstance(index, bool | np.bool_):
         raise IndexError(f"axis {axis}: index {index} is a bool; a mask is a tensor or an array of bool, with axes")
     try:
-        number = operator.index(index)  # type: ignore[arg-type]
+        number = index_of(index)
     except TypeError:
         shape = getattr(index, "shape", None)
         text = quote(index) if shape is None else f"of shape {shape}"

@@ -19,7 +19,7 @@ from meshcomm.blocks.map import copy_into, with_out
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.views import check_writable
-from meshcomm.core._arguments import as_array, counted, quote
+from meshcomm.core._arguments import as_array, counted, index_of, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
@@ -62,7 +62,7 @@ def axes_of_tensordot(axes: object) -> Axes:
     try:
         pair: list[Sequence[int]] = list(axes)  # type: ignore[call-overload]  # else a number
     except TypeError:
-        count = index(axes)  # type: ignore[arg-type]  # a TypeError says so
+        count = index_of(axes)  # or TypeError
         return range(-count, 0), range(max(count, 0))
     if len(pair) != 2:
         raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")

@@ -16,7 +16,7 @@ from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._callers import naming_callers
-from meshcomm.core._types import Array
+from meshcomm.core._types import Array, Casting
 from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -28,7 +28,7 @@ from meshcomm.numpy.elementwise.signatures import operation
 
 @operation(np.ndarray.astype, getattr(np, "astype", None))
 def astype(
-    x: DTensor, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True, device: object = None
+    x: DTensor, dtype: DTypeLike, *, casting: Casting = "unsafe", copy: bool = True, device: object = None
 ) -> Call | DTensor:
     """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
@@ -39,7 +39,7 @@ def astype(
     if device not in (None, "cpu"):
         raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
     with warnings.catch_warnings(action="ignore"):  # each call warns when it converts
-        kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
+        kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)
     if kind == tensor.dtype:
         return tensor.copy() if copy else tensor
     convert = methodcaller("astype", kind, order="C")

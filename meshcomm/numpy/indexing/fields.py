@@ -78,8 +78,9 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
         return tensor.dtype.names[index]
     if isinstance(index, str):
         return index
-    names = isinstance(index, list) and bool(index) and all(isinstance(name, str) for name in index)
-    return list(index) if names else None  # type: ignore[call-overload]
+    if isinstance(index, list) and index and all(isinstance(name, str) for name in index):
+        return list(index)
+    return None
 
 
 @implements_each(operator.eq, operator.ne)

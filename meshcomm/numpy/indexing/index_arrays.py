@@ -13,7 +13,7 @@ To set elements, rows travel in the order of the index, so that the last one of 
 import operator
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.rows import Owned, RowRanks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
-from meshcomm.blocks.tensor_numpy import tensor_np
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Names, Shape
@@ -170,7 +170,7 @@ def as_index(items: Sequence[object]) -> Array:
         raise IndexError(f"a list used as index has integers or bools, not {quote(items)}") from None
 
 
-def _is_mask(part: object) -> bool:
+def _is_mask(part: object) -> TypeGuard[TensorOrArray]:
     return isinstance(part, np.ndarray | DTensor) and part.dtype == bool
 
 
@@ -178,7 +178,7 @@ def _axes_of(part: object) -> int:
     """Return how many axes of the tensor a part of an index is for."""
     if part is None:
         return 0
-    return part.ndim if _is_mask(part) else 1  # type: ignore[attr-defined]
+    return part.ndim if _is_mask(part) else 1
 
 
 def _expanded_parts(index: object, parts: list[Any], shape: Shape) -> list[Any]:

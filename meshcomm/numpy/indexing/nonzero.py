@@ -51,8 +51,8 @@ def argwhere(a: DTensor) -> DTensor:
 @implements(np.flatnonzero, partly=True)
 def flatnonzero(a: DTensor) -> DTensor:
     """Return where the flattened *a* is not zero, as numpy.flatnonzero. Collective over the mesh."""
-    tensor = np.atleast_1d(as_tensor("numpy.flatnonzero", a))
-    return flat_true("numpy.flatnonzero", truth(tensor))  # type: ignore[arg-type]  # by NumPy's protocol
+    tensor = tensor_np.atleast_1d(as_tensor("numpy.flatnonzero", a))
+    return flat_true("numpy.flatnonzero", truth(tensor))
 
 
 def truth(tensor: DTensor) -> DTensor:

@@ -23,13 +23,13 @@ page, too, as all ranks know it. Where a loop goes on for long, also by rows, al
 # the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row,
 # are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
 
-import operator
 from functools import partial
 from weakref import ref
 
 import numpy as np
 
 from meshcomm.blocks.small import allgather_array, shares_of_all
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays._tensor import let_rows
 from meshcomm.core.arrays.dtensor import DTensor
@@ -77,14 +77,15 @@ class Pages(PagedElements):
         self.asker = None
         self.owner = ref(tensor, partial(PAGES.pop, id(tensor)))
 
-    def write_slice(self, index: object, value: object) -> None:
+    def write_slice(self, index: Value, value: Value) -> None:
         """Write what a call, which has been counted, writes to a slice. Without a value, all elements are dropped."""
         if self.version == self.storage.version - 1:
             self._drop()
             if value is None:
                 self.whole = None
             elif self.whole is not None:
-                operator.setitem(self.whole.reshape(self.shape), index, value)  # type: ignore[call-overload]
+                whole = self.whole.reshape(self.shape)
+                whole[index] = value
             self.version += 1
 
     def count_call(self, tensor: DTensor) -> None:

@@ -17,7 +17,7 @@ from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core._types import Array, Casting, Indices, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -200,7 +200,7 @@ def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor
 
 @implements(np.copyto, partly=True)
 def copyto(
-    dst: DTensor, src: DTensor | ArrayLike, casting: str = "same_kind", where: DTensor | ArrayLike = True
+    dst: DTensor, src: DTensor | ArrayLike, casting: Casting = "same_kind", where: DTensor | ArrayLike = True
 ) -> None:
     """Copy *src* to *dst*, where *where* is true, as numpy.copyto. Collective if they have to move.
 
@@ -214,7 +214,7 @@ def copyto(
     def copied(block: Array, mask: Array, out: tuple[Array, ...]) -> Array:
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out[0]):
             block = exact_copy(block)
-        np.copyto(out[0], block, casting=casting, where=mask)  # type: ignore[arg-type]  # NumPy checks it
+        np.copyto(out[0], block, casting=casting, where=mask)
         return out[0]
 
     elementwise(name, copied, operands, (target,))

@@ -16,7 +16,7 @@ from meshcomm.blocks.make import cut, mapping
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
-from meshcomm.core._arguments import as_dtype, counted, ndim_of
+from meshcomm.core._arguments import as_dtype, counted, index_of, ndim_of
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import distribute, empty
@@ -244,7 +244,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
     axis = normalised_axis(axis, tensor.ndim)
     n = tensor.shape[axis]
     try:
-        count = index(indices_or_sections)  # type: ignore[arg-type]
+        count = index_of(indices_or_sections)
     except TypeError:
         bounds: list[int | None] = [0, *map(index, indices_or_sections), None]  # type: ignore[arg-type]
     else:

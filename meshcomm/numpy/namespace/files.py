@@ -93,8 +93,8 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
     """Return the array in a ``.npy`` file as a tensor, or those of a ``.npz`` file. Each rank reads what it has."""
     if mmap_mode in ("r+", "w+"):
         raise TypeError(f"numpy.load: mmap_mode={mmap_mode!r} writes to the file: mc.save(path, t) does, in parallel")
-    is_path = isinstance(file, str | os.PathLike) and Path(file).suffix == ".npy"
-    large = is_path and Path(file).stat().st_size > WHOLE_BELOW  # type: ignore[arg-type]
+    path = Path(file) if isinstance(file, str | os.PathLike) else None
+    large = path is not None and path.suffix == ".npy" and path.stat().st_size > WHOLE_BELOW
     try:
         content = np.load(file, "r" if large else None, **options)
     except ValueError:

@@ -10,6 +10,7 @@ from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import indices_along, mapped
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_shape, integer, quote
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays._recipes import Call, OnBlocks
@@ -181,10 +182,10 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
 def _with_like(function: Function) -> Function:
     """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
 
-    def create_like(*args: object, like: DTensor, **kwargs: object) -> DTensor:
+    def create_like(*args: Value, like: DTensor, **kwargs: Value) -> DTensor:
         if args and isinstance(args[0], DTensor):  # of asarray and its kin
             dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
-            return args[0] if dtype is None else args[0].astype(dtype, copy=False)  # type: ignore[arg-type]
-        return replicated(function(*args, **kwargs), like.mesh)  # type: ignore[arg-type]
+            return args[0] if dtype is None else args[0].astype(dtype, copy=False)
+        return replicated(np.asarray(function(*args, **kwargs)), like.mesh)
 
     return create_like

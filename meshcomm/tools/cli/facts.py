@@ -153,7 +153,7 @@ def in_range(requirement: str, version: str) -> bool:
 
 
 def _version_numbers(version: str) -> list[int]:
-    return [int(number) for number in re.match(r"[\d.]*", version)[0].split(".") if number]  # type: ignore[index]
+    return [int(number) for number in re.split(r"[^\d.]", version, maxsplit=1)[0].split(".") if number]
 
 
 def _version(package: str) -> str:
