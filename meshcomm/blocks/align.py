@@ -6,7 +6,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.make import cut, make, mapped
+from meshcomm.blocks.make import as_sharded, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
 from meshcomm.blocks.small import agree_on_result, is_passing, to_all
 from meshcomm.core._arguments import as_array, as_dtype
@@ -114,7 +114,7 @@ def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> 
     if isinstance(operand, NUMBERS) or operand.ndim == 0:
         return operand
     axes = aligned_axes(operand.shape, shape, layout)
-    return cut(operand, Layout(axes, layout.mesh))._block
+    return as_sharded(operand, Layout(axes, layout.mesh))._block
 
 
 def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rules import sharding, without
+from meshcomm.blocks.rules import dims_that_cut, without
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._types import Array, Bytes, Shape
@@ -344,7 +344,7 @@ def _edge_exchange(name: str, edges: Edges, location: Location) -> Callable[[Byt
     """Return a function that sends the bytes of this rank, and returns those that come."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
     mesh, itemsize = layout.mesh, spec.dtype.itemsize
-    names = sharding(mesh, layout.axes[axis])
+    names = dims_that_cut(mesh, layout.axes[axis])
     group, position = group_along(location, mesh, names)
     devices = [mesh.ranks.index(rank) for rank in group.members]
     positions = {layout.block_numbers(device)[axis]: i for i, device in enumerate(devices)}

@@ -74,12 +74,12 @@ def mapping(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    guarded: bool = False,
-    writes: Callable[..., object] | None = None,
+    names_callers: bool = False,
+    write: Callable[..., object] | None = None,
 ) -> Call:
     """Return `mapped` as a call that is not run yet: its *function* depends on the blocks only.
 
-    *guarded*: NumPy's warnings in it must name the line of the program. *writes*: function that writes the result
+    *names_callers*: NumPy's warnings in it must name the line of the program. *write*: function that writes the result
     piece by piece; without it the call cannot wait. See `OnBlocks`.
     """
     spec = TensorSpec(
@@ -87,7 +87,7 @@ def mapping(
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    return Call(OnBlocks(function, spec, guarded=guarded, writes=writes), (tensor, *others))
+    return Call(OnBlocks(function, spec, names_callers=names_callers, write=write), (tensor, *others))
 
 
 def map_to_new(
@@ -191,13 +191,13 @@ def refuse_outside(name: str, mesh: Mesh, unknown: str) -> None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know {unknown}")
 
 
-def cut(array: Array, layout: Layout) -> DTensor:
+def as_sharded(array: Array, layout: Layout) -> DTensor:
     """Return an *array* that all ranks have as a tensor, whose blocks are views of it where they can be.
 
     >>> import numpy as np, meshcomm as mc
     >>> with mc.simulate(2) as world:
     ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     print(world.run(lambda: cut(np.arange(3), layout).local.tolist()))
+    ...     print(world.run(lambda: as_sharded(np.arange(3), layout).local.tolist()))
     [[0, 1], [2]]
     """
     block = on_device(layout.mesh, lambda device: cut_out(array, layout.block_box(array.shape, device)))

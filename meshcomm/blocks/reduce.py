@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.intervals import by_intervals
-from meshcomm.blocks.rules import sharding, without
+from meshcomm.blocks.rules import dims_that_cut, without
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays._evaluation import reduce_pieces
@@ -72,7 +72,7 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     if mesh.rank is None:
         return DTensor(None, layout, shape, dtype)
     if tensor.dtype.kind in "SU":
-        partial, tensor = _computed_by_all(partial, tensor, layout, shape)
+        partial, tensor = _compute_shares_now(partial, tensor, layout, shape)
     if not partial.names:
         return DTensor(partial.finish(partial.compute(lazy_block_of(tensor))), layout, shape, dtype)
     subject, arguments = (partial, tensor, layout, shape), (lazy_block_of(tensor), partial.compute)
@@ -81,7 +81,7 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     return DTensor(partial.finish(reduced), layout, shape, dtype)
 
 
-def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
+def _compute_shares_now(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
     """Compute the shares of a tensor of texts now: a text of one rank that is no number is an error on all.
 
     Return a `Partial` that only reduces the shares, and the tensor of shares.
@@ -137,7 +137,7 @@ def added_up(
     shape, dtype: shape and dtype of the shares
     op: reduction, as in `Partial`
     """
-    names = sharding(tensor.mesh, [x for names in tensor.layout.axes for x in names])
+    names = dims_that_cut(tensor.mesh, [x for names in tensor.layout.axes for x in names])
     layout = Layout.replicated(tensor.mesh, len(shape))
     key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
     text = f"{name} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}: "
@@ -220,7 +220,7 @@ def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]
     axes, layout, global_shape = how.axes, of.layout, of.shape
     new_shape, dtype = without(global_shape, axes), how.dtype if how.share_dtype is None else how.share_dtype
     share, takes_empty = how.share, how.takes_empty
-    names = sharding(layout.mesh, [n for a in axes for n in layout.axes[a]])
+    names = dims_that_cut(layout.mesh, [n for a in axes for n in layout.axes[a]])
 
     def has_elements(device: int) -> bool:
         block = layout.block_shape(global_shape, device)

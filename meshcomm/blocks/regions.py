@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.rules import dims_that_cut
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.cutting import cut_out
@@ -29,7 +29,7 @@ def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     find: function that returns the box in global indices, from and to for each axis
     call: text of the call, which the ranks compare
     """
-    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    names = dims_that_cut(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     if not names:
         return contiguous(cut_out(tensor._block, find()))
     text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "

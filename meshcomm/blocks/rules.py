@@ -209,7 +209,7 @@ def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
     )
 
 
-def sharding(mesh: Mesh, names: Iterable[str]) -> Names:
+def dims_that_cut(mesh: Mesh, names: Iterable[str]) -> Names:
     """Return those of *names* that cut something, in the order of the mesh."""
     wanted = set(names)
     return tuple(name for name, size in mesh.dims if name in wanted and size > 1)

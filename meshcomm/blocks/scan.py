@@ -13,7 +13,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.rules import dims_that_cut
 from meshcomm.core._callers import unstopped
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -61,7 +61,7 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
     if not tensor._has_block:
         return DTensor(None, layout, shape, scan.dtype)
-    if not sharding(mesh, layout.axes[scan.axis]):
+    if not dims_that_cut(mesh, layout.axes[scan.axis]):
         local = scan.function(tensor._block, axis=scan.axis, dtype=scan.dtype)
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
     name, kind = scan.name, tensor.dtype
@@ -78,7 +78,7 @@ def _scan_text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
 def _block_scan(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: Location) -> Callable[[Array], Array]:
     """Return a function that makes the block of the result from that of the tensor."""
     mesh, axis = layout.mesh, scan.axis
-    group, position = group_along(location, mesh, sharding(mesh, layout.axes[axis]))
+    group, position = group_along(location, mesh, dims_that_cut(mesh, layout.axes[axis]))
     devices = [mesh.ranks.index(rank) for rank in group.members]
     filled = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
     order = sorted(filled, key=lambda i: layout.block_numbers(devices[i])[axis])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.rules import dims_that_cut
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
@@ -57,7 +57,7 @@ def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
     >>> whole_axes(Layout(["x", "y"], mesh), (6, 7), (1,))
     (('x', 'y'), ())
     """
-    moving = sharding(layout.mesh, [name for axis in axes for name in layout.axes[axis]])
+    moving = dims_that_cut(layout.mesh, [name for axis in axes for name in layout.axes[axis]])
     if not moving:
         return layout.axes
     result = [() if axis in axes else names for axis, names in enumerate(layout.axes)]
@@ -85,7 +85,7 @@ def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
 
     The first axis with more than one element is cut, over all mesh dimensions that shard the tensor.
     """
-    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    names = dims_that_cut(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     first = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
     current = tensor.layout.axes[first]
     if tuple(current) == names and tensor.layout.cut(first, tensor.shape[first]).is_consecutive:

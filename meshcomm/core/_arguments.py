@@ -47,10 +47,10 @@ def quote(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def shortened(values: Sequence[object]) -> str:
+def listed_briefly(values: Sequence[object]) -> str:
     """Return the reprs of *values* with commas between them: of many, the first and the last.
 
-    >>> shortened("ab"), shortened(range(5)), shortened((4,))
+    >>> listed_briefly("ab"), listed_briefly(range(5)), listed_briefly((4,))
     ("'a', 'b'", '0, ..., 4', '4')
     """
     if len(values) <= 4:
@@ -70,10 +70,10 @@ def counted(count: int, noun: str) -> str:
 _PLURALS = {"axis": "axes", "entry": "entries"}
 
 
-def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
+def as_integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
     """Return *value* as an int, or raise *error*; a bool is no integer here.
 
-    >>> integer(np.int8(3), "size")
+    >>> as_integer(np.int8(3), "size")
     3
     """
     if type(value) is int:
@@ -94,7 +94,7 @@ def scratch_limit(value: int | None) -> int | None:
     """Return the argument *max_scratch_bytes* of a call; ``ShapeError`` if it is no number of bytes."""
     if value is None:
         return None
-    number = integer(value, "max_scratch_bytes", ShapeError)
+    number = as_integer(value, "max_scratch_bytes", ShapeError)
     if number < 0:
         raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(value)}")
     return number
@@ -202,7 +202,7 @@ def check_axis(what: str, axis: int, shape: Shape) -> None:
         raise ShapeError(f"{what} {quote(axis)} is out of range of input rank {len(shape)}")
 
 
-def short(value: object) -> str:
+def quote_briefly(value: object) -> str:
     """Return ``repr(value)``, shortened if it is longer than 80 characters."""
     text = quote(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -116,7 +116,9 @@ _handled: tuple[Any, Any] | None = None
 """NumPy's state of errors in which a call was guarded last, and the one that it had then: making one takes long."""
 
 
-def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def call_naming_callers(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     """Return what *function* returns; warnings of NumPy in it name the line of the program."""
     global _handled
     outside, before = _errstate.get(None), _handled

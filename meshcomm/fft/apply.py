@@ -1,7 +1,7 @@
 """One transform of one tensor: every function of `meshcomm.fft` calls it."""
 
 from meshcomm.blocks.session import session
-from meshcomm.core._arguments import integer
+from meshcomm.core._arguments import as_integer
 from meshcomm.core._tracing import traceable, untraced
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.machine import Machine
@@ -15,8 +15,8 @@ from meshcomm.fft.search import cheapest
 
 def one_axis(n: object, axis: object) -> tuple[Ints, Ints]:
     """Return *s* and *axes* of a function along one axis; ``TypeError`` for several, or None."""
-    number = integer(axis, "axis", TypeError)
-    return None if n is None else (integer(n, "n", ShapeError),), (number,)
+    number = as_integer(axis, "axis", TypeError)
+    return None if n is None else (as_integer(n, "n", ShapeError),), (number,)
 
 
 def called(

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Array
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.fft.kinds import Transform
@@ -103,7 +103,7 @@ class _Ducc:
 def threads_of(workers: int | None) -> int:
     """Return the number of threads for *workers*: below 0 they count from all cores of this host, as in SciPy."""
     cores = os.cpu_count() or 1
-    threads = 1 if workers is None else integer(workers, "workers", ShapeError)
+    threads = 1 if workers is None else as_integer(workers, "workers", ShapeError)
     if not (threads >= 1 or -cores <= threads <= -1):
         raise ShapeError(
             f"workers={workers}: there must be 1 or more, or None for one; below 0 they count from all {cores} cores"

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import AxisError, ShapeError
 from meshcomm.fft.kinds import KINDS, NORMS, Transform, full_name
@@ -33,7 +33,7 @@ def transform_of(
     (4, 8)
     """
     kind = full_name(name)
-    requested: list[int | None] = [None if n is None else integer(n, "a length", ShapeError) for n in listed(s)]
+    requested: list[int | None] = [None if n is None else as_integer(n, "a length", ShapeError) for n in listed(s)]
     chosen = axes_of(axes, None if s is None else requested, len(shape))
     lengths = [None] * len(chosen) if s is None else requested
     if len(lengths) != len(chosen):
@@ -77,7 +77,7 @@ def axes_of(axes: Ints, lengths: Sequence[int | None] | None, ndim: int) -> list
         return list(range(ndim - count, ndim))
     numbers = []
     for axis in listed(axes):
-        number = integer(axis, "an axis", TypeError)
+        number = as_integer(axis, "an axis", TypeError)
         if not -ndim <= number < ndim:
             raise AxisError(
                 f"axes exceeds dimensionality of input: axis {number} of an array with {counted(ndim, 'axis')}"

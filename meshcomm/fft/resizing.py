@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import map_into, map_to_new, mapped
 from meshcomm.blocks.session import session
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -227,7 +227,7 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
     s, axes, old_s = grids
     if s is None:
         raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
-    new_lengths = [integer(n, "s", ShapeError) for n in listed(s)]
+    new_lengths = [as_integer(n, "s", ShapeError) for n in listed(s)]
     chosen = axes_of(axes, list(new_lengths), tensor.ndim)
     if len(new_lengths) != len(chosen):
         raise ShapeError(f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(chosen), 'axis')}")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import indices_along, map_into
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -40,7 +40,7 @@ def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTyp
     ...     print(world.run(program))
     [[0.0, 0.25], [-0.5, -0.25]]
     """
-    count = integer(n, "n", ShapeError)
+    count = as_integer(n, "n", ShapeError)
     return _on_axis(empty((count,), dtype, layout), 0, (count, d))
 
 
@@ -49,7 +49,7 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
 
     Arguments are those of `fftfreq`. Source: scipy.fft.rfftfreq.
     """
-    count = integer(n, "n", ShapeError)
+    count = as_integer(n, "n", ShapeError)
     return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, (count, d), halved=True)
 
 
@@ -112,7 +112,7 @@ def lengths_of(tensor: DTensor, axes: list[int], s: Ints, kind: str, argument: s
     usual = [tensor.shape[a] for a in axes]
     if is_halved and axes:
         usual[-1] = 2 * (usual[-1] - 1)
-    lengths = usual if s is None else [integer(n, argument, ShapeError) for n in listed(s)]
+    lengths = usual if s is None else [as_integer(n, argument, ShapeError) for n in listed(s)]
     if len(lengths) != len(axes):
         raise ShapeError(f"{argument} has {counted(len(lengths), 'length')} for {counted(len(axes), 'axis')}")
     for number, (axis, n) in enumerate(zip(axes, lengths, strict=True)):

@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.blocks.exchanges import BegunExchange, Repeated
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import tensor_of_inner_blocks
-from meshcomm.core._arguments import integer
+from meshcomm.core._arguments import as_integer
 from meshcomm.core._types import Array, Bytes, DType, Shape, Slices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.nonblocking import Request
@@ -166,7 +166,7 @@ class Halo:
         ...     print(world.run(program)[0])
         (slice(-2, 6, None),)
         """
-        device = integer(device, "device", LayoutError)
+        device = as_integer(device, "device", LayoutError)
         return tuple(slice(*span) for span in self._pattern.padded(device))
 
     def tensor(self) -> DTensor:

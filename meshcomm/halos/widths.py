@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import axis_of
 
@@ -40,7 +40,7 @@ def _as_width(width: object, what: str) -> Width:
     pair = width if isinstance(width, Sequence) and not isinstance(width, str) else (width, width)
     if len(pair) != 2:
         raise ShapeError(f"{what} {quote(width)}: along an axis it is a number, or (before, after)")
-    before, after = (integer(n, what, ShapeError) for n in pair)
+    before, after = (as_integer(n, what, ShapeError) for n in pair)
     if before < 0 or after < 0:
         raise ShapeError(f"{what} {quote(width)} is negative")
     return before, after

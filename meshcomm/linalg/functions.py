@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import replicated
 from meshcomm.blocks.rules import NUMBERS
-from meshcomm.core._arguments import NO_VALUE, integer, ndim_of, normalised_axes
+from meshcomm.core._arguments import NO_VALUE, as_integer, ndim_of, normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -336,7 +336,7 @@ def eigh(
     """
     subset = None
     if subset_by_index is not None:
-        first, last = (integer(n, "an index", ShapeError) for n in subset_by_index)
+        first, last = (as_integer(n, "an index", ShapeError) for n in subset_by_index)
         subset = first, last
 
     def compute(a: Array) -> object:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.make import map_into
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -81,7 +81,7 @@ def check_target(target: Layout, shape: Sequence[int], tensor: DTensor, *, same_
 
 def check_block(block: object) -> None:
     """Raise ``LayoutError`` unless *block* can be the rows and columns of a block."""
-    if integer(block, "block", LayoutError) < 1:
+    if as_integer(block, "block", LayoutError) < 1:
         raise LayoutError(f"block {quote(block)}; a block has 1 row and column or more")
 
 

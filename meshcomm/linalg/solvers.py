@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -192,13 +192,13 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts =
     tensor = as_tensor("linalg.svd_randomized", a)
     if tensor.ndim != 2:
         raise ShapeError(f"svd_randomized takes a matrix, but the shape is {tensor.shape}")
-    count = integer(k, "k", ShapeError)
+    count = as_integer(k, "k", ShapeError)
     if not 1 <= count <= min(tensor.shape):
         raise ShapeError(f"k is {count}; there are {min(tensor.shape)} singular values, and at least 1 is computed")
     dtype = work_dtype([tensor.dtype])
     matrix = tensor if tensor.dtype == dtype else tensor.astype(dtype)
     width = min(count + _OVERSAMPLED, *tensor.shape)
-    rng, real = default_rng(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
+    rng, real = default_rng(as_integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
     origin = tensor.layout.take([1]).insert(1)
     columns = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
     adjoint = np.conj(matrix).T

@@ -20,7 +20,7 @@ from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
 from meshcomm.blocks.views import check_writable
 from meshcomm.core import _hooks
-from meshcomm.core._callers import guarded
+from meshcomm.core._callers import call_naming_callers
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._recipes import completed
@@ -82,11 +82,11 @@ def numpy_protocol(
             return by_mask
     begun = watch.count
     try:
-        return guarded(_call_function, (function, method, args, kwargs), {})
+        return call_naming_callers(_call_function, (function, method, args, kwargs), {})
     except Exception as error:
         if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError, DTypeError):
             try:
-                return guarded(by_gathering, (function, method, args, kwargs), {})
+                return call_naming_callers(by_gathering, (function, method, args, kwargs), {})
             except Unfit:
                 pass
             except Exception as numpys:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm.core._arguments import as_array, as_shape, integer
+from meshcomm.core._arguments import as_array, as_integer, as_shape
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.random.drawing import Drawn, GeneratorBase, Size, Values, Where
@@ -295,7 +295,7 @@ class Distributions(GeneratorBase):
 
     def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw the counts of outcomes with the probabilities *pvals* in *n* trials."""
-        parameters = (integer(n, "n", TypeError), _known_by_all(pvals))
+        parameters = (as_integer(n, "n", TypeError), _known_by_all(pvals))
         return self._vectors_of("multinomial", parameters, np.size(pvals), size, layout)
 
     def multivariate_hypergeometric(

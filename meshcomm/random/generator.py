@@ -9,7 +9,7 @@ from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, replicated
-from meshcomm.blocks.make import cut, mapped
+from meshcomm.blocks.make import as_sharded, mapped
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_shape, quote
@@ -270,7 +270,7 @@ class Generator(Distributions):
         """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):
-            return mapped(np.divide, keys, cut(np.asarray(weights, np.float64), layout))
+            return mapped(np.divide, keys, as_sharded(np.asarray(weights, np.float64), layout))
 
 
 def _names(layout: Layout) -> Names:

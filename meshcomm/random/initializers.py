@@ -12,7 +12,7 @@ from numpy.random import Generator as NumpyGenerator
 from numpy.random import SeedSequence
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import as_dtype, as_shape, integer, quote
+from meshcomm.core._arguments import as_dtype, as_integer, as_shape, quote
 from meshcomm.core._types import Array
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.random.streams import Streams, Tiles, tile_sides
@@ -78,7 +78,7 @@ def _checked(name: str, seed: int, **parameters: float) -> int:
     """Return *seed*; ``ShapeError`` unless it and the *parameters* of the function *name* are numbers."""
     how = f"; mc.{name}(seed) makes an initializer, for mc.Variable(mc.{name}(seed), shape, dtype, layout=layout)"
     try:
-        checked = integer(seed, "seed", ShapeError)
+        checked = as_integer(seed, "seed", ShapeError)
     except ShapeError as error:
         raise ShapeError(f"{name}: {error}{how}") from None
     if not 0 <= checked < 1 << 128:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import broadcast_from_device
-from meshcomm.core._arguments import as_path, integer, quote
+from meshcomm.core._arguments import as_integer, as_path, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._files import resolved
 from meshcomm.core.arrays.trees import tensors_in
@@ -71,7 +71,7 @@ class Checkpoints:
         save_on: str | int | None = None,
     ) -> None:
         for what, number in (("keep", keep), ("keep_every", keep_every)):
-            if number is not None and integer(number, what, ValueError) < 1:
+            if number is not None and as_integer(number, what, ValueError) < 1:
                 raise ValueError(f"{what} must be 1 or more, or None, not {quote(number)}")
         self.folder, self.keep, self.keep_every = as_path(folder, "Checkpoints(folder)"), keep, keep_every
         self._mesh = mesh
@@ -92,7 +92,7 @@ class Checkpoints:
         >>> mc.Checkpoints("run").path_of(7).as_posix()
         'run/step-000000007'
         """
-        step = integer(step, "step", ValueError)
+        step = as_integer(step, "step", ValueError)
         if not 0 <= step < 10**18:
             raise ValueError(f"step {quote(step)} must be 0 or more, and have at most 18 digits")
         return self.folder / _name(step)
@@ -261,7 +261,7 @@ class Checkpoints:
         (10, [1, 1, 1])
         """
         names = None if out is None else list(flattened(out)[1])
-        wanted_step = None if step is None else integer(step, "step", ValueError)
+        wanted_step = None if step is None else as_integer(step, "step", ValueError)
         mesh = self._mesh or common_mesh(meshes_of(layout_map, out))
         call = f"restore from {quote(str(self.folder))}" + ("" if wanted_step is None else f", step {wanted_step}")
         look = _Look(self, wanted_step)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to
@@ -14,7 +14,7 @@ from meshcomm.errors import ShapeError
 def check_limits(*limits: int | None) -> None:
     """Raise ``ShapeError`` unless each limit is a number of bytes, 1 or more, or None."""
     for limit in limits:
-        if limit is not None and integer(limit, "a limit of bytes", ShapeError) < 1:
+        if limit is not None and as_integer(limit, "a limit of bytes", ShapeError) < 1:
             raise ShapeError(f"a limit of {quote(limit)} bytes; it is 1 or more, or None")
 
 

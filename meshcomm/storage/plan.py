@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import DType, Indices, Shape
 from meshcomm.core._units import bytes_text, outline
 from meshcomm.core.layouts.layout import Layout
@@ -168,7 +168,7 @@ class LoadPlan:
         >>> plan.for_device(3).bytes_read
         2000000
         """
-        device = integer(device, "device")
+        device = as_integer(device, "device")
         if not 0 <= device < self.mesh.size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
         rank = self.mesh.ranks[device]

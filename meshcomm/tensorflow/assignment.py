@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.tensorflow.topology import (
@@ -109,7 +109,7 @@ class DeviceAssignment:
             topology = Topology(_refused_none(topology))
         shape = _per_axis(computation_shape, "computation_shape")
         stride = _per_axis(computation_stride, "computation_stride")
-        count, mode = integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
+        count, mode = as_integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
         counts = _replica_counts(topology.mesh_shape, shape, stride)
         _check_count(count, counts, topology, shape, stride)
         rings = _allows_rings(topology, shape, stride, count, counts)
@@ -165,7 +165,7 @@ class DeviceAssignment:
             ("replica", replica, self.num_replicas),
             ("logical_core", logical_core, self.num_cores_per_replica),
         ):
-            if not 0 <= integer(value, name) < size:
+            if not 0 <= as_integer(value, name) < size:
                 raise MeshError(f"{name} {quote(value)} of an assignment with {size}; it must be 0 <= {name} < {size}")
         return tuple(self._core_assignment[replica, logical_core].tolist())
 
@@ -203,7 +203,7 @@ class DeviceAssignment:
         >>> DeviceAssignment.build(topology, num_replicas=2).lookup_replicas(task_id=0, logical_core=0)
         [0, 1]
         """
-        replicas = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
+        replicas = self._replicas_at.get((as_integer(task_id, "task_id"), as_integer(logical_core, "logical_core")))
         if replicas is None:
             raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}: {self!r}")
         return list(replicas)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.core._arguments import as_array, counted, integer, quote
+from meshcomm.core._arguments import as_array, as_integer, counted, quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
@@ -298,7 +298,7 @@ class Strategy:
         ...     print(world.run(program))
         [array([1, 2]), None]
         """
-        device, count = integer(logical_device_id, "logical_device_id"), self.num_logical_devices
+        device, count = as_integer(logical_device_id, "logical_device_id"), self.num_logical_devices
         if not 0 <= device < count:
             raise MeshError(
                 f"logical_device_id {quote(device)} to assign must be lower than the number of logical devices per "
@@ -359,7 +359,7 @@ def _checked_sizes(partition_dimensions: object) -> tuple[int, ...]:
     if isinstance(partition_dimensions, str | bytes) or not isinstance(partition_dimensions, Iterable):
         raise ShapeError(f"partition_dimensions {quote(partition_dimensions)} must be a sequence of integers")
     return tuple(
-        integer(size, f"partition_dimensions[{axis}]", ShapeError) for axis, size in enumerate(partition_dimensions)
+        as_integer(size, f"partition_dimensions[{axis}]", ShapeError) for axis, size in enumerate(partition_dimensions)
     )
 
 

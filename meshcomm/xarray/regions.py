@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import xarray
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import DTypeError
 from meshcomm.storage.meshes import check_limits, common_mesh
@@ -89,7 +89,7 @@ def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, F
 def _bounds(part: slice, n: int, dim: str) -> tuple[int, int]:
     """Return where a slice of *n* elements begins and ends. ``ValueError`` if it names others."""
     for end in (part.start, part.stop):
-        if end is not None and not -n <= integer(end, f"the region along {quote(dim)}") <= n:
+        if end is not None and not -n <= as_integer(end, f"the region along {quote(dim)}") <= n:
             raise ValueError(f"the region along {quote(dim)} names {end}; the file has {n} elements there")
     first, last, _ = part.indices(n)
     return first, max(first, last)

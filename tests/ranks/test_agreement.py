@@ -363,7 +363,7 @@ def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(mo
     wrong, seen = errors.ShapeError("wrong"), []
     with mc.simulate(1) as world:
         rank_set = world.run(rank_set_of_one)[0]
-        monkeypatch.setattr(rank_set.world, "guarded", True, raising=False)
+        monkeypatch.setattr(rank_set.world, "ends_job_on_failure", True, raising=False)
         try:
             with pytest.raises(errors.ShapeError, match="wrong"):
                 join_and_raise(wrong, rank_set, lambda: seen.append(host_signals._is_shown("tells 1")))

@@ -15,9 +15,9 @@ class OnBlocks(Recipe):
         run: Callable[..., object],
         spec: TensorSpec,
         takes_out: bool = False,
-        guarded: bool = False,
+        names_callers: bool = False,
         is_lazy: bool = False,
-        writes: Callable[..., object] | None = None,
+        write: Callable[..., object] | None = None,
     ) -> None: ...
 
 class OfView(Recipe):

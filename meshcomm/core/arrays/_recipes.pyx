@@ -11,7 +11,7 @@ from cpython.ref cimport PyObject
 
 import numpy as np
 
-from meshcomm.core._callers import guarded as _calling
+from meshcomm.core._callers import call_naming_callers as _calling
 from meshcomm.core._tuning import POOLED_FROM, WAITING_FROM
 from meshcomm.core.arrays._conditions cimport may_wait
 from meshcomm.core.arrays._evaluation cimport evaluate_into
@@ -96,31 +96,31 @@ cdef class OnBlocks(Recipe):
     run: takes the blocks, and numbers as they are
     spec: of the result
     takes_out: whether *run* is a universal function
-    guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
+    names_callers: whether a warning of NumPy could name a line of ours, as that of a Python function does
     is_lazy: whether *run* also takes an expression instead of a block
-    writes: does the same to pieces of the blocks, and writes it to *out*; None: then the call cannot wait
+    write: does the same to pieces of the blocks, and writes it to *out*; None: then the call cannot wait
     """
 
-    cdef readonly object spec, writes
-    cdef readonly bint takes_out, guarded, is_lazy
+    cdef readonly object spec, write
+    cdef readonly bint takes_out, names_callers, is_lazy
     cdef tuple lengths
     cdef bint is_large
 
-    def __init__(self, run, spec, takes_out=False, guarded=False, is_lazy=False, writes=None):
+    def __init__(self, run, spec, takes_out=False, names_callers=False, is_lazy=False, write=None):
         self.run, self.spec, self.takes_out, self.is_lazy = run, spec, takes_out, is_lazy
-        self.writes = run if takes_out else _WRITE.get(run) if writes is None else writes
-        self.guarded = guarded or type(run) is FunctionType
+        self.write = run if takes_out else _WRITE.get(run) if write is None else write
+        self.names_callers = names_callers or type(run) is FunctionType
 
     cdef object make(self, tuple operands, out):
         cdef list blocks = []
         cdef Stored stored
         cdef bint is_view = False
         cdef object shape = None, result
-        if self.writes is not None:
+        if self.write is not None:
             if self.lengths is None:
                 self.measure(operands)
             if self.is_large:
-                result = deferred(self.writes, operands, self.lengths, self.spec, out)
+                result = deferred(self.write, operands, self.lengths, self.spec, out)
                 if result is not None:
                     return result
         for x in operands:
@@ -144,7 +144,7 @@ cdef class OnBlocks(Recipe):
                 self.run(*blocks, out=result)
                 return tensor_of(result, self.spec, None)
             result = self.run(*blocks, order="C") if is_view else self.run(*blocks)
-        elif self.guarded:
+        elif self.names_callers:
             result = _guarded(self.run, tuple(blocks), {})
         else:
             result = self.run(*blocks)
@@ -160,7 +160,7 @@ cdef class OnBlocks(Recipe):
         for x in operands:
             if type(x) is _KIND and has_block(<Stored>x) and (<Stored>x)._spec.shape == self.spec.shape:
                 self.lengths = lengths_of(<Stored>x)
-                self.is_large = not may_raise(self.writes, self.spec.dtype) and is_large(self.lengths, [
+                self.is_large = not may_raise(self.write, self.spec.dtype) and is_large(self.lengths, [
                     self.spec.dtype, *[(<Stored>x)._spec.dtype for x in operands if type(x) is _KIND]
                 ])
         return 0

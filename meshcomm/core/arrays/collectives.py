@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.core._arguments import as_array, check_axis, check_integer, counted, plain_value, quote, short
+from meshcomm.core._arguments import as_array, check_axis, check_integer, counted, plain_value, quote, quote_briefly
 from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Groups, Pairs, Ranks, Shape
 from meshcomm.core.layouts.boxes import Box
@@ -431,7 +431,7 @@ def _row_length(rows: object) -> int:
     if len(lengths) != 1 or not all(lengths):
         hint = f"; mesh.groups_along({rows.dim_names[0]!r}) is one" if isinstance(rows, Mesh) else ""
         raise GroupError(
-            f"group_assignment must have rank 2: rows of one length, at least one, not {short(rows)}{hint}"
+            f"group_assignment must have rank 2: rows of one length, at least one, not {quote_briefly(rows)}{hint}"
         )
     return lengths.pop()
 
@@ -445,15 +445,15 @@ def _check_cover(rows: RankRows, rank_set: RankSet) -> RankRows:
         check_integer("a rank in group_assignment", rank)
         if not 0 <= rank < size:
             raise GroupError(
-                f"group_assignment {short(rows)} names rank {quote(rank)}, but there are ranks 0 to {size - 1}"
+                f"group_assignment {quote_briefly(rows)} names rank {quote(rank)}, but there are ranks 0 to {size - 1}"
             )
         if rank in seen:
-            raise GroupError(f"group_assignment {short(rows)} names rank {rank} twice")
+            raise GroupError(f"group_assignment {quote_briefly(rows)} names rank {rank} twice")
         seen.add(rank)
     if len(seen) < size:
         missing = sorted(set(range(size)) - seen)
         raise GroupError(
-            f"group_assignment {short(rows)} must name every rank of the {size}; "
+            f"group_assignment {quote_briefly(rows)} must name every rank of the {size}; "
             f"in no group: {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
         )
     return rows
@@ -462,7 +462,7 @@ def _check_cover(rows: RankRows, rank_set: RankSet) -> RankRows:
 def _check_pairs(pairs: RankRows, rank_set: RankSet) -> None:
     size = len(rank_set.ranks)
     if not isinstance(pairs, tuple):
-        raise GroupError(f"source_target_pairs must be pairs of ranks, not {short(pairs)}")
+        raise GroupError(f"source_target_pairs must be pairs of ranks, not {quote_briefly(pairs)}")
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise GroupError(f"source_target_pairs must be pairs of ranks, not {pair}")
@@ -473,7 +473,7 @@ def _check_pairs(pairs: RankRows, rank_set: RankSet) -> None:
     for what, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
         if twice is not None:
-            raise GroupError(f"source_target_pairs {short(pairs)} names rank {twice} as a {what} twice")
+            raise GroupError(f"source_target_pairs {quote_briefly(pairs)} names rank {twice} as a {what} twice")
 
 
 def _group(rank_set: RankSet, rows: RankRows) -> tuple[Group, int]:

@@ -24,10 +24,10 @@ from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 
-T = TypeVar("T", bound="Contents")
+T = TypeVar("T", bound="ElementAccess")
 
 
-class Contents(NumpyMethods):
+class ElementAccess(NumpyMethods):
     """What a DTensor has as NumPy's arrays have it, beside `NumpyMethods`."""
 
     __slots__ = ()
@@ -302,7 +302,7 @@ class Flat(Generic[T]):
 
 
 @refusable
-def _flat_index(tensor: Contents, flat_index: int | np.integer[Any]) -> tuple[int, ...]:
+def _flat_index(tensor: ElementAccess, flat_index: int | np.integer[Any]) -> tuple[int, ...]:
     """Return the index along each axis of the element that has this *flat_index* in C order."""
     if not -tensor.size <= flat_index < tensor.size:
         raise IndexError(f"index {flat_index} is out of bounds for size {tensor.size}")

@@ -18,7 +18,7 @@ from meshcomm.core.arrays import libraries, scripted, short
 from meshcomm.core.arrays._storage import count_write, refresh, write_back
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import call_protocol
-from meshcomm.core.arrays.contents import Contents
+from meshcomm.core.arrays.contents import ElementAccess
 from meshcomm.core.arrays.methods import NumpyMethods, refuse_order
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
@@ -39,7 +39,7 @@ from meshcomm.errors import LayoutError, MeshError
 T = TypeVar("T")
 
 
-class DTensor(TensorBase, Contents, StandardMethods, Operators):
+class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
@@ -341,7 +341,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
 
 
-for _method in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(StandardMethods).values()):
+for _method in (*vars(NumpyMethods).values(), *vars(ElementAccess).values(), *vars(StandardMethods).values()):
     if isinstance(_method, FunctionType):  # Python's own messages are to name them as programs do
         _method.__qualname__ = f"DTensor.{_method.__name__}"
 

@@ -47,7 +47,7 @@ class Request:
         if exchange is not None and rank_set is not None:
             world, self._number = rank_set.world, -rank_set.calls
             self._unfinished: dict[int, Request] | dict[int, Unfinished]
-            self._unfinished = _over_mpi if world.guarded else world.unfinished
+            self._unfinished = _over_mpi if world.ends_job_on_failure else world.unfinished
             self._unfinished[id(self)] = self
 
     def test(self) -> bool:

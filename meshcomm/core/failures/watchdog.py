@@ -150,7 +150,7 @@ class _Watchdog:
     def _wait(self, call: Call) -> None:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
         rank_set = call[1]
-        if rank_set is not None and not rank_set.world.guarded:
+        if rank_set is not None and not rank_set.world.ends_job_on_failure:
             return
         waited, text = watch.idle_seconds, _call_text(call)
         liveness = liveness_of(rank_set) if rank_set is not None else None

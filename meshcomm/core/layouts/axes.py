@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import Names
 from meshcomm.core.layouts.layout_text import MATCH, LayoutType
 from meshcomm.core.layouts.mesh import Mesh
@@ -138,7 +138,7 @@ class LayoutAxes:
 
 def axis_number(axis: object, ndim: int) -> int:
     """Return *axis* counted from the front."""
-    number = integer(axis, "axis", LayoutError)
+    number = as_integer(axis, "axis", LayoutError)
     if not -ndim <= number < ndim:
         raise LayoutError(f"axis {quote(axis)} of a layout for {counted(ndim, 'axis')}; it is -ndim <= axis < ndim")
     return number % ndim

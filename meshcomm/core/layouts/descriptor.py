@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.errors import LayoutError, ShapeError
 
@@ -24,7 +24,7 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
     rows, columns = cuts
     (row_block, row_offset), (column_block, column_offset) = (_cyclic_rule(axis, cut) for axis, cut in enumerate(cuts))
     leading = 1 if lengths is None else max(1, lengths[1])
-    handle = integer(context, "context", LayoutError)
+    handle = as_integer(context, "context", LayoutError)
     if not -_LARGEST <= handle <= _LARGEST:
         raise LayoutError(f"context {quote(handle)} does not fit into the 32 bits of ScaLAPACK's descriptors")
     numbers = (columns.length, rows.length, column_block, row_block, column_offset, row_offset, leading)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, overload
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Ranks
 from meshcomm.errors import MeshError
 
@@ -106,7 +106,7 @@ def _canonical_ranks(devices: Sequence[object]) -> Ranks:
         _check_ranks({devices[0], devices[-1]})
         ranks: Ranks = devices
     else:
-        ranks = tuple(integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
+        ranks = tuple(as_integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
         _check_ranks(ranks)
         _refuse_duplicates(ranks)
     consecutive = range(ranks[0], ranks[0] + len(ranks))

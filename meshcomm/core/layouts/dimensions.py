@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core.layouts.devices import as_tuple, checked_name
 from meshcomm.errors import MeshError
 
@@ -49,7 +49,7 @@ def _canonical_dim(i: int, pair: object) -> MeshDimension:
     name = checked_name(f"name of mesh dimension {i}", pair[0], "+,=|")
     if name in RESERVED_NAMES:
         raise MeshError(f"mesh dimension name {name} is reserved; reserved are {', '.join(sorted(RESERVED_NAMES))}")
-    size = integer(pair[1], f"size of mesh dimension {quote(name)}")
+    size = as_integer(pair[1], f"size of mesh dimension {quote(name)}")
     if not 1 <= size <= MAX_INT64:
         raise MeshError(f"mesh dimension {quote(name)} has size {quote(size)}; sizes are 1 .. 2**63 - 1")
     return MeshDimension(name, size)

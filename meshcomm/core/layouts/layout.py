@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Indices, Names, ShapeLike
 from meshcomm.core.layouts import layout_text
@@ -295,7 +295,7 @@ class Layout(TensorFlowLayout):
         if self._match is not None:
             refuse_match(self)
         if type(device) is not int:
-            device = integer(device, "device", LayoutError)
+            device = as_integer(device, "device", LayoutError)
         if not 0 <= device < self._mesh.size:
             raise LayoutError(
                 f"device {quote(device)} of a mesh of {counted(self._mesh.size, 'device')}; 0 <= device < size"
@@ -476,7 +476,7 @@ class Layout(TensorFlowLayout):
             return shape
         if len(getattr(shape, "shape", (0,))) != 1:  # an array may list the lengths
             raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
-        checked = tuple(integer(length, "length", ShapeError) for length in listed("shape", shape))
+        checked = tuple(as_integer(length, "length", ShapeError) for length in listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
                 f"shape {quote(checked)} has {counted(len(checked), 'axis')}, but the layout is for "
@@ -601,7 +601,7 @@ _MOST_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is
 
 
 def _checked_rank(rank: object, least: int = 0) -> int:
-    number = integer(rank, "rank", LayoutError)
+    number = as_integer(rank, "rank", LayoutError)
     if not least <= number <= _MOST_AXES:
         raise LayoutError(f"rank {quote(number)}; here it is {least} .. {_MOST_AXES}")
     return number

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
-from meshcomm.core._arguments import quote, shortened
+from meshcomm.core._arguments import listed_briefly, quote
 from meshcomm.core._json import read
 from meshcomm.core.layouts import wire
 from meshcomm.core.layouts.mesh_text import MESH_MESSAGE
@@ -88,7 +88,7 @@ def _spec_repr(spec: Spec) -> str:
     if spec in (UNSHARDED, MATCH):
         return "UNSHARDED" if spec == UNSHARDED else "MATCH"
     if isinstance(spec, Cuts):
-        return spec.shown(shortened(spec.boundaries))
+        return spec.shown(listed_briefly(spec.boundaries))
     return repr(spec)
 
 

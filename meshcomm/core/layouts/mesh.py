@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from meshcomm.core import _hooks
-from meshcomm.core._arguments import counted, integer, quote, shortened
+from meshcomm.core._arguments import as_integer, counted, listed_briefly, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Ranks
 from meshcomm.core.layouts.devices import GeneratedDevices, canonical_devices, checked_name
@@ -300,7 +300,7 @@ class Mesh(TensorFlowMesh):
         """
         if device is None:
             raise MeshError(f"device is None, as mesh.rank is on a rank outside of the {self}")
-        device = integer(device, "device")
+        device = as_integer(device, "device")
         return [device // stride % dim.size for dim, stride in zip(self._dims, self._strides, strict=True)]
 
     def groups_along(self, dim_names: str | Iterable[str]) -> tuple[tuple[int, ...], ...]:
@@ -365,15 +365,15 @@ class Mesh(TensorFlowMesh):
         """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""
         if self._listing:
             _, local_ids, local_devices, global_devices = self._listing
-            shown = shortened(global_devices or local_devices)
-            return [f"devices=[{shown}]", f"local_ids=[{shortened(local_ids)}]"]
+            shown = listed_briefly(global_devices or local_devices)
+            return [f"devices=[{shown}]", f"local_ids=[{listed_briefly(local_ids)}]"]
         if isinstance(self._names, GeneratedDevices):
             return [f"devices='*{self._names.type}'"]
         if self._names is not None:
-            return [f"devices=[{shortened(self._names)}]"]
+            return [f"devices=[{listed_briefly(self._names)}]"]
         if isinstance(self._ranks, range):
             return [f"ranks={self._ranks}"] if self._ranks.start else []
-        return [f"ranks=({shortened(self._ranks)})"]
+        return [f"ranks=({listed_briefly(self._ranks)})"]
 
     def __str__(self) -> str:
         name = f" {self._name}" if self._name else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NoReturn, TypeVar
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Names
 from meshcomm.core.layouts.cyclic import LONGEST, AnyCut, cyclic_cut
@@ -216,7 +216,7 @@ class Cyclic(CutSpec):
     def __new__(cls, dims: str | Sequence[str], block: int, offset: int = 0) -> "Cyclic":
         """Check the arguments."""
         names = _checked_names("Cyclic", dims)
-        block, offset = integer(block, "block", LayoutError), integer(offset, "offset", LayoutError)
+        block, offset = as_integer(block, "block", LayoutError), as_integer(offset, "offset", LayoutError)
         if not 1 <= block < LONGEST:
             raise LayoutError(f"Cyclic: block {quote(block)}; a block has 1 element or more, and fewer than 2**62")
         if not 0 <= offset < LONGEST:
@@ -411,4 +411,4 @@ def _checked_integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
     except TypeError:
         kind = type(values).__name__
         raise LayoutError(f"Cuts: {what} {quote(values)} is a {kind}; it must be a sequence") from None
-    return tuple(integer(value, what, LayoutError) for value in listed)
+    return tuple(as_integer(value, what, LayoutError) for value in listed)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core.layouts import layout_text, wire
 from meshcomm.core.layouts.axes import LayoutAxes, listed, refuse_match
 from meshcomm.core.layouts.layout_text import LayoutType, Spec
@@ -116,7 +116,7 @@ class TensorFlowLayout(LayoutAxes):
         5
         """
         refuse_match(self)
-        numbers = tuple(integer(number, "block number", LayoutError) for number in listed("offset", offset_tuple))
+        numbers = tuple(as_integer(number, "block number", LayoutError) for number in listed("offset", offset_tuple))
         if len(numbers) > self.ndim:
             raise LayoutError(
                 f"offset {quote(numbers)} has {counted(len(numbers), 'number')}; a layout for "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._json import read
 from meshcomm.core._types import Ranks
 from meshcomm.core.layouts import mesh_text, wire
@@ -179,7 +179,7 @@ class TensorFlowMesh:
         >>> Mesh(range(6), [("x", 3), ("y", 2)]).device_location(5)
         [2, 1]
         """
-        if not 0 <= integer(offset, "mesh offset") < self.size:
+        if not 0 <= as_integer(offset, "mesh offset") < self.size:
             raise MeshError(
                 f"mesh offset {quote(offset)} of a mesh of {counted(self.size, 'device')}; it is 0 <= offset < size"
             )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core import _hooks
-from meshcomm.core._arguments import as_dtype, as_shape, check_size, counted, integer, quote, scratch_limit
+from meshcomm.core._arguments import as_dtype, as_integer, as_shape, check_size, counted, quote, scratch_limit
 from meshcomm.core._tuning import SAMPLED_DEVICES
 from meshcomm.core._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
@@ -118,7 +118,7 @@ class Plan(FieldsOnly):
         >>> plan.for_device(0).bytes_moved, plan.for_device(1).bytes_moved, plan.bytes_moved
         (8, 16, 16)
         """
-        device, size = integer(device, "device"), len(self.ranks)
+        device, size = as_integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {size - 1}")
         return DevicePlan(self, device, *_totals_over(self, single_index(device)))

@@ -64,7 +64,7 @@ def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, v
     rank whose *error* hides which call it makes passes None as *call*. ``CollectiveMismatch`` names the ranks whose
     calls differ. No call can follow if they do. Return the largest *value* of all ranks.
     """
-    if rank_set.world.guarded and len(rank_set.ranks) > 1:
+    if rank_set.world.ends_job_on_failure and len(rank_set.ranks) > 1:
         watchdog.install()
     if watch.recorder is not None:
         watch.recorder.agreed()
@@ -74,7 +74,7 @@ def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, v
     before = next_digest(rank_set.call_digest, of_operation(rank_set.call_lock.operation))
     digest = rank_set.compare(fingerprint(call or ""))
     values = [digest, -digest, before, -before, error is not None, value]
-    if error is not None and rank_set.world.guarded:
+    if error is not None and rank_set.world.ends_job_on_failure:
         abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
     with watch.pending_error(error):
         try:

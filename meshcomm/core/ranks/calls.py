@@ -83,7 +83,7 @@ def join_and_raise(wrong: Exception, rank_set: RankSet, exchange: Callable[[], o
     none, later calls name *wrong*.
     """
     rank_set.call_digest ^= _WRONG
-    if rank_set.world.guarded:
+    if rank_set.world.ends_job_on_failure:
         abort.show_words()  # before the others find a difference, and end the job
     rank_set.local_error = wrong
     try:

@@ -100,7 +100,7 @@ class Gates:
         self._epoch, self._messages = 0, defaultdict[tuple[int, int], deque[list[str]]](deque)
         self._awaited: tuple[float, Sequence[int]] = 0.0, ()
         self._holds, self._interrupted = False, 0.0
-        MPIWorld.guarded = False
+        MPIWorld.ends_job_on_failure = False
         module: Value = MPI  # a module, whose names change here
         module.Request = _request_class(MPI)
         module.COMM_WORLD = _communicator_class(MPI, self)(MPI.COMM_WORLD)

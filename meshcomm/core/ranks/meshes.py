@@ -236,7 +236,7 @@ def _world() -> MPIWorld | SimulatedWorld:
 
 @cache
 def common_world() -> MPIWorld:
-    """Return the world of COMM_WORLD, guarded."""
+    """Return the world of COMM_WORLD, whose job ends if a rank fails."""
     _, ranks = launched() or (0, 1)
     if ranks > 1:
         abort.start_mpi_with_all_ranks()
@@ -250,12 +250,12 @@ def common_world() -> MPIWorld:
 
 
 def _guard(world: type[MPIWorld] | MPIWorld) -> None:
-    if world.guarded:
+    if world.ends_job_on_failure:
         watchdog.install()
 
 
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
-    """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
+    """Return the world of *comm*, whose job ends if a rank fails. Collective over *comm* if it is new."""
     _guard(MPIWorld)
     _close_before_mpi_ends()
     with CallScope("the first use of a communicator", None):

@@ -315,7 +315,7 @@ class MPICommunicator(Communicator):
 class MPIWorld(World):
     """The ranks of an MPI communicator."""
 
-    guarded = shares_memory = True
+    ends_job_on_failure = shares_memory = True
 
     def __init__(self, comm: "MPI_.Intracomm", ours: bool) -> None:
         super().__init__(comm.size, comm.rank)

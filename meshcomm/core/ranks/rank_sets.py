@@ -78,7 +78,7 @@ class World(ABC):
     """Where a program runs, seen by one of its ranks."""
 
     large_counts = True  # whether counts and displacements may exceed 2**31 - 1 bytes
-    guarded = False  # whether a rank that fails or does not come ends the job
+    ends_job_on_failure = False  # whether a rank that fails or does not come ends the job
     takes_turns = False  # whether only one rank runs at a time, as simulated ranks do
     shares_memory: bool = False  # whether its ranks are processes; those on one node may then share memory
 
@@ -335,7 +335,7 @@ class RankSet(CallLog):
                     f"a rank takes part in meshes over more than {RANK_SETS_PER_WORLD} different sets of ranks; "
                     "close() those that are not needed any more"
                 )
-            if self.world.guarded:
+            if self.world.ends_job_on_failure:
                 self._begin_liveness(communicator)
         except MeshError:  # on all ranks
             communicator.free()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._tuning import MOST_PAUSES, POLL_TO
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.messages import explain_none, in_calls, ranks_text
@@ -54,7 +54,7 @@ class SimulatedWorld:
     """
 
     def __init__(self, size: int) -> None:
-        size = integer(size, "size of a simulated world")
+        size = as_integer(size, "size of a simulated world")
         if not 1 <= size <= _MOST_RANKS:
             raise MeshError(f"a simulated world has 1 to {_MOST_RANKS} ranks, not {quote(size)}")
         self.size = size

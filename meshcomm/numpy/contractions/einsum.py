@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_limit
+from meshcomm.core._arguments import as_dtype, as_integer, counted, quote, scratch_limit
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.axes import refuse_match
@@ -74,7 +74,7 @@ def _letters(subscripts: object) -> str:
         if subscript is Ellipsis:
             text += "..."
             continue
-        number = integer(subscript, "a subscript", TypeError)
+        number = as_integer(subscript, "a subscript", TypeError)
         if not 0 <= number < len(LETTERS):
             raise ShapeError(f"einsum: subscript {quote(number)}; 0 <= subscript < {len(LETTERS)}")
         # NumPy sorts them as numbers, and letters with capitals first.

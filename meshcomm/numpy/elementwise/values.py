@@ -47,8 +47,8 @@ def astype(
         call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
         return agree_on_result("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
     if tensor.dtype.kind == "c" and kind.kind != "c":  # NumPy warns
-        return mapping(naming_callers(convert), tensor, dtype=kind, guarded=True)
-    return mapping(convert, tensor, dtype=kind, guarded=True, writes=converted)
+        return mapping(naming_callers(convert), tensor, dtype=kind, names_callers=True)
+    return mapping(convert, tensor, dtype=kind, names_callers=True, write=converted)
 
 
 @operation(np.ndarray.view)

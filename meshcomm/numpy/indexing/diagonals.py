@@ -19,7 +19,7 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.views import abstract_array, viewed
-from meshcomm.core._arguments import integer
+from meshcomm.core._arguments import as_integer
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -122,7 +122,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     rows, columns = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
-    offset = integer(offset, "offset", TypeError)
+    offset = as_integer(offset, "offset", TypeError)
     return _diagonal_view(tensor, rows, columns, offset, np.diagonal(abstract_array(tensor), offset, rows, columns))
 
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.edges import Edges, edges_of, unshared_pieces
-from meshcomm.blocks.make import cut, map_into, mapped, on_blocks
+from meshcomm.blocks.make import as_sharded, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
 from meshcomm.core._arguments import as_array, ndim_of, refuse_masked
-from meshcomm.core._callers import guarded, naming_callers
+from meshcomm.core._callers import call_naming_callers, naming_callers
 from meshcomm.core._types import Array, Shape, Slices
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
@@ -171,10 +171,10 @@ def _forward_slice(item: Item) -> Item:
     return AxisSlice(item.start + (item.length - 1) * item.step, item.length, -item.step)
 
 
-def _slice_around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
+def _slice_around(as_sharded: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
     """Return a slice with all elements of *item* that can stay where it is, and the elements as a slice of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
-    begin, end = cut.around(item.start, end)
+    begin, end = as_sharded.around(item.start, end)
     return AxisSlice(begin, end - begin), AxisSlice(item.start - begin, item.length, item.step)
 
 
@@ -231,14 +231,14 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     note(array, tensor.mesh)
     pages = PAGES.get(id(tensor))
     if pages is not None:
-        guarded(pages.write_slice, (index, array), {})
+        call_naming_callers(pages.write_slice, (index, array), {})
     if not tensor._has_block:
         return True
     parts = own_part(tensor._spec, items, tensor.mesh.rank or 0)
     block: Array = tensor._block
     if parts is not None:
         at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, parts[1], strict=True))
-        guarded(_copy, (block[(*parts[0], ...)], array[at]), {})
+        call_naming_callers(_copy, (block[(*parts[0], ...)], array[at]), {})
     return True
 
 
@@ -439,7 +439,7 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     if isinstance(value, DTensor):
         source = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh)._block
     elif isinstance(value, np.ndarray) and value.ndim > 0:
-        source = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
+        source = as_sharded(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
     on_blocks(lambda block: _copy(block, source), region)
 
 

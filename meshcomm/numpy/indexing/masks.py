@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
-from meshcomm.blocks.make import cut, refuse_outside
+from meshcomm.blocks.make import as_sharded, refuse_outside
 from meshcomm.blocks.small import cut_by_ends, ends_of_rows, of_lengths, of_rows
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import SMALL_MESHES
@@ -91,7 +91,7 @@ def block_of_mask(mask: Mask, tensor: DTensor) -> Array | None:
     if isinstance(mask, DTensor):
         return relaid(mask, layout.axes, GET, tensor.mesh)._block
     (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
-    return cut(np.asarray(agreed), layout)._block
+    return as_sharded(np.asarray(agreed), layout)._block
 
 
 # -- the fast path ----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
         cut_as = _chosen_layout(tensor._spec, mask.ndim, ends)
-        value = (relaid(value, cut_as.axes, SET) if isinstance(value, DTensor) else cut(value, cut_as))._block
+        value = (relaid(value, cut_as.axes, SET) if isinstance(value, DTensor) else as_sharded(value, cut_as))._block
         value = value.copy() if np.may_share_memory(value, block) else value
     if isinstance(value, DTensor) or not count_write(tensor):
         return None  # the slow path moves it, or says why not

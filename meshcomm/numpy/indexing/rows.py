@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 
 from meshcomm.blocks.small import is_short, to_all
-from meshcomm.core._callers import guarded
+from meshcomm.core._callers import call_naming_callers
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING
 from meshcomm.core._types import Array
@@ -93,7 +93,7 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
         if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
             return NotImplemented
         arrays = [x if copy is None else _row_elements(x, copy) for x, copy in zip(args, copies, strict=True)]
-        return guarded(function if method is None else getattr(function, method), tuple(arrays), kwargs)
+        return call_naming_callers(function if method is None else getattr(function, method), tuple(arrays), kwargs)
     copy = _copy_of(out)
     if copy is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
         return NotImplemented
@@ -102,7 +102,7 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     arrays = [_whole_array(x, of) for x, of in zip(args, copies, strict=True)]
     target = _row_elements(out, copy).view(np.ndarray)
     target.flags.writeable = True
-    guarded(function, tuple(arrays), {**kwargs, "out": target})
+    call_naming_callers(function, tuple(arrays), {**kwargs, "out": target})
     out._block[...] = target[out.layout.block_slices(out.shape)]
     copy.version += 1
     return out

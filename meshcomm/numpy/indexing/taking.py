@@ -14,7 +14,7 @@ from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.small import agree_on_result, of_rows
-from meshcomm.core._arguments import as_array, counted, integer, ndim_of, quote
+from meshcomm.core._arguments import as_array, as_integer, counted, ndim_of, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -280,7 +280,9 @@ def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
 def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumPy's name
     """Return the tensor *reps* times along each axis. Collective if the elements of a sharded axis have to move."""
     tensor = as_tensor("tile", A)
-    times = [integer(n, "reps", TypeError) for n in (reps if isinstance(reps, list | tuple | np.ndarray) else [reps])]
+    times = [
+        as_integer(n, "reps", TypeError) for n in (reps if isinstance(reps, list | tuple | np.ndarray) else [reps])
+    ]
     if any(n < 0 for n in times):
         raise ShapeError(f"tile by {quote(reps)}: repetitions are 0 or more")
     ndim = max(len(times), tensor.ndim)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
 from meshcomm.blocks.edges import TensorInterval
-from meshcomm.blocks.make import cut, mapping
+from meshcomm.blocks.make import as_sharded, mapping
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
@@ -126,7 +126,7 @@ def _joined(
         return _joined_blocks(name, arrays, axis, dtype, target)
     of_plain = target.replace(axis, ())
     tensors = [
-        astype(x, dtype, copy=False) if isinstance(x, DTensor) else cut(x.astype(dtype, copy=False), of_plain)
+        astype(x, dtype, copy=False) if isinstance(x, DTensor) else as_sharded(x.astype(dtype, copy=False), of_plain)
         for x in arrays
     ]
     filled = [tensor for tensor in tensors if tensor.shape[axis]]

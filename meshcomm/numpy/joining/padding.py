@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.make import make, on_device
-from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._arguments import as_integer, counted, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays._recipes import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -130,7 +130,7 @@ def _widths(pad_width: object, ndim: int) -> list[Width]:
             f"pad_width {quote(pad_width)} for {counted(ndim, 'axis')}: it is a number, (before, after), "
             "or a pair for each axis"
         ) from None
-    widths = [(integer(a, "pad_width", TypeError), integer(b, "pad_width", TypeError)) for a, b in pairs]
+    widths = [(as_integer(a, "pad_width", TypeError), as_integer(b, "pad_width", TypeError)) for a, b in pairs]
     if any(n < 0 for width in widths for n in width):
         raise ShapeError(f"pad_width {quote(pad_width)} is negative; use a slice")
     return widths

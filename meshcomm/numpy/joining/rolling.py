@@ -12,7 +12,7 @@ from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.small import is_passing, to_all
 from meshcomm.blocks.views import abstract_array, viewing
-from meshcomm.core._arguments import integer, normalised_axes
+from meshcomm.core._arguments import as_integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.create import empty
@@ -95,7 +95,7 @@ def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
     first, second = (normalised_axis(axis, tensor.ndim) for axis in axes)
     if first == second:
         raise ShapeError(f"rot90: axes {axes} must be two")
-    order, turns = list(range(tensor.ndim)), integer(k, "k", TypeError) % 4
+    order, turns = list(range(tensor.ndim)), as_integer(k, "k", TypeError) % 4
     order[first], order[second] = second, first
     if turns in (0, 2):
         return flip(tensor, (first, second) if turns else ())
@@ -127,7 +127,7 @@ def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> Call | DT
 
 def _integers(values: object) -> list[int]:
     listed = values if isinstance(values, list | tuple | np.ndarray) else (values,)
-    return [integer(value, "shift or axis", TypeError) for value in listed]
+    return [as_integer(value, "shift or axis", TypeError) for value in listed]
 
 
 def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import note
-from meshcomm.blocks.make import cut
+from meshcomm.blocks.make import as_sharded
 from meshcomm.blocks.moved import is_moved
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
@@ -132,7 +132,7 @@ def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
     is_of_objects = dtype.hasobject or a.dtype.hasobject or b.dtype.hasobject
     if is_of_objects or layout.is_fully_replicated() or mesh.size != mesh.world.size:
         return None
-    return ufunc(*(cut(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
+    return ufunc(*(as_sharded(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
 
 
 def _taken_item(array: Array, index: object) -> object:

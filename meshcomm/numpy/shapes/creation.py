@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.blocks.make import indices_along, mapped
 from meshcomm.blocks.tensor_numpy import tensor_np
-from meshcomm.core._arguments import as_shape, integer, quote
+from meshcomm.core._arguments import as_integer, as_shape, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
@@ -114,14 +114,14 @@ def tril(m: DTensor, k: int = 0) -> DTensor:
     ...     print(world.run(program))
     [[[1, 0, 0], [1, 1, 0]], [[1, 1, 1]]]
     """
-    diagonal = integer(k, "k", ShapeError)
+    diagonal = as_integer(k, "k", ShapeError)
     return _triangle("tril", m, lambda rows, columns: columns <= rows + diagonal)
 
 
 @implements(np.triu, partly=True)
 def triu(m: DTensor, k: int = 0) -> DTensor:
     """Return the upper triangle of each matrix, from its diagonal number *k* on, with zeros below; see `tril`."""
-    diagonal = integer(k, "k", ShapeError)
+    diagonal = as_integer(k, "k", ShapeError)
     return _triangle("triu", m, lambda rows, columns: columns >= rows + diagonal)
 
 

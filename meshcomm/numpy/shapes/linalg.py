@@ -6,7 +6,7 @@ from operator import methodcaller
 import numpy as np
 
 from meshcomm.blocks.views import viewing
-from meshcomm.core._arguments import integer, normalised_axes
+from meshcomm.core._arguments import as_integer, normalised_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -54,7 +54,7 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
 
 def _axis_order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
     listed = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
-    order = tuple([integer(a, "an axis", TypeError) for a in listed])
+    order = tuple([as_integer(a, "an axis", TypeError) for a in listed])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     return tuple(axis % tensor.ndim for axis in order)

@@ -14,7 +14,7 @@ from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import whole_along
-from meshcomm.core._arguments import as_array, integer
+from meshcomm.core._arguments import as_array, as_integer
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -53,7 +53,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     name, operands = "numpy.bincount", [unwrapped(x) for x in (x, weights)]
     mesh = mesh_of(operands)
     listed, loads = agree_on_plain(name, operands, mesh)
-    tensor, least = _sharded_like(listed, loads), integer(minlength, "minlength", TypeError)
+    tensor, least = _sharded_like(listed, loads), as_integer(minlength, "minlength", TypeError)
     kind = np.bincount(
         _small_array(tensor), None if loads is None else _small_array(loads), min(least, 0)
     ).dtype  # NumPy's errors

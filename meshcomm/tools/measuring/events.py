@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from meshcomm.core._arguments import integer, quote
+from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Json, JsonObject
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.recorder import NOBODY, Arrival, NeededArrivals, Traffic, Waits
@@ -49,7 +49,7 @@ class Events(Listener):
     traces = True
 
     def __init__(self, limit: int) -> None:
-        limit = integer(limit, "the number of events that a trace keeps")
+        limit = as_integer(limit, "the number of events that a trace keeps")
         if limit < 1:
             raise MeshError(f"a trace keeps at least one event, not {quote(limit)}")
         self._kept: deque[_Event] = deque(maxlen=limit)

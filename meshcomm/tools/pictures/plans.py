@@ -13,7 +13,7 @@ from meshcomm.core.plans.plan import Plan
 from meshcomm.core.plans.step import Slice, Step
 from meshcomm.errors import LayoutError
 from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, ShownInterval, SvgDrawing, draw_box, draw_view
-from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, shortened, wrapped
+from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, shown_numbers, wrapped
 
 MOST_PANELS, MOST_DEVICES, MOST_PIECES = 2, 8, 8
 """Slabs of a layout, devices in a table of bytes, and pieces along an axis of a box, that are drawn."""
@@ -179,7 +179,7 @@ def _draw_table(drawing: SvgDrawing, step: Step, x: float, y: float) -> None:
 def _shown_devices(step: Step, layout: Layout) -> list[int | None]:
     """Return the devices of *step* that hold blocks of *layout* and are shown; None stands for those left out."""
     ranks = layout.mesh.ranks
-    return [None if at is None else step.ranks.index(ranks[at]) for at in shortened(len(ranks), MOST_DEVICES)]
+    return [None if at is None else step.ranks.index(ranks[at]) for at in shown_numbers(len(ranks), MOST_DEVICES)]
 
 
 def _bytes(step: Step, senders: Sequence[int | None], receivers: Sequence[int | None]) -> dict[tuple[int, int], int]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshcomm.core._arguments import as_shape, integer, quote
+from meshcomm.core._arguments import as_integer, as_shape, quote
 from meshcomm.core._types import ShapeLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -73,7 +73,7 @@ def show(
     if not isinstance(layout, Layout | Mesh):
         instead = ": pass its .layout and its .shape" if hasattr(layout, "layout") else ""
         raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}{instead}")
-    width = integer(width, "width", ShapeError)
+    width = as_integer(width, "width", ShapeError)
     if width < LEAST_WIDTH:
         raise ShapeError(f"width {width} is too narrow for a picture; it is {LEAST_WIDTH} or more")
     view = _view(layout, shape)

@@ -128,7 +128,7 @@ class LayoutView:
         if axis is None:
             return [BlockInterval(0, 1, 0)]
         ruler = self.rulers[axis]
-        return [None if number is None else ruler.interval(number) for number in shortened(ruler.count, limit)]
+        return [None if number is None else ruler.interval(number) for number in shown_numbers(ruler.count, limit)]
 
     def first_device(self, blocks: Sequence[int]) -> int:
         """Return the first device that holds the block with these numbers, one for each axis."""
@@ -257,10 +257,10 @@ def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, li
     return last - 1, last, []
 
 
-def shortened(count: int, limit: int) -> list[int | None]:
+def shown_numbers(count: int, limit: int) -> list[int | None]:
     """Return the numbers from 0 to *count*, at most *limit* of them; None stands for those left out.
 
-    >>> shortened(3, 3), shortened(9, 4)
+    >>> shown_numbers(3, 3), shown_numbers(9, 4)
     ([0, 1, 2], [0, 1, 2, None, 8])
     """
     if count <= limit:
@@ -330,7 +330,7 @@ def panels(view: LayoutView, limit: int) -> list[SlabPanel | None]:
     """Return the pictures of a view, at most *limit*; None stands for those left out."""
     counts = [view.rulers[axis].count for axis in view.slabs]
     pictures: list[SlabPanel | None] = []
-    for number in shortened(prod(counts), limit):
+    for number in shown_numbers(prod(counts), limit):
         if number is None:
             pictures.append(None)
             continue
