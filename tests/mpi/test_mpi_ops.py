@@ -1,6 +1,6 @@
 """Functions on tensors under mpiexec, against NumPy: arithmetic, statistics, shapes, indices, sorts and transforms.
 
-The same on simulated ranks, with more cases, is in tests/ops and tests/fft.
+The same on simulated ranks, with more cases, is in tests/numpy and tests/fft.
 """
 
 from itertools import permutations, product
