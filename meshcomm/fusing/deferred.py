@@ -85,7 +85,7 @@ class Deferred(NDArrayOperatorsMixin):
             or (self.dtype.kind == "c" and kind.kind != "c")
         ):
             return whole(np.ndarray.astype, (self, dtype, *args), named)
-        return _expressed(_cast, [self], self.shape, kind)
+        return _deferred_operation(_cast, [self], self.shape, kind)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **named: object) -> Value:
         if method != "__call__" or named or ufunc.nout > 1 or ufunc.signature is not None:
@@ -184,7 +184,9 @@ def _by_elements(function: Callable[..., Value], args: Sequence[Value], named: M
     shape = np.broadcast_shapes(*[x.shape for x in args if _is_array(x)])
     if not _waits(shape, [dtype, *(x.dtype for x in args if _is_array(x))]):
         return whole(function, args, named)
-    return _expressed(function if isinstance(function, np.ufunc) else _with_out(function, named), args, shape, dtype)
+    return _deferred_operation(
+        function if isinstance(function, np.ufunc) else _with_out(function, named), args, shape, dtype
+    )
 
 
 def _is_array(x: object) -> bool:
@@ -195,7 +197,9 @@ def _waits(shape: Shape, dtypes: list[DType]) -> bool:
     return may_wait() and is_large(shape, dtypes)
 
 
-def _expressed(function: Callable[..., object], args: Sequence[Value], shape: Shape, dtype: DType) -> Deferred:
+def _deferred_operation(
+    function: Callable[..., object], args: Sequence[Value], shape: Shape, dtype: DType
+) -> Deferred:
     order = next((x.order for x in args if type(x) is Deferred and x.shape == shape), None)
     values = [
         x.framed(shape, order) if type(x) is Deferred else _reordered(x, shape, order) if _is_array(x) else x

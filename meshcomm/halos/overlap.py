@@ -81,7 +81,9 @@ def map_overlap(
     first, several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, several)
     boundaries = _for_each(boundary, tensors, several)
-    settings = [_setting(first, *pair) for pair in zip(depths, boundaries, strict=True)]  # raise before all is sent
+    settings = [
+        _widths_and_boundaries(first, *pair) for pair in zip(depths, boundaries, strict=True)
+    ]  # raise before all is sent
     result_dtype = None if dtype is None else as_dtype(dtype)
     names = "".join(f", {name}=" for name in sorted(kwargs))
 
@@ -99,7 +101,9 @@ def map_overlap(
     return _joined_blocks(halos[0], result)
 
 
-def _setting(tensor: DTensor, depth: object, boundary: object) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
+def _widths_and_boundaries(
+    tensor: DTensor, depth: object, boundary: object
+) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
     """Return width and boundary of each axis. An axis without elements to repeat gets no ghosts."""
     boundaries = zip(tensor.shape, as_boundaries(boundary, tensor.ndim), strict=True)
     ghost_boundaries = tuple(Boundary("none") if side.repeats and not n else side for n, side in boundaries)
@@ -151,7 +155,7 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: OverlapCall) -> DTensor
     fn, depth, boundary, options = call
     from autograd import make_vjp  # only a program that uses autograd comes here
 
-    ghosts = halo(tensor, *_setting(tensor, 0 if depth is None else depth, boundary))
+    ghosts = halo(tensor, *_widths_and_boundaries(tensor, 0 if depth is None else depth, boundary))
 
     def propagate(inner: Array, grad_block: Array) -> None:
         arguments = {name: value for name, value in options.items() if name != "dtype"}

@@ -133,9 +133,9 @@ class _ScopeContents:
 
     def check(self) -> None:
         """Raise ``LayoutError`` if a variable that the program can reach has no value."""
-        if self._waiting():
+        if self._uninitialized_variables():
             gc.collect()  # what remains is the same on all ranks
-        if waiting := self._waiting():
+        if waiting := self._uninitialized_variables():
             whereabouts = _whereabouts(self.modules, waiting)
             listed = [f"{variable!r}{whereabouts.get(id(variable), '')}" for variable in waiting[:8]]
             more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
@@ -145,7 +145,7 @@ class _ScopeContents:
                 "give it layout="
             )
 
-    def _waiting(self) -> list[ScopedVariable]:
+    def _uninitialized_variables(self) -> list[ScopedVariable]:
         """Return the variables that are alive and wait for a value in their scope."""
         alive = [variable for reference in self.variables if (variable := reference()) is not None]
         return [

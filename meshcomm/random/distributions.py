@@ -49,7 +49,7 @@ class Distributions(GeneratorBase):
         ...     print(world.run(program, "x") == world.run(program, mc.UNSHARDED))
         True
         """
-        return self._drawn("random", (), size, layout, dtype=dtype, out=out)
+        return self._draw("random", (), size, layout, dtype=dtype, out=out)
 
     def standard_normal(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
@@ -61,7 +61,7 @@ class Distributions(GeneratorBase):
         >>> mc.random.default_rng(7).standard_normal(3, "f4", layout=layout).dtype
         dtype('float32')
         """
-        return self._drawn("standard_normal", (), size, layout, dtype=dtype, out=out)
+        return self._draw("standard_normal", (), size, layout, dtype=dtype, out=out)
 
     def standard_exponential(
         self,
@@ -78,7 +78,7 @@ class Distributions(GeneratorBase):
         >>> mc.random.default_rng(7).standard_exponential() >= 0
         True
         """
-        return self._drawn("standard_exponential", (), size, layout, dtype=dtype, method=method, out=out)
+        return self._draw("standard_exponential", (), size, layout, dtype=dtype, method=method, out=out)
 
     def standard_gamma(
         self,
@@ -95,7 +95,7 @@ class Distributions(GeneratorBase):
         >>> mc.random.default_rng(7).standard_gamma(2.0) >= 0
         True
         """
-        return self._drawn("standard_gamma", (shape,), size, layout, dtype=dtype, out=out)
+        return self._draw("standard_gamma", (shape,), size, layout, dtype=dtype, out=out)
 
     def integers(
         self,
@@ -124,131 +124,131 @@ class Distributions(GeneratorBase):
         if low is None:
             raise TypeError("integers: low must be an integer, not None")
         bounds = (0, low) if high is None else (low, high)
-        return self._drawn("integers", bounds, size, layout, dtype=dtype, endpoint=endpoint)
+        return self._draw("integers", bounds, size, layout, dtype=dtype, endpoint=endpoint)
 
     # -- one distribution for each element ----------------------------------------------------------------------------
 
     def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from normal distributions of mean *loc* and deviation *scale*."""
-        return self._drawn("normal", (loc, scale), size, layout)
+        return self._draw("normal", (loc, scale), size, layout)
 
     def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from uniform distributions from *low* to *high*."""
-        return self._drawn("uniform", (low, high), size, layout)
+        return self._draw("uniform", (low, high), size, layout)
 
     def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from exponential distributions of mean *scale*."""
-        return self._drawn("exponential", (scale,), size, layout)
+        return self._draw("exponential", (scale,), size, layout)
 
     def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from gamma distributions, with the parameters *shape* and *scale*."""
-        return self._drawn("gamma", (shape, scale), size, layout)
+        return self._draw("gamma", (shape, scale), size, layout)
 
     def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from beta distributions, with the parameters *a* and *b*."""
-        return self._drawn("beta", (a, b), size, layout)
+        return self._draw("beta", (a, b), size, layout)
 
     def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from distributions whose logarithms are normal, of *mean* and deviation *sigma*."""
-        return self._drawn("lognormal", (mean, sigma), size, layout)
+        return self._draw("lognormal", (mean, sigma), size, layout)
 
     def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Laplace's distributions around *loc*."""
-        return self._drawn("laplace", (loc, scale), size, layout)
+        return self._draw("laplace", (loc, scale), size, layout)
 
     def logistic(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from logistic distributions around *loc*."""
-        return self._drawn("logistic", (loc, scale), size, layout)
+        return self._draw("logistic", (loc, scale), size, layout)
 
     def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Gumbel's distributions around *loc*."""
-        return self._drawn("gumbel", (loc, scale), size, layout)
+        return self._draw("gumbel", (loc, scale), size, layout)
 
     def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Rayleigh's distributions of mode *scale*."""
-        return self._drawn("rayleigh", (scale,), size, layout)
+        return self._draw("rayleigh", (scale,), size, layout)
 
     def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Weibull's distributions, with the parameter *a*."""
-        return self._drawn("weibull", (a,), size, layout)
+        return self._draw("weibull", (a,), size, layout)
 
     def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Pareto's second distributions, with the parameter *a*."""
-        return self._drawn("pareto", (a,), size, layout)
+        return self._draw("pareto", (a,), size, layout)
 
     def power(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from distributions on [0, 1] with the density a x ** (a - 1)."""
-        return self._drawn("power", (a,), size, layout)
+        return self._draw("power", (a,), size, layout)
 
     def triangular(
         self, left: Values, mode: Values, right: Values, size: Size = None, *, layout: Where = None
     ) -> Drawn:
         """Draw from triangular distributions from *left* to *right*, with their mode at *mode*."""
-        return self._drawn("triangular", (left, mode, right), size, layout)
+        return self._draw("triangular", (left, mode, right), size, layout)
 
     def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from von Mises' distributions of angles around *mu*, with the dispersion *kappa*."""
-        return self._drawn("vonmises", (mu, kappa), size, layout)
+        return self._draw("vonmises", (mu, kappa), size, layout)
 
     def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Wald's distributions, the inverse Gaussian ones."""
-        return self._drawn("wald", (mean, scale), size, layout)
+        return self._draw("wald", (mean, scale), size, layout)
 
     def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from chi-square distributions with *df* degrees of freedom."""
-        return self._drawn("chisquare", (df,), size, layout)
+        return self._draw("chisquare", (df,), size, layout)
 
     def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from noncentral chi-square distributions."""
-        return self._drawn("noncentral_chisquare", (df, nonc), size, layout)
+        return self._draw("noncentral_chisquare", (df, nonc), size, layout)
 
     def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from F distributions with *dfnum* and *dfden* degrees of freedom."""
-        return self._drawn("f", (dfnum, dfden), size, layout)
+        return self._draw("f", (dfnum, dfden), size, layout)
 
     def noncentral_f(
         self, dfnum: Values, dfden: Values, nonc: Values, size: Size = None, *, layout: Where = None
     ) -> Drawn:
         """Draw from noncentral F distributions."""
-        return self._drawn("noncentral_f", (dfnum, dfden, nonc), size, layout)
+        return self._draw("noncentral_f", (dfnum, dfden, nonc), size, layout)
 
     def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Student's t distributions with *df* degrees of freedom."""
-        return self._drawn("standard_t", (df,), size, layout)
+        return self._draw("standard_t", (df,), size, layout)
 
     def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Cauchy's distribution around 0."""
-        return self._drawn("standard_cauchy", (), size, layout)
+        return self._draw("standard_cauchy", (), size, layout)
 
     def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Poisson's distributions of mean *lam*."""
-        return self._drawn("poisson", (lam,), size, layout)
+        return self._draw("poisson", (lam,), size, layout)
 
     def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from binomial distributions: successes of *n* trials, each with probability *p*."""
-        return self._drawn("binomial", (n, p), size, layout)
+        return self._draw("binomial", (n, p), size, layout)
 
     def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from negative binomial distributions: failures before *n* successes."""
-        return self._drawn("negative_binomial", (n, p), size, layout)
+        return self._draw("negative_binomial", (n, p), size, layout)
 
     def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from geometric distributions: trials until the first success."""
-        return self._drawn("geometric", (p,), size, layout)
+        return self._draw("geometric", (p,), size, layout)
 
     def hypergeometric(
         self, ngood: Values, nbad: Values, nsample: Values, size: Size = None, *, layout: Where = None
     ) -> Drawn:
         """Draw from hypergeometric distributions: good ones among *nsample* drawn."""
-        return self._drawn("hypergeometric", (ngood, nbad, nsample), size, layout)
+        return self._draw("hypergeometric", (ngood, nbad, nsample), size, layout)
 
     def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from logarithmic series distributions."""
-        return self._drawn("logseries", (p,), size, layout)
+        return self._draw("logseries", (p,), size, layout)
 
     def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Zipf's distributions, with the parameter *a*."""
-        return self._drawn("zipf", (a,), size, layout)
+        return self._draw("zipf", (a,), size, layout)
 
     # -- distributions of vectors: their axis is the last one of the result -------------------------------------------
 
@@ -350,7 +350,7 @@ class Distributions(GeneratorBase):
         def of_tile(generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
             return draw(generator, tuple(interval.stop - interval.start for interval in drawn[:-1]))
 
-        return self._filled(None, shape, dtype, layout, of_tile, whole=1)
+        return self._fill_tensor(None, shape, dtype, layout, of_tile, whole=1)
 
 
 def _factor(cov: Array, method: str) -> Array:

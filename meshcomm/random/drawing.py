@@ -103,7 +103,7 @@ class GeneratorBase:
         self._call += 1
         return lambda tile: streams.at(call, tile)
 
-    def _drawn(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Drawn:
+    def _draw(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Drawn:
         """Return a draw by NumPy's method *name*. Collective if one of its parameters is a tensor.
 
         Parameters
@@ -115,7 +115,7 @@ class GeneratorBase:
         options: other arguments of the method; ``out=`` may be a tensor
         """
         out = options.pop("out", None)
-        values = [_known(x) for x in parameters]
+        values = [_as_parameter(x) for x in parameters]
         shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in values])
         if size is not None:
             size = as_shape(size)
@@ -134,9 +134,9 @@ class GeneratorBase:
         method = _Method(name, [_block(x) for x in values], options)
         if tensors:
             return self._by_tensors(method, shape, dtype, layout, out)
-        return self._filled(out, shape, dtype, layout, method.draw)
+        return self._fill_tensor(out, shape, dtype, layout, method.draw)
 
-    def _filled(
+    def _fill_tensor(
         self, out: DTensor | None, shape: Shape, dtype: DTypeLike, layout: Where, draw: Draw, *, whole: int = 0
     ) -> DTensor:
         """Return a tensor, or *out*, filled by *draw*.
@@ -173,10 +173,10 @@ class GeneratorBase:
         wanted = layout or (common_layout(shape, tensors) if out is None else out.layout)
         sides = tile_sides(shape)
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
-        between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
+        between = Layout([_tile_cut(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
         aligned = method._replace(parameters=[_aligned(name, x, shape, between) for x in method.parameters])
         text = f"{name} of {shape} in {between.specs_text}"
-        drawn = agree_on_result(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
+        drawn = agree_on_result(name, mesh, text, lambda: self._fill_tensor(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn
             return out
@@ -223,7 +223,7 @@ class _Method(NamedTuple):
         return method(*values, size=size, **self.options)
 
 
-def _known(x: Values) -> Values:
+def _as_parameter(x: Values) -> Values:
     """Return a parameter as a tensor, an array, or as it is: a number."""
     value = unwrapped(x)
     return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)
@@ -246,7 +246,7 @@ def _aligned(name: str, x: _Parameter, shape: Shape, layout: Layout) -> _Paramet
     )
 
 
-def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
+def _tile_cut(layout: Layout, axis: int, n: int, side: int) -> Names:
     """Return the cut of *axis* of length *n* between tiles of *side* elements that is closest to *layout*."""
     names = tuple(layout.axes[axis])
     if not names:

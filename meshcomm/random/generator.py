@@ -106,7 +106,7 @@ class Generator(Distributions):
             array = as_array(source)
             normalised_axis(axis, array.ndim)
             source = self._in_layout(array, layout)
-        reordered = self._taken(source, axis)
+        reordered = self._take_in_random_order(source, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
@@ -125,7 +125,7 @@ class Generator(Distributions):
             self._next()(0).shuffle(tensor, axis)
             return
         check_writable("shuffle", tensor)
-        tensor[...] = self._taken(tensor, axis)
+        tensor[...] = self._take_in_random_order(tensor, axis)
 
     def permuted(
         self, x: DTensor | ArrayLike, axis: int | None = None, out: DTensor | None = None, *, layout: Where = None
@@ -147,7 +147,7 @@ class Generator(Distributions):
             tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            shuffled = regrouped(self._taken(flat, 0), tensor.shape, name="permuted")
+            shuffled = regrouped(self._take_in_random_order(flat, 0), tensor.shape, name="permuted")
             result = relaid(shuffled, tensor.layout.axes, "permuted")
         else:
             number = normalised_axis(axis, tensor.ndim)
@@ -237,7 +237,7 @@ class Generator(Distributions):
         """Return the indices of an axis in random order. Collective if it is sharded."""
         return argsort(self._keys(shape, layout), 0, "stable")
 
-    def _taken(self, tensor: DTensor, axis: int) -> DTensor:
+    def _take_in_random_order(self, tensor: DTensor, axis: int) -> DTensor:
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
         number = normalised_axis(axis, tensor.ndim)
         order = self._order((tensor.shape[number],), tensor.layout.take([number]))
@@ -252,7 +252,7 @@ class Generator(Distributions):
             return self.integers(below, size=shape, layout=layout)
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
-            drawn = self._drawn("random", (), shape, layout)
+            drawn = self._draw("random", (), shape, layout)
             cumulated /= cumulated[-1]
             return mapped(lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=_INDEX)
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
@@ -268,7 +268,7 @@ class Generator(Distributions):
 
     def _races(self, n: int, weights: Weights, layout: Layout) -> DTensor:
         """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
-        keys: DTensor = self._drawn("standard_exponential", (), n, layout)
+        keys: DTensor = self._draw("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):
             return mapped(np.divide, keys, as_sharded(np.asarray(weights, np.float64), layout))
 

@@ -56,7 +56,7 @@ def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> RandomInit
     >>> bool((block == whole[:, 1:2]).all())
     True
     """
-    checked = _checked("random_uniform", seed, low=low, high=high)
+    checked = _check_seed("random_uniform", seed, low=low, high=high)
     return RandomInitializer("random", checked, low, high - low)
 
 
@@ -70,11 +70,11 @@ def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> RandomIn
     >>> random_normal(7)((slice(0, 2),), (1000,), "f4").shape
     (2,)
     """
-    checked = _checked("random_normal", seed, mean=mean, stddev=stddev)
+    checked = _check_seed("random_normal", seed, mean=mean, stddev=stddev)
     return RandomInitializer("standard_normal", checked, mean, stddev)
 
 
-def _checked(name: str, seed: int, **parameters: float) -> int:
+def _check_seed(name: str, seed: int, **parameters: float) -> int:
     """Return *seed*; ``ShapeError`` unless it and the *parameters* of the function *name* are numbers."""
     how = f"; mc.{name}(seed) makes an initializer, for mc.Variable(mc.{name}(seed), shape, dtype, layout=layout)"
     try:

@@ -40,7 +40,7 @@ def read_by_library(opened: OpenFiles, request: ArrayRequest, into: DTensor, lim
     share = into if straight else empty(chosen.box, into.dtype, layout)
     opened.settled = False
     with opened.trying(), open_array(opened.base, stored.name, stored.shape) as array, reading(opened.base):
-        on_blocks(lambda block: _read(array, _own(chosen, share.layout), block, chunks, limit), share)
+        on_blocks(lambda block: _read(array, _block_selection(chosen, share.layout), block, chunks, limit), share)
     if not straight:
         opened.before_sending()
         unsliced = request.unsliced or request.coding is not None  # what is decoded later goes to a new tensor
@@ -68,7 +68,7 @@ def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
 def read_box(base: Path, stored: Stored, chosen: Selection) -> Array:
     """Return what is *chosen* of an array that only a library can read, with the axes that are dropped."""
     with open_array(base, stored.name, stored.shape) as array, reading(base):
-        return _taken(array, chosen)
+        return _read_selection(array, chosen)
 
 
 class _ChunkRange(NamedTuple):
@@ -97,7 +97,7 @@ def _index(chosen: Selection, axis: int, border: int) -> int:
     return min(max(index, 0), n)
 
 
-def _own(chosen: Selection, layout: Layout) -> Selection:
+def _block_selection(chosen: Selection, layout: Layout) -> Selection:
     """Return what the block of this rank in *layout* has of what is *chosen*."""
     for axis, (start, stop, *_) in enumerate(layout.block_box(chosen.box)):
         chosen = chosen.narrowed(axis, start, stop)
@@ -114,7 +114,7 @@ def _read(array: Sliced, chosen: Selection, block: Array, chunks: Shape, limit: 
         max_elements = max(max_elements, prod(chunks))
     for step, where in _steps(chosen, chunks, max_elements, (slice(None),) * len(chosen.box)):
         index: tuple[slice | EllipsisType, ...] = (*where, ...)  # of an array without axes, too, a view
-        convert(_taken(array, step), block[index])
+        convert(_read_selection(array, step), block[index])
 
 
 def _steps(
@@ -142,7 +142,7 @@ def _steps(
         yield from _steps(chosen.narrowed(axis, first, last), chunks, max_elements, inside)
 
 
-def _taken(array: Sliced, chosen: Selection) -> Array:
+def _read_selection(array: Sliced, chosen: Selection) -> Array:
     """Return what is *chosen* of the array: libraries take steps forwards only."""
     forwards: list[slice] = []
     turns: list[slice | EllipsisType] = []

@@ -99,7 +99,7 @@ class _Conversion(Saving):
 def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
     """Return what goes to *target*, and what does not, for people."""
     writer = writer_for(target)
-    arrays = [_described(contents, array, writer) for array in contents.arrays.values()]
+    arrays = [_array_to_save(contents, array, writer) for array in contents.arrays.values()]
     node, left_out = contents.node, list(map(quote, contents.left_out))
     if node is None or not (writer.any_tree or has_arrays_only(node)):
         if node is not None:
@@ -113,7 +113,7 @@ def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
     return Content(arrays, node, _as_held(contents.metadata, writer)), " and ".join(left_out)
 
 
-def _described(contents: FileContents, stored: Stored, writer: type[Writer]) -> ArrayToSave:
+def _array_to_save(contents: FileContents, stored: Stored, writer: type[Writer]) -> ArrayToSave:
     """Return an array as *writer* can hold it."""
     name = stored.name
     described = ArrayToSave(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))

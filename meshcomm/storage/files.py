@@ -103,7 +103,7 @@ class File:
         """Give the file *size* bytes, on the disk where the file system can: a full disk is an error here."""
         with _naming(self.path):
             if size:
-                with _ignoring(errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                with _ignoring_errors(errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                     _allocate(self._number, size)
             os.ftruncate(self._number, size)
 
@@ -140,7 +140,7 @@ class File:
     def take(self, access: Access | None) -> None:
         """Give the file, or folder, the permissions of another one, and those to write it."""
         if access is not None:
-            with _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+            with _naming(self.path), _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP):
                 grant(self._number, access)
 
     def has_a_name(self) -> bool:
@@ -163,7 +163,7 @@ class File:
 
     def forget(self) -> None:
         """Tell the system that nobody will read the file soon. What is not yet on the disk stays in its cache."""
-        with _naming(self.path), _ignoring(errno.EINVAL, errno.ENOSYS):
+        with _naming(self.path), _ignoring_errors(errno.EINVAL, errno.ENOSYS):
             os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock(self, *, shared: bool = False) -> bool:
@@ -244,7 +244,7 @@ def at_files() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _ignoring(*codes: int) -> Iterator[None]:
+def _ignoring_errors(*codes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -320,14 +320,14 @@ def identity(path: Path, *, opens: bool = False) -> tuple[int, int, int]:
 
 def sync_folder(path: Path) -> None:
     """Wait until the names in the folder are on the disk."""
-    with _ignoring(errno.EACCES, errno.EBADF, errno.EINVAL), File(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+    with _ignoring_errors(errno.EACCES, errno.EBADF, errno.EINVAL), File(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
         folder.sync()  # some file systems cannot
 
 
 def take_folder_modes(new: Path, old: Path) -> None:
     """Give *new* and the folders below it the permissions of the folder *old*, if this user has one."""
     access = own_access(old)
-    with _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+    with _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP):
         if access is not None:
             for _, _, _, number in os.fwalk(new):  # which goes through no link
                 grant(number, access)

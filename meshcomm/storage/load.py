@@ -114,13 +114,13 @@ def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded
             except Exception as error:
                 _raise_on_all(error, session)
                 raise
-            return request, *_loaded(request, request.key(mesh, meshes), mesh, session)
+            return request, *_load_tensors(request, request.key(mesh, meshes), mesh, session)
 
     result = in_session("load", mesh, steps)
     if result is None:  # a rank outside
         request = requested()
         contents = cached_contents(request.path).contents
-        result = request, _untouched(request, contents, mesh), contents
+        result = request, _tensors_outside(request, contents, mesh), contents
     request, tensors, contents = result
     return request.result(tensors, contents, mesh)
 
@@ -132,15 +132,15 @@ def load_shared(request: LoadRequest, shared: SharedContents, mesh: Mesh) -> dic
         with session.exchanging():
             return _first(request, shared, mesh, session)[0]
 
-    return in_session("load", mesh, steps) or _untouched(request, shared.contents, mesh)
+    return in_session("load", mesh, steps) or _tensors_outside(request, shared.contents, mesh)
 
 
-def _untouched(request: LoadRequest, contents: FileContents, mesh: Mesh) -> dict[str, DTensor]:
+def _tensors_outside(request: LoadRequest, contents: FileContents, mesh: Mesh) -> dict[str, DTensor]:
     """Return the tensors by name on a rank outside of their meshes."""
     return {array.name: array.target() for array in request.arrays(contents, mesh)}
 
 
-def _loaded(
+def _load_tensors(
     request: LoadRequest, key: Hashable, mesh: Mesh, session: Session
 ) -> tuple[dict[str, DTensor], FileContents]:
     """Return the tensors that are requested, by name, and what the file has. Collective over *mesh*.
@@ -194,7 +194,7 @@ def _first(
     opened.agree = agree
     with opened.trying():
         check_unchanged(shared.base, contents, load.reader.names)
-    tensors = _filled(load, targets, request, opened, session)
+    tensors = _fill_targets(load, targets, request, opened, session)
     return tensors, load if keeps else None
 
 
@@ -235,12 +235,12 @@ def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, 
         except (CheckpointError, OSError, MemoryError) as error:
             opened.error = error
             agree()
-        return _filled(load, targets, request, opened, session)
+        return _fill_targets(load, targets, request, opened, session)
     except _Changed:
         return None
 
 
-def _filled(
+def _fill_targets(
     load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""

@@ -313,11 +313,14 @@ class ArrayPlan:
         if self.in_runs:
             turns = [turn for turn in self._route.rounds() if not is_direct(turn)]
             return [
-                _planned(turn.shape(), request.stored.dtype, turn.target(), turn.source(), costs) for turn in turns
+                _plan_with_cache(turn.shape(), request.stored.dtype, turn.target(), turn.source(), costs)
+                for turn in turns
             ]
         if self.chunks is None or self.mesh.size == 1 or self._read_layout == request.file_layout:
             return []
-        return [_planned(request.file_chosen.box, request.dtype, self._read_layout, request.file_layout, costs)]
+        return [
+            _plan_with_cache(request.file_chosen.box, request.dtype, self._read_layout, request.file_layout, costs)
+        ]
 
     @property
     def _read_layout(self) -> Layout:
@@ -368,10 +371,10 @@ def _device_of(mesh: Mesh, rank: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _ReadCosts) -> Plan:
+def _plan_cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _ReadCosts) -> Plan:
     return plan_relayout(shape, dtype, pair[0], pair[1], *costs)
 
 
-def _planned(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _ReadCosts) -> Plan:
+def _plan_with_cache(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _ReadCosts) -> Plan:
     """Return the plan of a relayout; rounds that are alike have the same one."""
-    return _cached(shape, dtype, (source, target, id(source.mesh), id(target.mesh)), costs)
+    return _plan_cached(shape, dtype, (source, target, id(source.mesh), id(target.mesh)), costs)

@@ -169,20 +169,24 @@ class Round(NamedTuple):
         route, n = self.route, self.route.shape[axis]
         start, stop = self._bounds(axis, n)
         if route.gathers(axis):
-            return [(start, stop)] if route.is_made_contiguous(axis) else self._opened(axis)
+            return [(start, stop)] if route.is_made_contiguous(axis) else self._merged_extent(axis)
         cut = route.layout.cut(axis, n)
         if axis == route.cut and route.exchanges:
             borders, at = _borders(self), number * route.extra_blocks + self._extra_number(device)
             first, last = borders[at], borders[at + 1]
             if first == last:
                 return []
-            return [(start + first, start + last)] if route.is_made_contiguous(axis) else self._between(first, last)
+            return (
+                [(start + first, start + last)]
+                if route.is_made_contiguous(axis)
+                else self._intervals_between(first, last)
+            )
         if route.is_made_contiguous(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
         return cut.intervals(number, *self._local(axis, number))
 
-    def _between(self, first: int, last: int) -> list[Interval]:
+    def _intervals_between(self, first: int, last: int) -> list[Interval]:
         """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
         axis = self.route.cut
         assert axis is not None
@@ -196,7 +200,7 @@ class Round(NamedTuple):
             intervals += cut.intervals(k, begin + start, begin + stop)
         return intervals
 
-    def _opened(self, axis: int) -> list[Interval]:
+    def _merged_extent(self, axis: int) -> list[Interval]:
         """Return what all blocks together have along *axis*, in the order of the relaid tensor."""
         cut = self.route.layout.cut(axis, self.route.shape[axis])
         if self.takes_all(axis):
@@ -342,11 +346,13 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
-    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, unit, id(layout.mesh)), machine)
+    return _choose_cached_route(
+        layout, (shape, full or shape), itemsize, (limit, staged, unit, id(layout.mesh)), machine
+    )
 
 
 @lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
-def _chosen(
+def _choose_cached_route(
     layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int, int], machine: Machine
 ) -> Route:
     """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with the id of *others*.
@@ -453,7 +459,7 @@ def _seconds(route: Route, machine: Machine) -> float:
     return seconds + 2 * size * route.itemsize * machine.gamma if route.exchanges else seconds
 
 
-def _spanned(route: Route) -> int:
+def _most_extra_blocks(route: Route) -> int:
     """Return the largest number of blocks with shares in one merged block."""
     shares, merged = route.extra_blocks, route.merged
     return 1 if shares % merged == 0 else merged // shares if merged % shares == 0 else merged // shares + 2
@@ -475,7 +481,7 @@ def _chunk(route: Route, limit: int) -> Shape:
             break
         length = max(1, limit * lengths[axis] // size)
         if axis == route.cut:
-            share, spanned = length // route.merged - route.grain + 1, _spanned(route)
+            share, spanned = length // route.merged - route.grain + 1, _most_extra_blocks(route)
             length = share * route.extra_blocks if share > 0 else max(1, length // spanned)
             length = length // route.grain * route.grain or length
             limit = max(1, limit // spanned)

@@ -155,17 +155,17 @@ class Series:
 
         def saving() -> TreeSaving:
             self._check_open()
-            tree = {name: self._checked(name, values) for name in self._layouts}
+            tree = {name: self._check_snapshot(name, values) for name in self._layouts}
             scalars = {name: value for name, value in values.items() if name not in self._layouts}
             along = scalars.get(self._axis)
             if type(along) is int:
                 scalars[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
             numbers = {name: _number(name, value)[np.newaxis] for name, value in scalars.items()}
-            return self._saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
+            return self._snapshot_saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
 
         self._run(agree_on_result("append", self._mesh, "the arguments of append", saving))
 
-    def _saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
+    def _snapshot_saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
         """Return the save of more snapshots, which each value of *steps* has along its first axis.
 
         *fixed* is what the file has but once, if it is new.
@@ -183,7 +183,7 @@ class Series:
         self._numbers = tuple(array.name for array in growing if array.name not in self._layouts)
         self._count += growing[0].steps
 
-    def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
+    def _check_snapshot(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
             others = ", ".join(quote(other) for other in values)
             raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {others}")
@@ -262,7 +262,11 @@ class StepSeries(Series):
         steps: tensors, and arrays that are the same on all ranks, by name: the snapshots are along their first axis
         fixed: other arrays, for a new file
         """
-        self._run(agree_on_result("append", self._mesh, "the arguments of append", lambda: self._saving(steps, fixed)))
+        self._run(
+            agree_on_result(
+                "append", self._mesh, "the arguments of append", lambda: self._snapshot_saving(steps, fixed)
+            )
+        )
 
 
 def _as_step(tensor: DTensor) -> DTensor:

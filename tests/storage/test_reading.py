@@ -199,13 +199,13 @@ def test_a_chunk_is_read_by_one_rank_once(tmp_path, monkeypatch):
     h5py, path, n = pytest.importorskip("h5py"), tmp_path / "a.h5", 4
     with h5py.File(path, "w") as file:
         file.create_dataset("array", data=A[:, :, :6], chunks=(1, 2, 2), compression="gzip")
-    seen, read = [], by_library._taken
+    seen, read = [], by_library._read_selection
 
     def counted(array, chosen):
         seen.append(chosen)
         return read(array, chosen)
 
-    monkeypatch.setattr(by_library, "_taken", counted)
+    monkeypatch.setattr(by_library, "_read_selection", counted)
 
     def program(index, specs, limit):
         same(mc.load(path, Layout(specs, mc.create_mesh([("x", n)])), slices=index, max_scratch_bytes=limit), expected)

@@ -51,9 +51,9 @@ def check_route(route, limit):
 @pytest.fixture
 def forgotten():
     """Routes that were chosen with other constants, and those that the test chooses, are forgotten."""
-    routes._chosen.cache_clear()
+    routes._choose_cached_route.cache_clear()
     yield
-    routes._chosen.cache_clear()
+    routes._choose_cached_route.cache_clear()
 
 
 @pytest.mark.parametrize(("seed", "crowded"), sampled(product(range(8), [False, True])))

@@ -126,13 +126,13 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
     else:
         zarr.create_array(path, data=whole, chunks=(6, 100))
     expected = whole[index]
-    read = by_library._taken
+    read = by_library._read_selection
 
     def counted(array, chosen):
         taken.append(read(array, chosen))
         return taken[-1]
 
-    monkeypatch.setattr(by_library, "_taken", counted)
+    monkeypatch.setattr(by_library, "_read_selection", counted)
 
     def program(specs, dtype):
         layout = Layout(specs[: expected.ndim], mesh_of_4())

@@ -115,13 +115,13 @@ def test_slices_of_chunks(tmp_path):
 
 def test_one_rank_reads_each_chunk(tmp_path, monkeypatch):
     saved(tmp_path / "a.zarr", 4, A, chunks=(5, 23), compression="gzip")
-    read, taken = [], by_library._taken
+    read, taken = [], by_library._read_selection
 
     def watched(array, chosen):
         read.append((chosen.start[0], chosen.start[0] + chosen.box[0]))
         return taken(array, chosen)
 
-    monkeypatch.setattr(by_library, "_taken", watched)
+    monkeypatch.setattr(by_library, "_read_selection", watched)
     on(4, lambda: mc.load(tmp_path / "a.zarr", {"g/a": Layout([U, "x"], mc.create_mesh([("x", 4)]))}))
     rows = [row for start, stop in read for row in range(start // 5, -(-stop // 5))]
     assert sorted(rows) == list(range(8))

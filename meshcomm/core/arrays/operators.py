@@ -65,12 +65,14 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
     __slots__ = ()
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return self._compared(operator.eq, super().__eq__, other)
+        return self._compare_elements(operator.eq, super().__eq__, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return self._compared(operator.ne, super().__ne__, other)
+        return self._compare_elements(operator.ne, super().__ne__, other)
 
-    def _compared(self, compare: Callable[..., object], by_ufunc: Callable[[object], Self], other: object) -> Self:
+    def _compare_elements(
+        self, compare: Callable[..., object], by_ufunc: Callable[[object], Self], other: object
+    ) -> Self:
         """Return what NumPy's operator makes: its ufunc knows no fields, and no dtypes that are never equal."""
         problem = None
         if self.dtype.type is not np.void:

@@ -167,7 +167,7 @@ class TensorFlowMesh:
         local_devices, global_devices = (
             tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
         )
-        written = self._written()._replace(
+        written = self._text_fields()._replace(
             name="", local_devices=local_devices, global_devices=global_devices, use_xla_spmd=False
         )
         return self._from_written(written)
@@ -217,7 +217,7 @@ class TensorFlowMesh:
         >>> Mesh(["TPU:0", "TPU:1"], [("x", 2)], "pod").to_string()
         'pod|x=2|0,1|0,1|TPU:0,TPU:1'
         """
-        return self.single_device if self.is_single_device() else mesh_text.to_text(self._written())
+        return self.single_device if self.is_single_device() else mesh_text.to_text(self._text_fields())
 
     @classmethod
     def from_string(cls, text: str) -> Self:
@@ -235,7 +235,7 @@ class TensorFlowMesh:
             raise MeshError("the text 'empty_mesh' describes no mesh; a mesh has at least one device")
         return cls._from_written(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
 
-    def _written(self) -> mesh_text.Written:
+    def _text_fields(self) -> mesh_text.Written:
         first = self.min_global_device_id()
         return mesh_text.Written(
             self._name,
@@ -302,7 +302,7 @@ class TensorFlowMesh:
         """
         if self.is_single_device():
             return {"single_device": self.single_device}
-        return mesh_text.to_wire(self._written())
+        return mesh_text.to_wire(self._text_fields())
 
     @classmethod
     def from_proto(cls, proto: object) -> Self:

@@ -30,7 +30,7 @@ that senders and receivers agree.
 #    askers from 0 to A-1, each once.
 #
 # 3. The rule: replica r = floor(t * R / A) serves turn t. As 0 <= t < A, r is one of 0 ... R-1. The receiver computes
-#    just this (`_serving`). The sender has r and wants all t (`_served`):
+#    just this (`_servers_of`). The sender has r and wants all t (`_clients_of`):
 #
 #        r = floor(t * R / A)   <=>   r <= t * R / A < r + 1   <=>   r * A / R <= t < (r + 1) * A / R
 #                               <=>   ceil(r * A / R) <= t < ceil((r + 1) * A / R),   as t is an integer.
@@ -156,7 +156,7 @@ class AllToAllBetween(AllToAll):
         rows, boxes = boxes_of_overlaps(overlaps)
         columns = [overlap.numbers[rows[:, axis]] for axis, overlap in enumerate(overlaps)]
         numbers = np.stack(columns, axis=1) if columns else rows
-        senders = self._serving(rank, numbers)
+        senders = self._servers_of(rank, numbers)
         if not self.machine.one_node:
             senders = self._nearest(rank, numbers, senders)
         senders = np.where(self._holds(single_index(rank), numbers)[:, 0], rank, senders)
@@ -170,7 +170,7 @@ class AllToAllBetween(AllToAll):
             return no_boxes(len(self.shape), self._is_cyclic)
         numbers = numbers_of(self.source, devices_of(self.source.mesh, single_index(rank)))
         ranges = [self._wanted_by(axis, number) for axis, number in enumerate(numbers[0].tolist())]
-        asking = self._served(rank, ranges)
+        asking = self._clients_of(rank, ranges)
         asking = asking[~self._holds(asking, numbers)[0]]
         if not self.machine.one_node:
             asking = self._nodes_first(rank, numbers, ranges, asking)
@@ -264,7 +264,7 @@ class AllToAllBetween(AllToAll):
         first, last = self._target_range(axis, np.full((1, len(self.shape)), number, dtype=np.intp))
         return range(int(first[0]), int(last[0]) + 1)
 
-    def _serving(self, rank: int, numbers: Indices) -> Indices:
+    def _servers_of(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
         device = devices_of(self.target.mesh, single_index(rank))
         block_numbers = numbers_of(self.target, device)[0]
@@ -276,8 +276,8 @@ class AllToAllBetween(AllToAll):
         replicas = turn * replica_count(self.source) // (needed * replica_count(self.target))
         return ranks_of(self.source.mesh, devices_with(self.source, numbers, replicas))
 
-    def _served(self, rank: int, ranges: list[range]) -> Indices:
-        """Return the ranks that it is the turn of *rank* to serve: the inverse of `_serving`, 3 of the proof."""
+    def _clients_of(self, rank: int, ranges: list[range]) -> Indices:
+        """Return the ranks that it is the turn of *rank* to serve: the inverse of `_servers_of`, 3 of the proof."""
         replica = int(replica_numbers(self.source, devices_of(self.source.mesh, single_index(rank)))[0])
         needed, replicas = prod(map(len, ranges)), replica_count(self.source)
         asking = needed * replica_count(self.target)

@@ -52,7 +52,7 @@ class InPlace:
         several = sources if self._copies.several else None
         source, target = NOTHING if several else sources[0], targets[0] if allocation is None else allocation
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
-            source = self._staged(source)
+            source = self._staged_copy(source)
         # With the digest of all calls: ranks that made other calls are found out here.
         number = self._spec.number ^ self._group.rank_set.call_digest
         rendezvous.exchange(routes, number, source, target, several)
@@ -62,7 +62,7 @@ class InPlace:
             self._was_left = True
             self._remaining.run(routes.left, sources, targets)
 
-    def _staged(self, source: Bytes) -> Bytes:
+    def _staged_copy(self, source: Bytes) -> Bytes:
         """Return a copy of the block in memory that is shared, if there is some within the scratch limit."""
         allowed = self._spec.stages and len(source) <= self._spec.scratch_limit
         buffer = shared_scratch(len(source)) if allowed else None

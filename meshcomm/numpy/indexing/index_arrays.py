@@ -256,7 +256,9 @@ def _indexed_axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
     return _IndexedAxis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned(axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]) -> Owned:
+def _row_owners(
+    axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]
+) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
@@ -298,7 +300,7 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
     shares = [IndexShare(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
-    return _owned([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
+    return _row_owners([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
 
 
 def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
@@ -331,7 +333,7 @@ def _agreed_rows(ranks: RowRanks, base: DTensor, query: IndexRequest, local: tup
         if 0 in query.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
         names = _names(base, query.axes)
-        return _owned([_indexed_axis(base, axis, names) for axis in query.axes], local[1], local[0], query.axes)
+        return _row_owners([_indexed_axis(base, axis, names) for axis in query.axes], local[1], local[0], query.axes)
 
     return ranks.agree_on_result(make)
 

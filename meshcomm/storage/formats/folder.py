@@ -205,7 +205,7 @@ def contents(path: Path) -> FileContents:
     if size != nbytes:
         raise CheckpointError(f"{path / data_file} has {size} bytes; by its manifest it has {nbytes}")
     entries = _entries(manifest, what)
-    arrays = {name: _checked(name, entry, nbytes, what, data_file) for name, entry in entries.items()}
+    arrays = {name: _stored_array(name, entry, nbytes, what, data_file) for name, entry in entries.items()}
     refuse_overlaps(arrays, what)
     missing = [name for name in names_in(manifest["tree"], all_values) if name not in arrays]
     if missing:
@@ -263,7 +263,7 @@ def _entries(manifest: JsonObject, what: str) -> dict[str, JsonObject]:
     return entries
 
 
-def _checked(name: str, entry: JsonObject, size: int, what: str, file: str) -> Stored:
+def _stored_array(name: str, entry: JsonObject, size: int, what: str, file: str) -> Stored:
     try:
         dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:

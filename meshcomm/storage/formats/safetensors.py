@@ -198,7 +198,7 @@ class _Named(NamedTuple):
 
 def _in_order(arrays: list[ArrayToSave]) -> list[_Named]:
     """Return the arrays as files have them: the largest elements first, so that all are aligned."""
-    named = [_Named(array, *_named(array)) for array in arrays]
+    named = [_Named(array, *_dtype_name(array)) for array in arrays]
     return sorted(named, key=lambda item: (-item.dtype.itemsize, item.array.name))
 
 
@@ -239,7 +239,7 @@ def contents(path: Path) -> FileContents:
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"{path}: the metadata are {quote(metadata)}; they must be texts")
-    entries = [_checked(path, name, entry) for name, entry in header.items()]
+    entries = [_entry_fields(path, name, entry) for name, entry in header.items()]
     end = 0
     for (start, stop), name, _, _ in sorted(entries, key=lambda item: item[0]):
         if start != end:
@@ -251,7 +251,7 @@ def contents(path: Path) -> FileContents:
     return FileContents(arrays, metadata)
 
 
-def _checked(path: Path, name: str, entry: object) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
+def _entry_fields(path: Path, name: str, entry: object) -> tuple[tuple[int, int], str, tuple[int, ...], DType]:
     what = f"{path}: array {quote(name)}"
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
         raise CheckpointError(f"{what} has the entry {quote(entry)}; it must have dtype, shape and data_offsets")
@@ -278,7 +278,7 @@ def _dtype(text: object, what: str) -> DType:
     raise CheckpointError(f"{what}: dtype {quote(text)} is none that NumPy has")
 
 
-def _named(array: ArrayToSave) -> tuple[str, DType]:
+def _dtype_name(array: ArrayToSave) -> tuple[str, DType]:
     """Return the name of the dtype of *array* in a header, and the dtype in the file."""
     dtype = array.dtype
     for text, name in OF_ML_DTYPES.items():

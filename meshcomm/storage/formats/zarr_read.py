@@ -56,10 +56,10 @@ def contents(path: Path) -> FileContents:
             metadata = zarr_store.attributes_of(node)
         if node.get("node_type") == "array":
             name = str(folder.relative_to(path)) if folder != path else "array"
-            stored = _stored(path, folder, name, node)
+            stored = _stored_from_metadata(path, folder, name, node)
             if stored is None:
                 refuse_odd(folder)
-            arrays[name] = stored or _described(path, name, checked_shape(node.get("shape"), str(file), 16))
+            arrays[name] = stored or _stored_by_library(path, name, checked_shape(node.get("shape"), str(file), 16))
             attributes[name], dims[name] = _described_by(node.get("attributes"), node.get("dimension_names"))
             origins[name] = origin
     return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
@@ -83,7 +83,7 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     return own_attributes, tuple(names)
 
 
-def _stored(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored | None:
+def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
     shape = checked_shape(metadata.get("shape"), what, 16)
@@ -133,7 +133,7 @@ def _by_library(path: Path) -> FileContents:
         file = path / ("" if alone else name) / ".zarray"
         if file.exists():
             origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
-        arrays[name] = _described(path, name)
+        arrays[name] = _stored_by_library(path, name)
         with reading(path):
             array = opened if alone else opened[name]
             attributes[name], dims[name] = _described_by(dict(array.attrs), None, array.fill_value)
@@ -158,7 +158,7 @@ def _file_contents(
     )
 
 
-def _described(path: Path, name: str, shape: Shape | None = None) -> Stored:
+def _stored_by_library(path: Path, name: str, shape: Shape | None = None) -> Stored:
     """Return what the library says of the array, but for a *shape* that counts instead."""
     array = open_array(path, name)
     with reading(path):

@@ -183,7 +183,7 @@ def _ranks_on_cores(facts: Facts, ranks: Sequence[Facts]) -> int:
     return sum(set(other["processors"]) <= set(facts["processors"]) for other in ranks)
 
 
-def _binding(ranks: Sequence[Facts]) -> CheckResults:
+def _check_binding(ranks: Sequence[Facts]) -> CheckResults:
     there = ranks[0]["host_processors"]
     if 1 < len(ranks) <= there and all(len(facts["processors"]) == there for facts in ranks):
         cure = "mpiexec --bind-to core, srun --cpu-bind=cores"
@@ -254,7 +254,7 @@ _OF_A_RANK: dict[str, Callable[[Facts], CheckResults]] = {
 }
 _OF_A_HOST: dict[str, Callable[[Sequence[Facts]], CheckResults]] = {
     "cores": _cores,
-    "binding": _binding,
+    "binding": _check_binding,
     "threads": _threads,
     "shared memory": _shared_memory,
 }

@@ -118,18 +118,20 @@ def calibrate(rank_set: RankSet, folder: Path) -> Calibration:
     if communicator.size < 2:
         raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
     nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)
-    memory = _fitted(communicator, _copy_probes(_group_mesh([np.concatenate(nodes)], 2), machine), MEMORY, machine)
+    memory = _fit_constants(
+        communicator, _copy_probes(_group_mesh([np.concatenate(nodes)], 2), machine), MEMORY, machine
+    )
     machine = memory.applied_to(machine)
     within = between = None
     shared = [node for node in nodes if len(node) > 1]
     if shared:
         probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchange_probes(mesh, machine)]
-        within = _fitted(communicator, probes, WITHIN, machine)
+        within = _fit_constants(communicator, probes, WITHIN, machine)
         machine = within.applied_to(machine)
     if len(nodes) > 1:
         large = [total // min(map(len, nodes)) for total in LARGE]
         probes = [probe for mesh in _over_nodes(nodes) for probe in _exchange_probes(mesh, machine, large)]
-        between = _fitted(communicator, probes, BETWEEN, machine)
+        between = _fit_constants(communicator, probes, BETWEEN, machine)
     return Calibration(within, between, memory, _disk_fit(communicator, folder))
 
 
@@ -239,7 +241,7 @@ def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int 
     return turns.seconds().min(axis=0).tolist()
 
 
-def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:
+def _fit_constants(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:
     """Return the constants called *names* that fit the times of *probes*. *machine* has the other constants.
 
     Collective.

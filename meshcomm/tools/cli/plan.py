@@ -64,7 +64,9 @@ def _print_plan(options: argparse.Namespace) -> None:
     constants: dict[str, Value] = {**stored_constants()}
     machine = Machine(**constants)
     uneven = nodes is not None and mesh.size % nodes
-    plan = what.plan(mesh, _on_so_many(machine, nodes, mesh.size) if uneven else _filled(machine, per_node, mesh.size))
+    plan = what.plan(
+        mesh, _on_so_many(machine, nodes, mesh.size) if uneven else _with_ranks_per_node(machine, per_node, mesh.size)
+    )
     if options.svg:
         save_plan(plan, options.svg)
     assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
@@ -73,7 +75,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     say(text if terminal().unicode else text.replace("µ", "u"))
 
 
-def _filled(machine: Machine, per_node: int, ranks: int) -> Machine:
+def _with_ranks_per_node(machine: Machine, per_node: int, ranks: int) -> Machine:
     """Return *machine* with so many ranks on each node; the last one may have fewer."""
     return replace(machine, nodes=per_node if per_node < ranks else 0)
 
@@ -114,7 +116,7 @@ def _table_lines(what: Relayout, machine: Machine, per_node: int) -> list[str]:
             continue
         begin = time.process_time()
         mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
-        rows.append((*ahead, *_table_row(what, mesh, _filled(machine, per_node, ranks))))
+        rows.append((*ahead, *_table_row(what, mesh, _with_ranks_per_node(machine, per_node, ranks))))
         took = time.process_time() - begin
     return [
         f"The same array on other meshes, with {counted(per_node, 'rank')} on each node. The smallest "

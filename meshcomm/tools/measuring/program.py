@@ -128,7 +128,7 @@ class _Files:
 
     def _comparable_file(self, path: Path) -> _RankFile:
         """Return what the file at *path* tells, and add its arrivals, in the time of day."""
-        with _reading(path):
+        with _reading_trace(path):
             about, events = _load(path)
             rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
             host, (monotonic, day) = str(about["host"]), map(int, about["clock"])
@@ -155,7 +155,7 @@ class _Files:
         """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
         for file in self.files:
             shift = self._clock_shift(file.host) - self.arrivals.begin
-            with _reading(file.path):
+            with _reading_trace(file.path):
                 for event in _load(file.path)[1]:
                     if event["ph"] == "X":
                         event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
@@ -188,7 +188,7 @@ def merge(folder: Path, out: Path) -> str:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading_trace(path: Path) -> Iterator[None]:
     """Say that *path* is no trace of a rank if what it says cannot be read."""
     try:
         yield

@@ -60,7 +60,7 @@ class _Rank:
         """Add a *span*, unless it lies in one of its kind on its thread. Spans come in the order of their begins."""
         thread, kind = span["tid"], span["cat"]
         began = round(span["ts"] * 1000)
-        ended = began + _checked(round(span["dur"] * 1000))
+        ended = began + _check_range(round(span["dur"] * 1000))
         if kind in _OF_KIND and began >= self._until.get((thread, kind), began):
             self._until[thread, kind] = ended
             self.times[_OF_KIND[kind]] += ended - began
@@ -92,7 +92,7 @@ class Totals:
             rank.add(event)
         else:
             args = event["args"]
-            rank.memory.update({key: _checked(int(read(int, args, key))) for key in (PEAK, SHARE) if key in args})
+            rank.memory.update({key: _check_range(int(read(int, args, key))) for key in (PEAK, SHARE) if key in args})
 
     def by_rank(self) -> dict[str, dict[str, float]]:
         """Return the sums by rank, as the file of a trace says them."""
@@ -116,7 +116,7 @@ class Totals:
         return in_columns(rows) + (f"\n{left} more ranks, which waited longer, are in the file" if left else "")
 
 
-def _checked(number: int) -> int:
+def _check_range(number: int) -> int:
     if abs(number) >= _LARGEST:
         raise ValueError("a duration or a number of bytes that no rank writes")
     return number
