@@ -15,7 +15,7 @@ from meshcomm.array_api import fft, linalg
 from meshcomm.array_api import functions as _functions
 from meshcomm.array_api import info as _info
 from meshcomm.array_api.functions import ReturnsTensors as _ReturnsTensors
-from meshcomm.array_api.functions import named as _named
+from meshcomm.array_api.functions import functions_named as _named
 from meshcomm.array_api.functions import returning_tensor as _returning_tensor
 from meshcomm.blocks.tensor_numpy import untyped_np as _untyped_np
 from meshcomm.core._mistakes import only_public as _only_public

@@ -7,7 +7,7 @@ import typing as _typing
 
 import numpy as _np
 
-from meshcomm.array_api.functions import named as _named
+from meshcomm.array_api.functions import functions_named as _named
 from meshcomm.numpy import fft as _fft
 
 fft, fftn, ifft, ifftn, rfft = _named(_np.fft, "fft fftn ifft ifftn rfft")

@@ -26,7 +26,7 @@ ReturnsTensors: TypeAlias = Callable[..., tuple[DTensor, ...]]
 layout_on_device = refusable(layout_moved_to)
 
 
-def named(module: ModuleType, names: str) -> list[ReturnsTensor]:
+def functions_named(module: ModuleType, names: str) -> list[ReturnsTensor]:
     """Return the functions of *module* with these *names*, which take tensors."""
     return [getattr(module, name) for name in names.split()]
 

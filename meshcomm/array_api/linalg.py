@@ -8,7 +8,7 @@ import typing as _typing
 import numpy as _np
 
 from meshcomm.array_api import functions as _functions
-from meshcomm.array_api.functions import named as _named
+from meshcomm.array_api.functions import functions_named as _named
 from meshcomm.blocks.tensor_numpy import untyped_np as _untyped_np
 
 cholesky, det, eigvalsh = _named(_np.linalg, "cholesky det eigvalsh")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.views import abstract_array, marked, offset_of
+from meshcomm.blocks.views import abstract_array, marked_read_only, offset_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
@@ -53,7 +53,9 @@ def moved_from(
     low, size = begin - (of.ctypes.data - first), end - first
     source = Source(base, low, low + size, fetch, partial(_write_back, send)) if of.size else None
     view = View[DTensor](None, of.strides, of.flags.writeable, begin)
-    return DTensor(marked(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source))
+    return DTensor(
+        marked_read_only(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source)
+    )
 
 
 def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: DTensor) -> DTensor:

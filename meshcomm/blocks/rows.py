@@ -318,7 +318,7 @@ def _still_last(
 # -- migrated ---------------------------------------------------------------------------------------------------------
 
 
-def migrated(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
+def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
     """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
 
     Parameters

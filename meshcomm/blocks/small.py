@@ -186,7 +186,9 @@ def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_byt
     size = short.HEADER + max_bytes
     with collective(name, spec.mesh) as location:
         assert location is not None
-        came = short.exchanged(location.rank_set, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
+        came = short.exchange_messages(
+            location.rank_set, number ^ short.number_of("t[index]", spec), lambda: name, data, size
+        )
         positions = location.rank_set.ranks
 
     def of_device(device: int) -> bytes:

@@ -100,7 +100,7 @@ def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of:
     """Return a view whose block *take* makes of that of *tensor*, *offset* bytes behind it in NumPy's global array."""
     view, writeable = tensor._view, of.flags.writeable
     root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
-    local = None if not tensor._has_block else marked(take(tensor._block), writeable)
+    local = None if not tensor._has_block else marked_read_only(take(tensor._block), writeable)
     return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
 
 
@@ -116,7 +116,7 @@ def offset_of(of: Array, tensor: DTensor) -> int:
     return int(of.ctypes.data - abstract_array(tensor).ctypes.data) if of.size else 0
 
 
-def marked(local: Array | None, writeable: bool) -> Array | None:
+def marked_read_only(local: Array | None, writeable: bool) -> Array | None:
     """Return a block that NumPy does not write to, unless it is *writeable*."""
     if local is None or writeable or not local.flags.writeable:
         return local
@@ -141,7 +141,9 @@ def tensor_of_inner_blocks(local: Array | None, layout: Layout, shape: Shape, dt
 def with_strides(tensor: DTensor, of: Array) -> DTensor:
     """Return *tensor*, which shares no memory, with the strides and the flags of the abstract array *of*."""
     view = View[DTensor](None, of.strides, of.flags.writeable)
-    return DTensor(marked(tensor._block, of.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view)
+    return DTensor(
+        marked_read_only(tensor._block, of.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view
+    )
 
 
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:

@@ -19,7 +19,7 @@ def one_axis(n: object, axis: object) -> tuple[Ints, Ints]:
     return None if n is None else (as_integer(n, "n", ShapeError),), (number,)
 
 
-def called(
+def transform_as_scipy(
     name: str,
     x: DTensor,
     lengths: tuple[Ints, Ints],

@@ -6,7 +6,7 @@ layout. Functions are Collective over the mesh unless all transformed axes are w
 """
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.fft.apply import called, one_axis
+from meshcomm.fft.apply import one_axis, transform_as_scipy
 from meshcomm.fft.calls import Ints
 from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.planning import ResultLayout
@@ -42,7 +42,7 @@ def _along_one(
     ``ShapeError``, ``AxisError``, ``DTypeError`` or ``LayoutError`` for arguments that do not fit; ``MeshcommError``
     for a backend that is not installed.
     """
-    return called(name, x, one_axis(n, axis), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
+    return transform_as_scipy(name, x, one_axis(n, axis), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fft = _along_one("fft")
@@ -99,7 +99,7 @@ def _along_some(
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     """
-    return called(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
+    return transform_as_scipy(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fftn = _along_some("fftn")
@@ -129,7 +129,7 @@ def _along_two(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    return called(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
+    return transform_as_scipy(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fft2 = _along_two("fft2", "Return the discrete Fourier transform along two axes. Collective, as `fftn`.")

@@ -13,7 +13,7 @@ from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
-from meshcomm.fft.apply import called, one_axis
+from meshcomm.fft.apply import one_axis, transform_as_scipy
 from meshcomm.fft.calls import Ints, axes_of, listed
 from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.kinds import full_name
@@ -22,7 +22,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 
 def _along_one(name: str) -> Function:
     def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
-        return called(name, a, one_axis(n, axis), FFTOptions(), None, norm=norm)
+        return transform_as_scipy(name, a, one_axis(n, axis), FFTOptions(), None, norm=norm)
 
     return transformed
 
@@ -37,14 +37,14 @@ def _along_several(name: str, usual: Axis = None) -> Function:
             lengths[-1] = 2 * (lengths[-1] - 1)  # which NumPy refuses for one frequency, other than SciPy
             s, axes = lengths, chosen
         if len(set(chosen)) == len(chosen):
-            return called(name, a, (s, axes), FFTOptions(), None, norm=norm)
+            return transform_as_scipy(name, a, (s, axes), FFTOptions(), None, norm=norm)
         # NumPy transforms a repeated axis twice, in reverse order of the list, and both times to the length that the
         # array had before.
         result, order = a, list(zip(lengths, chosen, strict=True))
         for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
             halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)
             single = kind if halved else kind.replace("r", "", 1)
-            result = called(single, result, (n, axis), FFTOptions(), None, norm=norm)
+            result = transform_as_scipy(single, result, (n, axis), FFTOptions(), None, norm=norm)
         return result
 
     return transformed

@@ -4,7 +4,7 @@ They need SciPy, or another backend that has them. Layouts are as in `meshcomm.f
 """
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.fft.apply import called, one_axis
+from meshcomm.fft.apply import one_axis, transform_as_scipy
 from meshcomm.fft.calls import Ints
 from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.planning import ResultLayout
@@ -41,7 +41,7 @@ def _along_one(
     Errors are those of `fft`.
     """
     options, grid = FFTOptions(backend, workers, overwrite_x), one_axis(n, axis)
-    return called(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
+    return transform_as_scipy(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
 
 
 dct = _along_one("dct")
@@ -75,7 +75,7 @@ def _along_some(
     axes: the axes to transform; by default all, or the last ones if *s* is given
     """
     options, grid = FFTOptions(backend, workers, overwrite_x), (s, axes)
-    return called(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
+    return transform_as_scipy(name, x, grid, options, layout, norm=norm, variant=type, orthogonalize=orthogonalize)
 
 
 dctn = _along_some("dctn")

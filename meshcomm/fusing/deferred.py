@@ -106,11 +106,11 @@ class Deferred(NDArrayOperatorsMixin):
         return (lambda *args, **named: whole(value, args, named)) if callable(value) else operand(value)
 
     def __getitem__(self, index: object) -> Value:
-        return operand(self.array()[computed(index)])
+        return operand(self.array()[compute_nested(index)])
 
     def __setitem__(self, index: object, value: object) -> None:
         compute_waiting()
-        self.array()[computed(index)] = computed(value)
+        self.array()[compute_nested(index)] = compute_nested(value)
 
     def __array__(self, dtype: Value = None, copy: bool | None = None) -> Array:
         compute_waiting()
@@ -155,14 +155,14 @@ def operand(x: object) -> Value:
     return Deferred(_reordered(x, x.shape, order), x.dtype, x.shape, order)
 
 
-def computed(x: object) -> Value:
+def compute_nested(x: object) -> Value:
     """Return nested tuples, lists, dicts and slices with the arrays that values in them stand for."""
     if type(x) is Deferred:
         return x.array()
     if type(x) is dict:
-        return {key: computed(value) for key, value in x.items()}
+        return {key: compute_nested(value) for key, value in x.items()}
     if isinstance(x, tuple | list):
-        items = [computed(value) for value in x]
+        items = [compute_nested(value) for value in x]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     return x
 
@@ -170,7 +170,7 @@ def computed(x: object) -> Value:
 def whole(function: Callable[..., object], args: Sequence[object], named: Mapping[str, object]) -> Value:
     """Return what a function makes of arrays. It may write to them: so all that waits is computed before."""
     compute_waiting()
-    result = naming_callers(function)(*computed([*args]), **computed(dict(named)))
+    result = naming_callers(function)(*compute_nested([*args]), **compute_nested(dict(named)))
     return tuple(map(operand, result)) if type(result) is tuple else operand(result)
 
 

@@ -9,7 +9,7 @@ from meshcomm.core._tracing import is_traced
 from meshcomm.core.arrays._waiting import begin_fusing, end_fusing
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.fusing.deferred import computed, operand
+from meshcomm.fusing.deferred import compute_nested, operand
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,4 +62,4 @@ def _has_tensor(values: list[object]) -> bool:
 
 
 def _of_arrays(function: Callable[..., R], args: tuple[object, ...], named: dict[str, object]) -> R:
-    return computed(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))
+    return compute_nested(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))

@@ -92,7 +92,7 @@ class FollowedHalo(Halo):
         super().__init__(pattern, None)
         device = pattern.layout.mesh.rank
         if device is not None:
-            local = ghosted(tensor, pattern)
+            local = block_with_ghosts(tensor, pattern)
             assert local is not None
             self._set("inner_slices", pattern.inner_slices(device))
             self._set("local", local)
@@ -113,14 +113,14 @@ class FollowedHalo(Halo):
 
 
 @traceable()
-def ghosted(tensor: DTensor, pattern: HaloPattern) -> Array | None:
+def block_with_ghosts(tensor: DTensor, pattern: HaloPattern) -> Array | None:
     """Return the block of *tensor* with its ghosts. Collective over the mesh."""
     return _filled_halo(tensor, pattern).local
 
 
 @traceable()
-def gathered(block: Array, pattern: HaloPattern) -> DTensor:
-    """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
+def add_ghosts_to_owners(block: Array, pattern: HaloPattern) -> DTensor:
+    """Return the adjoint of `block_with_ghosts`: the tensor of *block*, with ghosts added to owners. Collective."""
     ghosts = Halo(_linear_pattern(pattern, block.dtype), pattern.layout.mesh.rank)
     map_into(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
@@ -135,16 +135,16 @@ def _linear_pattern(pattern: HaloPattern, dtype: DType) -> HaloPattern:
 
 
 def _ghosted_vjp(grad: Array, tensor: DTensor, pattern: HaloPattern) -> DTensor:
-    return gathered(grad, pattern)
+    return add_ghosts_to_owners(grad, pattern)
 
 
 def _gathered_vjp(grad: DTensor, block: Array, pattern: HaloPattern) -> Array | None:
     relaid = grad if grad.layout == pattern.layout else relayout(grad, pattern.layout)
-    return ghosted(relaid, _linear_pattern(pattern, untraced(relaid).dtype))
+    return block_with_ghosts(relaid, _linear_pattern(pattern, untraced(relaid).dtype))
 
 
-differentiable(ghosted, _ghosted_vjp)
-differentiable(gathered, _gathered_vjp)
+differentiable(block_with_ghosts, _ghosted_vjp)
+differentiable(add_ghosts_to_owners, _gathered_vjp)
 
 
 def _pattern_of(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
-from meshcomm.layout_maps.scopes import ScopedModule, entered, walk
+from meshcomm.layout_maps.scopes import ScopedModule, enter_scope, walk
 from meshcomm.layout_maps.variables import Variable
 
 
@@ -74,7 +74,7 @@ class Module(ScopedModule):
         [0.0, 0.0, 0.0]
         """
         scope = self._layout_scope
-        return nullcontext() if scope is None else entered(scope, self)
+        return nullcontext() if scope is None else enter_scope(scope, self)
 
     def named_variables(self) -> "list[tuple[str, Variable]]":
         """Return the variables with their paths from this module, each variable once.

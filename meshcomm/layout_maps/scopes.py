@@ -259,12 +259,12 @@ def current_scope() -> Scope | None:
 def scope(layout_of: LayoutOf) -> Iterator[None]:
     """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
     outer = current_scope()
-    with entered(Scope(layout_of, _ScopeContents() if outer is None else outer.contents)):
+    with enter_scope(Scope(layout_of, _ScopeContents() if outer is None else outer.contents)):
         yield
 
 
 @contextmanager
-def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
+def enter_scope(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
     """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
     active, contents = _stack.scopes, scope.contents
     around, before = tuple(active), (len(contents.modules), len(contents.variables))

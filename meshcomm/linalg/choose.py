@@ -77,14 +77,14 @@ class Way(NamedTuple):
         return f"{self.name}: {self.way}: {self.why}"
 
 
-def chosen(name: str, operands: Sequence[MatrixOperand]) -> Way:
+def choose_algorithm(name: str, operands: Sequence[MatrixOperand]) -> Way:
     """Return the way of the function *name*: its matrix, the first of *operands*, decides.
 
     >>> from meshcomm import Mesh
     >>> rows = Layout(["x", "unsharded"], Mesh(range(4), {"x": 4}))
     >>> import numpy as np
     >>> f8 = np.dtype("f8")
-    >>> [chosen(name, [MatrixOperand(shape, f8, rows)]).way for name, shape in [
+    >>> [choose_algorithm(name, [MatrixOperand(shape, f8, rows)]).way for name, shape in [
     ...     ("qr", (1000, 64)), ("qr", (10**6, 64)), ("eig", (999, 999)), ("inv", (4096, 4096))]]
     ['small', 'tall', 'small', 'large']
     """
@@ -139,7 +139,7 @@ def plan(
             operands.append(MatrixOperand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
         elif operand is not None or operand is a:
             raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")
-    way = chosen(name, operands)
+    way = choose_algorithm(name, operands)
     if way.way == "large" and name in ALONE:
         raise ShapeError(f"{name}: {way.why}, and for more LAPACK alone has it")
     return way

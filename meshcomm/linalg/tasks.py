@@ -15,7 +15,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.linalg.choose import MatrixOperand, Way, chosen
+from meshcomm.linalg.choose import MatrixOperand, Way, choose_algorithm
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
@@ -114,7 +114,7 @@ def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
     forms = [MatrixOperand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
     if task.columns and forms[0].is_whole():
         return Way(task.name, "stacks", "each device has the whole matrix")
-    return chosen(task.name.removeprefix("linalg."), forms)
+    return choose_algorithm(task.name.removeprefix("linalg."), forms)
 
 
 def target_layout(name: str, wanted: ResultLayouts, number: int, count: int) -> Layout | None:

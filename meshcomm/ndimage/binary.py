@@ -32,7 +32,7 @@ from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.arguments import Axes, Ints, Number, Operand, Output
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, scipy_ndimage, write_output
 from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 
@@ -126,13 +126,13 @@ def _repeated(
     truth = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
         truth = mapped(lambda block: step(block, times, within) if block.size else block, truth)
-        return stored(truth, output)
+        return write_output(truth, output)
     call = call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None})
     compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
     around = halo(truth, ghosts, boundary)
     _run_step(step, around, times, within)
-    return stored(around.tensor().copy(), output)
+    return write_output(around.tensor().copy(), output)
 
 
 def _mask_block(mask: Operand, tensor: DTensor) -> Array | None:
@@ -284,7 +284,7 @@ def binary_hit_or_miss(
     turned = [-operator.index(origin) - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
     fits = binary_erosion(tensor, hit, origin=origin1, axes=axes)
     other = binary_dilation(tensor, miss[(slice(None, None, -1),) * miss.ndim], origin=turned, axes=axes)
-    return stored(mapped(lambda a, b: a & ~b, fits, other), output)
+    return write_output(mapped(lambda a, b: a & ~b, fits, other), output)
 
 
 @refusable
@@ -330,4 +330,4 @@ def binary_fill_holes(
     outside = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
     seed = mapped(lambda block: np.zeros(block.shape, bool), tensor, dtype=_BOOL)
     reached = binary_dilation(seed, structure, -1, outside, None, 1, origin, axes=axes)
-    return stored(mapped(np.logical_not, reached), output)
+    return write_output(mapped(np.logical_not, reached), output)

@@ -99,7 +99,7 @@ def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
         return map_to_new(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
 
 
-def stored(result: DTensor, output: Output) -> DTensor:
+def write_output(result: DTensor, output: Output) -> DTensor:
     """Return *result*; if *output* is a tensor, write the result there and return it. Collective if elements move."""
     if not isinstance(output, DTensor):
         return result

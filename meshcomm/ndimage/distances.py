@@ -27,7 +27,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.arguments import Reals
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
-from meshcomm.ndimage.calls import input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import input_tensor, refuse_cyclic, scipy_ndimage, write_output
 from meshcomm.numpy.shapes.shaping import reshape
 
 _INDEX = np.dtype(np.int32)
@@ -73,7 +73,7 @@ class _Outputs(NamedTuple):
             if not is_wanted or result is None:
                 continue
             if isinstance(output, DTensor):
-                stored(result, output)
+                write_output(result, output)
             else:
                 results.append(result)
         return tuple(results) if len(results) > 1 else results[0] if results else None

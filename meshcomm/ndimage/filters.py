@@ -19,8 +19,8 @@ from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import ScipyCall, dtype_asked, input_tensor, output_dtype, stored
-from meshcomm.ndimage.windows import widths_along, windowed
+from meshcomm.ndimage.calls import ScipyCall, dtype_asked, input_tensor, output_dtype, write_output
+from meshcomm.ndimage.windows import run_on_windows, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 RANK_ORDER_FILTERS = (
@@ -52,7 +52,7 @@ def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, *
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return stored(windowed(tensor, widths, edges, scipy_call, dtype), output)
+    return write_output(run_on_windows(tensor, widths, edges, scipy_call, dtype), output)
 
 
 def _window_lengths(arguments: dict[str, Value], count: int) -> Sequence[SupportsIndex]:

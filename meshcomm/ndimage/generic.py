@@ -21,10 +21,10 @@ from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, write_output
 from meshcomm.ndimage.interpolation import output_layout
-from meshcomm.ndimage.separable import summed
-from meshcomm.ndimage.windows import filtered, widths_along
+from meshcomm.ndimage.separable import sum_derivatives
+from meshcomm.ndimage.windows import filter_blocks, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -77,7 +77,7 @@ def generic_filter1d(
         return result
 
     result = make(*of_whole_blocks(tensor, (along,), "generic_filter1d", of_lines), tensor.shape, dtype)
-    return stored(relaid(result, tensor.layout.axes, "generic_filter1d"), output)
+    return write_output(relaid(result, tensor.layout.axes, "generic_filter1d"), output)
 
 
 @family("scipy.ndimage")
@@ -119,7 +119,7 @@ def _of_derivatives(
     def along(*arguments: object) -> DTensor:
         return derivative2(tensor, *arguments, *extra_arguments, **(extra_keywords or {}))
 
-    return summed(tensor, along, FilterEdges(mode, cval), output, axes, squares=squares)
+    return sum_derivatives(tensor, along, FilterEdges(mode, cval), output, axes, squares=squares)
 
 
 generic_laplace = _of_derivatives("generic_laplace")
@@ -203,7 +203,7 @@ def vectorized_filter(
     lengths = spread_over_axes([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
-        return stored(tensor.copy(), output)
+        return write_output(tensor.copy(), output)
     dtype = output.dtype if isinstance(output, DTensor) else sample.dtype
     call = call_text("vectorized_filter", {**shape, **ends, **more})
 
@@ -211,13 +211,13 @@ def vectorized_filter(
         return np.asarray(run(block, function, **shape, mode="valid", **more)).astype(dtype, copy=False)
 
     if mode == "valid":
-        return stored(_valid(tensor, lengths, valid, dtype, call), output)
+        return write_output(_valid(tensor, lengths, valid, dtype, call), output)
     origins = spread_over_axes(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
     widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
     boundaries = FilterEdges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)
     around = halo(tensor, widths, list(boundaries))
-    return stored(filtered(tensor, lambda block: valid(around.local), dtype), output)
+    return write_output(filter_blocks(tensor, lambda block: valid(around.local), dtype), output)
 
 
 def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:

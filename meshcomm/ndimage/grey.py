@@ -14,7 +14,7 @@ from meshcomm.blocks.make import map_into
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
-from meshcomm.ndimage.calls import dtype_asked, input_tensor, stored
+from meshcomm.ndimage.calls import dtype_asked, input_tensor, write_output
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 
@@ -72,7 +72,7 @@ def _composed(
         dilated = filtered(grey_dilation, tensor)
         eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
         of_both = _gradient if name == "morphological_gradient" else _laplace
-        return stored(map_into(of_both, eroded, dilated, tensor), output)
+        return write_output(map_into(of_both, eroded, dilated, tensor), output)
     if size is not None and footprint is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
@@ -80,7 +80,7 @@ def _composed(
     result = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
         map_into(partial(_tophat, opens=opens), result, tensor)
-    return stored(result, output)
+    return write_output(result, output)
 
 
 grey_opening = _composed("grey_opening")

@@ -38,7 +38,7 @@ from meshcomm.ndimage.calls import (
     input_tensor,
     refuse_cyclic,
     scipy_ndimage,
-    stored,
+    write_output,
 )
 from meshcomm.ndimage.splines import CONSTANT, SplineRule, Support, extended, slabs
 from meshcomm.numpy.joining.padding import pad
@@ -103,8 +103,10 @@ def spline_filter1d(
     dtype = _filter_dtype("spline_filter1d", tensor, order, output, mode)
     (along,) = normalised_axes(axis, tensor.ndim)
     if order < 2:
-        return stored(as_dtype_of(tensor, dtype), output)
-    return stored(relaid(_along(tensor, order, along, dtype, mode), tensor.layout.axes, "spline_filter1d"), output)
+        return write_output(as_dtype_of(tensor, dtype), output)
+    return write_output(
+        relaid(_along(tensor, order, along, dtype, mode), tensor.layout.axes, "spline_filter1d"), output
+    )
 
 
 @refusable
@@ -118,7 +120,7 @@ def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64
     tensor = input_tensor("spline_filter", input)
     dtype = _filter_dtype("spline_filter", tensor, order, output, mode)
     result = _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
-    return stored(relaid(result, tensor.layout.axes, "spline_filter"), output)
+    return write_output(relaid(result, tensor.layout.axes, "spline_filter"), output)
 
 
 # -- values at coordinates --------------------------------------------------------------------------------------------
@@ -168,14 +170,14 @@ class _SplineCall:
         if isinstance(self._output, DTensor) and self._output.shape != shape:
             raise RuntimeError(f"output shape {self._output.shape} is not that of the result: {shape}")
         if tensor.dtype.kind != "c":
-            return stored(self._evaluated(tensor, self._rule, self.dtype, where), self._output)
+            return write_output(self._evaluated(tensor, self._rule, self.dtype, where), self._output)
         halves = []
         for of in (np.real, np.imag):
             half = mapped(lambda block, of=of: of(block).copy(), tensor, dtype=np.empty(0, tensor.dtype).real.dtype)
             rule = self._rule._replace(cval=of(self._rule.cval))
             real = np.empty(0, self.dtype).real.dtype
             halves.append(self._evaluated(half, rule, real, where))
-        return stored(complex_of(halves, self.dtype), self._output)
+        return write_output(complex_of(halves, self.dtype), self._output)
 
     def _evaluated(
         self, tensor: DTensor, rule: SplineRule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
@@ -351,7 +353,7 @@ def zoom(
     scipy_ndimage().zoom(np.zeros((1,) * tensor.ndim), 2, order=0, mode=mode, grid_mode=grid_mode)  # its warning
     shape = tuple(round(n * factor) for n, factor in zip(tensor.shape, factors, strict=True))
     if all(factor == 1 for factor in factors) and prefilter:
-        return stored(as_dtype_of(tensor, spline.dtype), output)
+        return write_output(as_dtype_of(tensor, spline.dtype), output)
     less = 0 if grid_mode else 1
     scales = [
         np.float64(before - less) / np.float64(after - less) if after != less else np.float64(1)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.rows import RowRanks, ask, migrated, ranks_along
+from meshcomm.blocks.rows import RowRanks, ask, migrate_rows, ranks_along
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape, Slices
@@ -30,7 +30,7 @@ from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.arguments import Output
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, write_output
 from meshcomm.numpy.indexing.nonzero import nonzero
 
 _NUMBER = np.dtype(np.int64)
@@ -71,7 +71,7 @@ def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, outpu
     dtype = np.dtype(usual if output is None else dtype_asked(output))
     result, count = _numbered(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
     if isinstance(output, DTensor):
-        stored(result, output)
+        write_output(result, output)
         return count
     return result, count
 
@@ -158,7 +158,7 @@ class _Objects:
     def _in_order(self, keys: Indices) -> tuple[Indices, int]:
         """Return the numbers of unique *keys*, from 1 on, in the order of all keys, and their count. Collective."""
         owners = keys * self.ranks.size // prod(self.shape)
-        (arrived,), _ = migrated(self.ranks, [keys], owners)
+        (arrived,), _ = migrate_rows(self.ranks, [keys], owners)
         arrived = np.sort(arrived)
         counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(arrived)))
         before = int(counts[: self.ranks.position].sum()) + 1

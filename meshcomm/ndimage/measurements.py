@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
 from meshcomm.blocks.reduce import Merge, added_up
-from meshcomm.blocks.rows import migrated, ranks_along
+from meshcomm.blocks.rows import migrate_rows, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.blocks.small import agree_on_result, allgather_array
 from meshcomm.core._tracing import Value
@@ -270,7 +270,7 @@ def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array
     if names:
         text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
         with ranks_along(name, layout.mesh, names, text) as ranks:
-            arrays, _ = migrated(ranks, arrays, numbers % ranks.size)
+            arrays, _ = migrate_rows(ranks, arrays, numbers % ranks.size)
     agree_on_result(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
     return np.asarray(groups.reduced(share, _computed_row)["value"])
 

@@ -19,8 +19,8 @@ from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output, Reals
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
-from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, stored
-from meshcomm.ndimage.windows import FLIPPED, window, windowed
+from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, write_output
+from meshcomm.ndimage.windows import FLIPPED, run_on_windows, window
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -34,7 +34,7 @@ class _AxisFilter:
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
         widths = spread_over_axes([self._width], [self._axis], tensor.ndim, (0, 0))
-        return windowed(tensor, widths, self._edges, self.run, dtype)
+        return run_on_windows(tensor, widths, self._edges, self.run, dtype)
 
 
 def _one_filter(
@@ -233,11 +233,13 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -
     """Return the result of all *steps* on *tensor*, one after the other, or *output* with it. Collective."""
     if not steps:
         output_type = dtype_asked(output)
-        return stored(as_dtype_of(tensor, tensor.dtype if output_type is None else np.dtype(output_type)), output)
+        return write_output(
+            as_dtype_of(tensor, tensor.dtype if output_type is None else np.dtype(output_type)), output
+        )
     dtype = output_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)
-    return stored(tensor, output)
+    return write_output(tensor, output)
 
 
 ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
@@ -265,7 +267,7 @@ Derivative = Callable[[int, Output, str, Number], DTensor]
 """A function from an axis, an output, mode and cval to the derivative along the axis."""
 
 
-def summed(
+def sum_derivatives(
     tensor: DTensor, derivative: Derivative, edges: FilterEdges, output: Output, axes: Axes, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
@@ -280,7 +282,7 @@ def summed(
     assert total is not None
     if squares:
         map_into(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
-    return stored(total, output)
+    return write_output(total, output)
 
 
 @refusable
@@ -301,7 +303,7 @@ def laplace(
     """
     tensor = input_tensor("laplace", input)
     derivative = partial(correlate1d, tensor, [1, -2, 1])
-    return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=False)
+    return sum_derivatives(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=False)
 
 
 @family("scipy.ndimage")
@@ -334,7 +336,7 @@ def _of_gaussian(
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
         return gaussian_filter(tensor, sigmas, orders, output, mode, cval, **kwargs)
 
-    return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=squares)
+    return sum_derivatives(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=squares)
 
 
 gaussian_laplace = _of_gaussian("gaussian_laplace")

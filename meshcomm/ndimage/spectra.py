@@ -14,7 +14,7 @@ from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.ndimage.arguments import Output, Reals
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import input_tensor, scipy_ndimage, stored
+from meshcomm.ndimage.calls import input_tensor, scipy_ndimage, write_output
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -35,7 +35,7 @@ def _times_factors(name: str, input: TensorLike, argument: Reals, n: int, axis: 
         with np.errstate(all="ignore"):
             new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
-    return stored(map_to_new(multiply, tensor, dtype=dtype), output)
+    return write_output(map_to_new(multiply, tensor, dtype=dtype), output)
 
 
 def _angles(ones: Array, size: float, n: int) -> Array:

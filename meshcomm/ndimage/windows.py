@@ -49,7 +49,7 @@ def ghosts_of(tensor: DTensor, widths: Sequence[Width]) -> Widths:
     return [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
 
 
-def windowed(tensor: DTensor, widths: Widths, edges: FilterEdges, run: ScipyCall, dtype: DType) -> DTensor:
+def run_on_windows(tensor: DTensor, widths: Widths, edges: FilterEdges, run: ScipyCall, dtype: DType) -> DTensor:
     """Return the result of *run*, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
 
     *run* gets blocks with ghosts along sharded axes only; along the others, SciPy extends the block itself.
@@ -60,13 +60,13 @@ def windowed(tensor: DTensor, widths: Widths, edges: FilterEdges, run: ScipyCall
     if any(boundary.name == "constant" for boundary in boundaries) and not holds(tensor.dtype, edges.cval):
         tensor = _in_double_precision(tensor, edges.cval)
     if not tensor.size or not any(map(any, ghosts)):
-        return filtered(tensor, lambda block: run(block, dtype), dtype)
+        return filter_blocks(tensor, lambda block: run(block, dtype), dtype)
     compare_call("filter", tensor.mesh, f"{run} as {dtype}")
     around = halo(tensor, ghosts, list(boundaries))
-    return filtered(tensor, lambda block: run(around.local, dtype)[around.inner_slices], dtype)
+    return filter_blocks(tensor, lambda block: run(around.local, dtype)[around.inner_slices], dtype)
 
 
-def filtered(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DTensor:
+def filter_blocks(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DTensor:
     """Return the tensor of the results of *run* for each block, of *dtype*; empty blocks stay empty."""
     return mapped(lambda block: run(block) if block.size else np.empty(block.shape, dtype), tensor, dtype=dtype)
 

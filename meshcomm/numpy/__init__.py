@@ -34,7 +34,7 @@ if not _typing.TYPE_CHECKING:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
         if name not in __all__ and not hasattr(_np, name):  # such as matlib, once it is imported
             raise _missing_attribute(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
-        value = globals()[name] = _import_module(_NAMES).named(name)
+        value = globals()[name] = _import_module(_NAMES).member_named(name)
         return value
 
 

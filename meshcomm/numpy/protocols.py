@@ -198,7 +198,7 @@ def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs
         several: Value = _call_ufunc(ufunc, method, inputs, kwargs)
         return tuple(with_out(name, target, result) for target, result in zip(out, several, strict=True))
     if method != "__call__":
-        return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
+        return ufuncs.call_method(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
     for target in out:
         check_writable(f"{name}: out=", target)
     if products.is_product(ufunc):

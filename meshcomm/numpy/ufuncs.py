@@ -217,7 +217,7 @@ def of_elements(
 _METHODS: dict[str, Callable[..., DTensor]] = {"reduce": reduce, "accumulate": accumulate, "reduceat": reduceat}
 
 
-def called(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> Value:
+def call_method(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> Value:
     """Return what a method of a universal function makes of tensors, written to ``out=`` if there is one."""
     if method == "outer":
         return outer(ufunc, *inputs, **options)

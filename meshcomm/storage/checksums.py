@@ -22,10 +22,10 @@ Piece: TypeAlias = tuple[str, int, int, int]
 _POLYNOMIAL = 0xEDB88320  # of CRC-32; the lowest bit is the highest power
 
 
-def combined(first: int, second: int, length: int) -> int:
+def combine_checksums(first: int, second: int, length: int) -> int:
     """Return the checksum of two pieces in a row from theirs; the second one has *length* bytes.
 
-    >>> combined(zlib.crc32(b"mesh"), zlib.crc32(b"comm"), 4) == zlib.crc32(b"meshcomm")
+    >>> combine_checksums(zlib.crc32(b"mesh"), zlib.crc32(b"comm"), 4) == zlib.crc32(b"meshcomm")
     True
     """
     return _product(first, _power(length)) ^ second
@@ -53,7 +53,7 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
         if result and size:
             last_file, start, length, last = result[-1]
             if last_file == file and start + length == offset and offset % CHECKSUM_RANGE:
-                result[-1] = (file, start, length + size, combined(last, crc, size))
+                result[-1] = (file, start, length + size, combine_checksums(last, crc, size))
                 continue
         result.append((file, offset, size, crc))
     return result

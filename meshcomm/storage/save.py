@@ -425,7 +425,9 @@ class TreeSaving(Saving):
             for name, leaf in leaves.items()
         }
         self._per_rank = [leaf for leaf in leaf_nodes(node) if leaf[0] == "per_rank"]
-        file_metadata, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
+        file_metadata, arrays = metadata_and_arrays(
+            self._tensors, options, writer_for(Path(path)).has_attributes, grows or {}
+        )
         super().__init__(path, Content(arrays, node, file_metadata), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
         if not self.writer.any_tree and not has_arrays_only(node):
@@ -459,7 +461,7 @@ class TreeSaving(Saving):
                 node[1] = [values[number] for values in every]
 
 
-def described(
+def metadata_and_arrays(
     tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
 ) -> tuple[dict[str, object], list[ArrayToSave]]:
     """Return the metadata of the file, and the arrays as *options* want them.

@@ -9,7 +9,7 @@ from meshcomm.blocks.session import Session
 from meshcomm.core._arguments import quote
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined, pieces_of
+from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combine_checksums, pieces_of
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.transfer import OpenFiles, gathered_pieces
@@ -88,7 +88,7 @@ def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
         if crc is None:
             data = np.frombuffer(files.section(file, offset, length), dtype=np.uint8)
             ((_, _, _, crc),) = pieces_of(name, data, offset)  # no piece goes beyond its range
-        checksum = combined(checksum, crc, length)
+        checksum = combine_checksums(checksum, crc, length)
     return checksum
 
 

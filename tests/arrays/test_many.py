@@ -320,8 +320,8 @@ def test_ranks_that_differ_in_the_order_of_their_tensors():
 
 def test_many_tensors_of_few_kinds_are_described_once_each(monkeypatch):
     described = []
-    kept = compile_.described
-    monkeypatch.setattr(compile_, "described", lambda *args: described.append(args) or kept(*args))
+    kept = compile_.exchanged_boxes
+    monkeypatch.setattr(compile_, "exchanged_boxes", lambda *args: described.append(args) or kept(*args))
 
     def program():
         mesh = mc.create_mesh([("x", 2)])

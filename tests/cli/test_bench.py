@@ -12,7 +12,7 @@ from meshcomm.tools.cli import turns
 from meshcomm.tools.cli.about import LoadedMPI
 from meshcomm.tools.cli.arguments import dtype_of, layout_of
 from meshcomm.tools.cli.bench import cases, command, disk, report
-from meshcomm.tools.cli.bench.measure import Case, Row, measured
+from meshcomm.tools.cli.bench.measure import Case, Row, measure_case
 from meshcomm.tools.cli.main import main
 
 RANKS = 3
@@ -32,7 +32,7 @@ def on_ranks(program, ranks=RANKS):
 
 def rows_of(make, nbytes=600, ranks=RANKS, **given):
     """Return the row that each rank measures of an operation, in two rounds."""
-    return on_ranks(lambda setting, all_: measured(all_, make(setting._replace(**given), nbytes), 2), ranks)
+    return on_ranks(lambda setting, all_: measure_case(all_, make(setting._replace(**given), nbytes), 2), ranks)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_layouts_of_the_command():
     def program(setting, communicator):
         source, target = (layout_of(text, setting.mesh) for text in ("unsharded,x=cyclic(2)", "x,unsharded"))
         case = cases.relayout(setting._replace(source=source, target=target, shape=(5, 9)), 0)
-        return measured(communicator, case, 1).wrong_elements
+        return measure_case(communicator, case, 1).wrong_elements
 
     assert on_ranks(program) == [0] * RANKS
 
@@ -139,7 +139,7 @@ def test_ghosts_that_are_not_updated_are_wrong(monkeypatch):
 
 def test_a_block_of_another_shape_is_wrong():
     indices = [np.arange(4), np.arange(3)]
-    assert cases.differing(np.zeros((4, 2)), indices, (4, 3), 1) == 12
+    assert cases.count_differences(np.zeros((4, 2)), indices, (4, 3), 1) == 12
 
 
 def test_chunks_have_the_values_of_the_whole(monkeypatch):
@@ -147,8 +147,8 @@ def test_chunks_have_the_values_of_the_whole(monkeypatch):
     cases.fill(whole, indices, (7, 4), 1)
     monkeypatch.setattr(cases, "CHUNK", 2)
     assert len(list(cases.expected(indices, (7, 4), whole.dtype, 1))) == 3
-    assert cases.differing(whole, indices, (7, 4), 1) == 0
-    assert cases.differing(whole, indices, (7, 4), 2) == 6
+    assert cases.count_differences(whole, indices, (7, 4), 1) == 0
+    assert cases.count_differences(whole, indices, (7, 4), 2) == 6
 
 
 # -- times ------------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_the_slowest_rank_counts_and_the_reference_takes_turns(monkeypatch):
             clocks[setting.rank] += int((seconds if setting.rank == 1 else 1) * 1e9)
 
         case = Case(10, 20e9, lambda: call(5), lambda: call(10), lambda: setting.rank)
-        return measured(communicator, case, 4)
+        return measure_case(communicator, case, 4)
 
     clocks = [0] * RANKS
     monkeypatch.setattr(turns.time, "perf_counter_ns", lambda: clocks[mc.create_mesh().rank])

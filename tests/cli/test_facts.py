@@ -21,21 +21,21 @@ from meshcomm.tools.cli import facts
 def test_packages_out_of_range_and_the_cure(monkeypatch, asked, has, cure):
     monkeypatch.setattr(metadata, "requires", lambda name: [asked])
     monkeypatch.setattr(facts, "_version", lambda name: has)
-    assert facts.outdated() == [cure] * (cure is not None)
+    assert facts.outdated_versions() == [cure] * (cure is not None)
 
 
 def test_no_package_mends_a_python_out_of_range(monkeypatch):
     monkeypatch.setattr(metadata, "requires", lambda name: None)
     monkeypatch.setattr(facts.platform, "python_version", lambda: "3.9.2")
-    (text,) = facts.outdated()
+    (text,) = facts.outdated_versions()
     assert text == "Python is 3.9.2, and meshcomm needs Python>=3.11: take another Python"
 
 
 def test_what_runs_these_tests_is_in_range():
-    assert facts.outdated() == []
+    assert facts.outdated_versions() == []
 
 
 def test_loaded_libraries_are_found_by_name():
     name = _kernels.__file__.rpartition("/")[2].partition(".so")[0]
-    assert facts.loaded(name.replace(".", r"\.")) == [_kernels.__file__]
-    assert facts.loaded("libnobody") == []
+    assert facts.mapped_files(name.replace(".", r"\.")) == [_kernels.__file__]
+    assert facts.mapped_files("libnobody") == []

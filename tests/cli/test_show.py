@@ -11,7 +11,7 @@ import meshcomm as mc
 from meshcomm.core.plans.costs import predicted_seconds, relay_pays
 from meshcomm.tools.cli import plan as plan_command
 from meshcomm.tools.cli.main import main
-from meshcomm.tools.cli.plan import scaled
+from meshcomm.tools.cli.plan import scale_sizes
 from meshcomm.tools.cli.terminal import terminal
 from support.paths import ROOT
 from support.patience import run
@@ -198,7 +198,7 @@ def test_rows_that_would_take_too_long_say_so(capsys, monkeypatch):
     ],
 )
 def test_meshes_of_other_sizes(sizes, ranks, expected):
-    assert scaled(sizes, ranks) == expected
+    assert scale_sizes(sizes, ranks) == expected
 
 
 def test_the_prediction_knows_the_aggregators():

@@ -86,7 +86,7 @@ def test_what_is_no_answer_is_none(ranks, monkeypatch, text):
 
 def test_ranks_that_have_ended_are_reported_at_the_second_sight(ranks, monkeypatch):
     """They may have ended after this call, which then completes in a moment."""
-    monkeypatch.setattr(host_signals, "ended", lambda ranks: [1])
+    monkeypatch.setattr(host_signals, "ended_ranks", lambda ranks: [1])
     assert ranks(WAITS, WAITS, IDLE).ended_ranks == ""
     assert ranks.first.ask(CALL, range(3)) is None
     assert ranks.first.report.ended_ranks == "rank 1 has ended without it"
@@ -130,7 +130,7 @@ def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
     monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
     questions = host_signals.Questions(7)
     other = host_signals._connection_to("answers 7")
-    broken = host_signals.asking(7, b"no question")
+    broken = host_signals.answer_channel(7, b"no question")
     with other, broken:
         questions.answer(first_calls._reply)
         other.sendall(b'["0-1", 1]')

@@ -107,11 +107,11 @@ def test_another_user_shows_nothing_to_us(error, monkeypatch):
 
 
 def test_ranks_that_have_ended():
-    assert host_signals.ended(range(3)) == []
+    assert host_signals.ended_ranks(range(3)) == []
     kept = host_signals._new_signal("ended 1")
-    assert host_signals.ended(range(3)) == [1]
+    assert host_signals.ended_ranks(range(3)) == [1]
     kept.close()
-    assert host_signals.ended(range(3)) == []
+    assert host_signals.ended_ranks(range(3)) == []
 
 
 # -- errors that ranks share ------------------------------------------------------------------------------------------

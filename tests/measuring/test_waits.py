@@ -3,7 +3,7 @@
 import pytest
 
 from meshcomm.core.failures.recorder import Arrival
-from meshcomm.tools.measuring.waits import Arrivals, LastArrival, explained
+from meshcomm.tools.measuring.waits import Arrivals, LastArrival, waiting_spans
 
 STREAM = "0-3 #1"
 
@@ -24,7 +24,7 @@ def span(began, ended, needs=None, rank=10, kind="mpi"):
 
 def within(found, *args, uncertain=0, **more):
     """The spans in a span: their names, begins and ends in nanoseconds."""
-    first, *others = explained(span(*args, **more), found, uncertain)
+    first, *others = waiting_spans(span(*args, **more), found, uncertain)
     assert first["args"] == {}
     return [(e["name"], round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000)) for e in others]
 

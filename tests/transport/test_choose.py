@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, Layout, Machine, plan_relayout
-from meshcomm.core.arrays.compile import described, exchanging_steps
+from meshcomm.core.arrays.compile import exchanged_boxes, exchanging_steps
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.rank_sets import Location
@@ -429,7 +429,7 @@ def test_what_the_plan_predicts_is_what_is_counted(ranks, nodes, change, shape):
 
     def program(rank):
         here = Location(None, rank.position)
-        tensor = described(step, here)
+        tensor = exchanged_boxes(step, here)
         terms = ExchangeSpec(1, 100, relay_pays=relays, permutes=step.permutes)
         operation = choose.exchange(rank.group, [tensor], terms)
         block = rank.block(tensor.source_bytes(rank.position), True)

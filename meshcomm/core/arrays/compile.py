@@ -113,7 +113,11 @@ def operations(
     steps = exchanging_steps(plan)
     result: list[tuple[Transport, int]] = []
     for step in steps:
-        tensor = described(step, location) if result else replace(described(step, location, held_box), order=order)
+        tensor = (
+            exchanged_boxes(step, location)
+            if result
+            else replace(exchanged_boxes(step, location, held_box), order=order)
+        )
         exchange = choose.exchange(group_of(step, location), [tensor], _spec_of(plan, step, location))
         result.append((exchange, tensor.target_bytes(tensor.position)))
     if not steps or plan.steps[-1] is not steps[-1]:
@@ -136,7 +140,9 @@ def prepare_start(plan: Plan, location: Location) -> Start:
         return _complete_at_once(prepare(plan, location))
     (step,) = steps
     size = _target_bytes(step, location)
-    packed = choose.Nonblocking(group_of(step, location), [described(step, location)], _spec_of(plan, step, location))
+    packed = choose.Nonblocking(
+        group_of(step, location), [exchanged_boxes(step, location)], _spec_of(plan, step, location)
+    )
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
@@ -159,7 +165,7 @@ class _BatchedPlan:
 
     def __init__(self, plan: Plan, location: Location) -> None:
         (self.step,) = exchanging_steps(plan)
-        self.tensor, self.text = described(self.step, location), _step_text(self.step)
+        self.tensor, self.text = exchanged_boxes(self.step, location), _step_text(self.step)
         self.most_bytes = most_bytes(self.step)
         self.size, self.shape = _target_bytes(self.step, location), target_shape(plan, location.device)
 
@@ -227,7 +233,7 @@ def group_of(step: Step, location: Location) -> Group:
     return location.rank_set.group((step.mesh, step.dims), devices[0], members)
 
 
-def described(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
+def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
     """Return the boxes that the group of the device at *location* exchanges in *step*, out of blocks *held_box*."""
     source, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
     devices = step.group_of(location.device)

@@ -3,7 +3,8 @@
 A division by zero is in the block of one rank. NumPy would raise `FloatingPointError` there alone, or record a
 warning, and the program would go on differently on each rank. So where a program sees such conditions, a call with
 tensors has three steps: each rank computes, and notes its conditions; the ranks tell each other; and all handle the
-conditions of all as NumPy does. Whether the program sees them, all ranks know without communication: see `seen`.
+conditions of all as NumPy does. Whether the program sees them, all ranks know without communication: see
+`are_conditions_seen`.
 """
 
 import builtins
@@ -47,10 +48,10 @@ def let_see(on: bool) -> None:
     """Say whether ranks are to see conditions alike. What Python calls for each warning now shows it as text."""
     _usual[:] = _called_for_warnings()
     let_show(on)
-    _conditions.let_see(seen if on else None)
+    _conditions.let_see(are_conditions_seen if on else None)
 
 
-def seen() -> bool:
+def are_conditions_seen() -> bool:
     """Return whether the program sees floating-point conditions, other than as text: the same on all ranks."""
     handling = {*np.geterr().values()}
     if "raise" in handling:

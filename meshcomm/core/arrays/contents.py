@@ -209,7 +209,7 @@ class ElementAccess(NumpyMethods):
         [1.0, 2.0]
         """
         if isinstance(dtype, type) and issubclass(dtype, np.ndarray) and is_scripted():
-            return libraries.viewed(self, dtype)
+            return libraries.view_as_class(self, dtype)
         return self._made_by(np.ndarray.view, dtype)
 
     def byteswap(self, inplace: bool = False) -> Self:

@@ -73,7 +73,7 @@ NO_WINDOWS = (
 )
 
 
-def viewed(tensor: TypedTensor, kind: type) -> Value:
+def view_as_class(tensor: TypedTensor, kind: type) -> Value:
     """Return what ``x.view(kind)`` gives to a script, for a class of NumPy's arrays. Collective.
 
     A class that derives from them gets a copy, which refuses writes.
@@ -86,7 +86,7 @@ def viewed(tensor: TypedTensor, kind: type) -> Value:
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-def operated(name: str, tensor: TypedTensor, other: object) -> Value:
+def apply_operator(name: str, tensor: TypedTensor, other: object) -> Value:
     """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())

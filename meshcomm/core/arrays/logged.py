@@ -11,7 +11,7 @@ from meshcomm.core._tracing import Value
 
 
 @lru_cache(64)
-def handled(errors: Value) -> dict[str, Value]:
+def error_handling(errors: Value) -> dict[str, Value]:
     """Return how NumPy handles floating-point errors, but for ignored ones; *errors* is what it has of errstate."""
     token = _extobj_contextvar.set(errors)
     try:
@@ -30,7 +30,7 @@ def tell(line: Line, errors: object, filters: object, text: str) -> None:
     text: text that NumPy logs
     """
     text = text.removeprefix("Warning: ").rstrip()
-    if CONDITIONS[text.partition(" encountered")[0]][0] not in handled(errors):
+    if CONDITIONS[text.partition(" encountered")[0]][0] not in error_handling(errors):
         return
     if warnings.filters is filters:
         line.warn(text, RuntimeWarning)

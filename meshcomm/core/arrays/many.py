@@ -16,7 +16,7 @@ from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.moving import relayout_text
-from meshcomm.core.arrays.out import distributed, wrong_outs
+from meshcomm.core.arrays.out import distribute_into, wrong_outs
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
     Branch,
@@ -236,7 +236,7 @@ def _moved_together(
     for number, (tensor, layout, out, key) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
             try:
-                moved[number] = distributed(tensor, layout, out, name)
+                moved[number] = distribute_into(tensor, layout, out, name)
             except Exception as error:
                 wrong = wrong or _of_tensor(error, paths[number])
             continue

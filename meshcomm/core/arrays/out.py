@@ -27,7 +27,7 @@ READ_ONLY = "out cannot be written to: its block is read-only"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
-def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
+def distribute_into(whole: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
     """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given. *name* is that of the call.
 
     Nothing moves, but the ranks compare later that they made this call, too. If one of them made it in place of the

@@ -12,7 +12,7 @@ from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
 from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
-from meshcomm.core.arrays.out import distributed, wrong_out
+from meshcomm.core.arrays.out import distribute_into, wrong_out
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
 from meshcomm.core.arrays.views import at_once, copy_block_into, in_memory_order
@@ -206,7 +206,7 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
         return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
     value = unwrapped(tensor)
     if not isinstance(value, DTensor):
-        return distributed(value, layout, out, name)
+        return distribute_into(value, layout, out, name)
     return relayout(value, layout, name, out=out, max_scratch_bytes=limit)
 
 

@@ -43,7 +43,7 @@ def set_scripted(on: bool, alone: bool = False) -> None:
     global _scripted, _alone
     _scripted, _alone = on, on and alone
     _tensor.script = for_script if on else None
-    operators.operate_by_library = libraries.operated if on else None
+    operators.operate_by_library = libraries.apply_operator if on else None
     for kind in _kinds:
         set_buffers(kind, libraries.exported_array if on else None)
 

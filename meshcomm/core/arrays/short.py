@@ -35,7 +35,7 @@ def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Ar
     data, (sizes, filled) = as_bytes(contiguous(block)), _blocks_by_rank(spec)
     step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
     if step:
-        messages = exchanged(rank_set, number_of(name, spec), lambda: _gather_text(name, spec), data.tobytes())
+        messages = exchange_messages(rank_set, number_of(name, spec), lambda: _gather_text(name, spec), data.tobytes())
     else:
         with exchanging(rank_set):
             agree(rank_set, _gather_text(name, spec))
@@ -50,7 +50,7 @@ def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Ar
     return whole
 
 
-def exchanged(
+def exchange_messages(
     rank_set: RankSet, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE
 ) -> bytes:
     """Return the messages of all ranks of *rank_set*: each a header, *data*, and what fills it up. Collective.
@@ -79,7 +79,7 @@ def gathered_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
     *call* is what the ranks compare.
     """
     size = 2 * HEADER
-    messages = exchanged(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
+    messages = exchange_messages(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
     return [int.from_bytes(messages[at + HEADER : at + size], "little") for at in range(0, len(messages), size)]
 
 

@@ -45,7 +45,7 @@ class FirstCalls:
         for rank, other in self._asked.items():
             if rank not in self._answers:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
-                    self._answers[rank] = _parsed_answer(host_signals.received(other))
+                    self._answers[rank] = _parsed_answer(host_signals.receive_message(other))
         name, number, count, began = self._question
         if len(self._answers) == len(self._asked) or time.monotonic() > began + ANSWER_WITHIN:
             self._forget()
@@ -62,10 +62,10 @@ class FirstCalls:
             self._question = spans(sorted(ranks)), number, watch.count, time.monotonic()
             message = json.dumps(self._question[:2]).encode()
             self._answers = {}
-            others = {rank: host_signals.asking(rank, message) for rank in ranks if rank != self._rank}
+            others = {rank: host_signals.answer_channel(rank, message) for rank in ranks if rank != self._rank}
             self._asked = {rank: other for rank, other in others.items() if other is not None}
             self._unknown = [rank for rank in others if rank not in self._asked]
-        before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
+        before, self._ended = self._ended, (watch.count, host_signals.ended_ranks(ranks))
         if self._ended[1] and before == self._ended:
             self.report = WaitReport(watch.count, has_ended(self._ended[1]), "", True)
 

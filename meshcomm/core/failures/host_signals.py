@@ -5,7 +5,7 @@ process. To look for one never waits. Five things are shown so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
-- what a rank does, if another one asks (`Questions`, `asking`)
+- what a rank does, if another one asks (`Questions`, `answer_channel`)
 - that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job says so (`show_ending`,
   `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
@@ -61,7 +61,7 @@ def code_of_end() -> int:
     return next((code for code in range(1, 256) if _is_shown(f"ended with {code}")), 0)
 
 
-def ended(ranks: Iterable[int]) -> list[int]:
+def ended_ranks(ranks: Iterable[int]) -> list[int]:
     """Return those of *ranks* that have ended their program, as far as this host shows."""
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
 
@@ -75,10 +75,10 @@ class Questions:
 
     def answer(self, reply: Callable[[bytes], bytes]) -> None:
         """Send to each that has asked what *reply* makes of its question. Does not wait."""
-        asking, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
-        for other in asking:
+        answer_channel, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
+        for other in answer_channel:
             try:
-                question = received(other)
+                question = receive_message(other)
                 if question:
                     other.sendall(reply(question))
             except BlockingIOError:  # its question is on its way
@@ -89,7 +89,7 @@ class Questions:
             other.close()
 
 
-def asking(rank: int, question: bytes) -> socket.socket | None:
+def answer_channel(rank: int, question: bytes) -> socket.socket | None:
     """Return from where to receive the answer of *rank* to a *question*, in one message; None if it hears none."""
     other = _connection_to(f"answers {rank}")
     if other is not None:
@@ -98,7 +98,7 @@ def asking(rank: int, question: bytes) -> socket.socket | None:
     return other
 
 
-def received(other: socket.socket) -> bytes:
+def receive_message(other: socket.socket) -> bytes:
     """Return the message that has come from *other*; ``OSError`` if none has."""
     message = bytearray(_LONGEST_MESSAGE)
     return bytes(message[: other.recv_into(message)])
@@ -229,7 +229,7 @@ class Error:
         """Return this rank and those that have found by now that it prints their error."""
         for other in _accepted_sockets(self._signal):
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
-                self._ranks.update(_ONE.unpack(received(other)))
+                self._ranks.update(_ONE.unpack(receive_message(other)))
         return sorted(self._ranks)
 
 

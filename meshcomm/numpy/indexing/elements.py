@@ -17,7 +17,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.numpy.indexing._elements import ElementOwners, element_of, set_elements, to_set
-from meshcomm.numpy.indexing.pages import LINE, fetched, pages_of
+from meshcomm.numpy.indexing.pages import LINE, fetch_elements, pages_of
 
 __all__ = ["element_of", "is_element", "to_set"]
 
@@ -60,7 +60,7 @@ def _element_of_page(tensor: DTensor, index: tuple[int, ...], owners: ElementOwn
     if pages.whole is None:
         if flats is None:
             return None
-        pages.keep(fetched(tensor, flats, owners), flats)
+        pages.keep(fetch_elements(tensor, flats, owners), flats)
     element = pages.find(index)
     assert element is not None
     return element[0]

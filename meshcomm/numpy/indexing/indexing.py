@@ -257,7 +257,7 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
     query = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _slice_of(tensor, query.items)
-    if how is None or value is None or not shares.combined(name, base, query, value, how):
+    if how is None or value is None or not shares.combine_in_shares(name, base, query, value, how):
         index_arrays.put(name, base, query, value, how)
     count_write(base)
     write_back(base)  # if its elements had to move
@@ -466,7 +466,7 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
         on_blocks(lambda block: operator.setitem(block, chosen, value), tensor)
         return
     rows, chosen = masks.in_rows(tensor, mask)
-    picked = masks.picked(rows, chosen, mask.ndim)
+    picked = masks.pick_rows(rows, chosen, mask.ndim)
     _assign(picked, parsed_index(Ellipsis, picked.shape), value)
     map_into(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:

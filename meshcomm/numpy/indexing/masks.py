@@ -55,10 +55,10 @@ def _single_item(index: object) -> object:
 def compressed(tensor: DTensor, mask: Mask) -> DTensor:
     """Return the elements where *mask* is true, on one axis with `Cuts`. Collective over the mesh."""
     rows, chosen = in_rows(tensor, mask)
-    return picked(rows, chosen, mask.ndim)
+    return pick_rows(rows, chosen, mask.ndim)
 
 
-def picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
+def pick_rows(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
     """Return the rows that each rank has *chosen*. Collective over the mesh."""
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]

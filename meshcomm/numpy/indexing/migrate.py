@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.rows import migrated, ranks_along
+from meshcomm.blocks.rows import migrate_rows, ranks_along
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.mesh import Mesh
@@ -76,7 +76,7 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
         sent = ranks.agree_on_result(
             lambda: _sent_rows(rows, devices, where.size), lambda sent: f"migrate {sent.text}"
         )
-        arrays, counts = migrated(ranks, sent.arrays, sent.devices)
+        arrays, counts = migrate_rows(ranks, sent.arrays, sent.devices)
     return Migrated(sent.again(arrays), np.repeat(np.arange(len(counts)), counts))
 
 

@@ -165,7 +165,7 @@ def pages_of(tensor: DTensor) -> Pages:
     return pages
 
 
-def fetched(tensor: DTensor, flats: Indices, owners: ElementOwners) -> Array:
+def fetch_elements(tensor: DTensor, flats: Indices, owners: ElementOwners) -> Array:
     """Return elements of a tensor on all ranks, of which *flats* are the flat indices in C order. Collective."""
     at, numbers, lengths = list(np.unravel_index(flats, tensor.shape)), [], [len(starts) for starts in owners.starts]
     for axis, first in enumerate(owners.starts):

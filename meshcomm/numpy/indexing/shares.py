@@ -56,7 +56,7 @@ _COMBINED: dict[np.ufunc, _Combining] = {
 }
 
 
-def combined(name: str, base: DTensor, query: IndexRequest, value: Operand, how: np.ufunc) -> bool:
+def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Operand, how: np.ufunc) -> bool:
     """Return whether ranks have combined *value* with elements of *base* in shares. Collective over the mesh.
 
     If not, that is no faster, or not the same. Arguments are those of `index_arrays.put`.

@@ -15,7 +15,7 @@ OWN_MEMBERS = {**creation.OWN_FUNCTIONS, **files.OWN_FUNCTIONS, "ndarray": Whole
 """What is ours, by NumPy's names."""
 
 
-def named(name: str) -> object:
+def member_named(name: str) -> object:
     """Return what *name* of NumPy is here. In a script on one rank, no array is cut, and all are NumPy's own."""
     if is_alone() and name != "random":
         return getattr(untyped_np, name)

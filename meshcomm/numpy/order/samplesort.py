@@ -328,7 +328,7 @@ def _counts_before(array: Array, value: object) -> tuple[int, int]:
     return less, equal
 
 
-def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
+def elements_at(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
     layout = ordered.layout
     call = f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}"

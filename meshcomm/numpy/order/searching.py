@@ -74,7 +74,7 @@ def as_replicated(operand: Operand, mesh: Mesh) -> DTensor:
     return distribute(array, Layout.replicated(mesh, array.ndim))
 
 
-def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTensor:
+def answer_questions(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTensor:
     """Return an answer to each question, from the rank where it belongs. Collective over the mesh.
 
     Parameters
@@ -140,7 +140,7 @@ def searchsorted(
         return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), as_replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
         how = Answers(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
-        return answered(name, in_flat_order(ordered, name), values, how)
+        return answer_questions(name, in_flat_order(ordered, name), values, how)
     # In whatever order the blocks are: as many elements are before a value as are before it in each block.
     local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), ordered)
     return added_up(f"searchsorted {side}", ordered, local, shape_of(values), _INDEX)
@@ -200,7 +200,7 @@ def isin(
         return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(elements, mesh))
     if isinstance(elements, DTensor) and is_sharded(elements):
         line = in_order(name, others, stable=False, indexed=False).values
-        result = answered(name, line, elements, Answers("right", _is_there, np.dtype(bool)))
+        result = answer_questions(name, line, elements, Answers("right", _is_there, np.dtype(bool)))
     else:
         local = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), others)
         result = added_up("isin", others, local, elements.shape, np.dtype(bool), op="max")

@@ -27,7 +27,7 @@ from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.numpy.elementwise.signatures import implements, implements_each
-from meshcomm.numpy.order.samplesort import in_order, picked
+from meshcomm.numpy.order.samplesort import elements_at, in_order
 from meshcomm.numpy.reductions.reductions import sum
 from meshcomm.numpy.statistics.averages import weights_along
 
@@ -235,7 +235,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
 
     def pick(indices: list[int]) -> Array:
-        elements = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
+        elements = elements_at(statistic.name, ordered, np.array(indices, dtype=np.intp))
         assert elements is not None
         return elements
 

@@ -27,7 +27,7 @@ from meshcomm.core.arrays.trees import names_in
 from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
-from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined
+from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combine_checksums
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import (
     FileContents,
@@ -169,7 +169,7 @@ def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
         stop, crc, done = min(start + CHECKSUM_RANGE, size), 0, start
         while at < len(pieces) and pieces[at][1] < stop:
             _, offset, length, piece = pieces[at]
-            crc = combined(_with_zeros(crc, offset - done), piece, length)
+            crc = combine_checksums(_with_zeros(crc, offset - done), piece, length)
             done, at = offset + length, at + 1
         crcs.append(_with_zeros(crc, stop - done))
     return crcs

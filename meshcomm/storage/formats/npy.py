@@ -86,11 +86,11 @@ def contents(path: Path) -> FileContents:
     with files.for_reading(path) as file:
         size = file.size()
         text = files.section(file, 0, min(size, HEADER_WITHIN))
-    stored = described(text, "array", str(path), 0, size)
+    stored = stored_array(text, "array", str(path), 0, size)
     return FileContents({"array": stored}, {})
 
 
-def described(text: bytes, name: str, what: str, begin: int, size: int) -> Stored:
+def stored_array(text: bytes, name: str, what: str, begin: int, size: int) -> Stored:
     """Return the array of a .npy file that begins with *text*, has *size* bytes, and is at *begin* of another file.
 
     ``CheckpointError`` if it is none, or shorter than its array.

@@ -18,7 +18,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.checksums import Piece, combined
+from meshcomm.storage.checksums import Piece, combine_checksums
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import npy
 from meshcomm.storage.formats.base import FileContents, FileWriter, reading, refuse_overlaps
@@ -129,7 +129,7 @@ def _sum(member: _NewMember, pieces: list[Piece]) -> int:
     stop = at + member.stored.nbytes
     for _, offset, length, crc in pieces:
         if at == offset and length and offset < stop:
-            checksum, at = combined(checksum, crc, length), at + length
+            checksum, at = combine_checksums(checksum, crc, length), at + length
     if at != stop:
         raise CheckpointError(f"array {quote(member.stored.name)} is not whole: byte {at} was not written")
     return checksum
@@ -170,14 +170,14 @@ def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:
         if info.compress_size > file.size() or info.file_size > _DEFLATED * info.compress_size:
             raise CheckpointError(f"{what} is said to have {info.file_size} bytes, more than the file can hold")
         with archive.open(info) as member:
-            return npy.described(member.read(npy.HEADER_WITHIN), "", what, 0, info.file_size)
+            return npy.stored_array(member.read(npy.HEADER_WITHIN), "", what, 0, info.file_size)
     start = files.section(file, info.header_offset, _LOCAL.size)
     signature, *_, name_length, extra_length = _LOCAL.unpack(start)
     begin = info.header_offset + _LOCAL.size + name_length + extra_length
     if signature != b"PK\3\4" or info.compress_size != info.file_size or begin + info.file_size > file.size():
         raise CheckpointError(f"{what} is not in the file")
     text = files.section(file, begin, min(info.file_size, npy.HEADER_WITHIN))
-    return npy.described(text, "", what, begin, info.file_size)
+    return npy.stored_array(text, "", what, begin, info.file_size)
 
 
 class Member:
@@ -191,7 +191,7 @@ class Member:
             self._archive = ZipFile(path)
             info = self._archive.getinfo(f"{name}.npy")
             self._member = self._archive.open(info)
-            stored = npy.described(self._member.read(npy.HEADER_WITHIN), name, str(path), 0, info.file_size)
+            stored = npy.stored_array(self._member.read(npy.HEADER_WITHIN), name, str(path), 0, info.file_size)
         self.shape, self.dtype = stored.shape, stored.dtype
         self._begin = stored.begin
 

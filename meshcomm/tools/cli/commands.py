@@ -45,12 +45,12 @@ class Command(NamedTuple):
         parser.set_defaults(action=self.action, parser=parser)
 
 
-def imported(path: str, *names: str) -> Action:
+def imported_command(path: str, *names: str) -> Action:
     """Return what calls a function of this folder with the options of these *names*; with all if there are none.
 
     It is imported when it is called: a rank that waits for the imports of other commands does nothing.
 
-    >>> imported("arguments:bytes_of", "size")(argparse.Namespace(size="1K"))
+    >>> imported_command("arguments:bytes_of", "size")(argparse.Namespace(size="1K"))
     1024
     """
 

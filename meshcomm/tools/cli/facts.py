@@ -86,7 +86,7 @@ def facts(misspelt: list[str]) -> Facts:
     """Return the facts of this rank, which has an MPI."""
     launcher, environ = launch(), os.environ
     mpi = library()
-    files = loaded("libmpi")
+    files = mapped_files("libmpi")
     return Facts(
         host=this_host(),
         processors=sorted(usable_processors()),
@@ -106,12 +106,12 @@ def facts(misspelt: list[str]) -> Facts:
         wheels=[name for name in _WHEELS if _version(name)],
         mpiexec=os.path.realpath(shutil.which("mpiexec") or ""),
         thread_level=mpi.thread_level,
-        versions=outdated(),
+        versions=outdated_versions(),
         misspelt=misspelt,
     )
 
 
-def loaded(name: str) -> list[str]:
+def mapped_files(name: str) -> list[str]:
     """Return the files of the shared library *name* that this process has mapped."""
     with contextlib.suppress(OSError):
         maps = Path("/proc/self/maps").read_text(errors="replace")
@@ -119,7 +119,7 @@ def loaded(name: str) -> list[str]:
     return []
 
 
-def outdated() -> list[str]:
+def outdated_versions() -> list[str]:
     """Return which versions are out of the range that the package asks for, and the cure, in words."""
     try:
         requires = metadata.requires("meshcomm") or []

@@ -33,7 +33,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core.ranks.hosts import MACHINE_FILE
 from meshcomm.tools.cli.batch import SYSTEMS, script_command
 from meshcomm.tools.cli.bench.options import BENCH
-from meshcomm.tools.cli.commands import PROGRAM, Argument, Command, Commands, imported
+from meshcomm.tools.cli.commands import PROGRAM, Argument, Command, Commands, imported_command
 from meshcomm.tools.cli.hashes import same_hashes
 from meshcomm.tools.cli.launch import launch
 from meshcomm.tools.cli.once import print_once
@@ -126,7 +126,7 @@ COMMANDS = {
         description="A prompt on several ranks: IPython's where it is installed, else "
         "Python's own. What is typed runs on all ranks; rank 0 shows its output. A file runs first.",
         arguments=(*_RANKS, Argument("file", type=Path, nargs="?", help="a program that runs first")),
-        action=imported("interactive:shell"),
+        action=imported_command("interactive:shell"),
     ),
     "jupyter": Command(
         help="install a kernel for Jupyter whose cells run on all ranks",
@@ -137,7 +137,7 @@ COMMANDS = {
             Argument("--list", action="store_true", help="list the kernels that are installed"),
             Argument("--remove", metavar="NAME", help="remove a kernel"),
         ),
-        action=imported("interactive:jupyter"),
+        action=imported_command("interactive:jupyter"),
     ),
     "kernel": Command(
         help="what Jupyter starts: the ranks of a kernel that meshcomm jupyter has installed",
@@ -148,7 +148,7 @@ COMMANDS = {
             Argument("--rank", choices=("kernel", "ipython", "python"), help="be a rank of a kernel, or of a prompt"),
             Argument("--note", type=Path, help="where rank 0 notes the message whose cell runs"),
         ),
-        action=imported("interactive:kernel"),
+        action=imported_command("interactive:kernel"),
     ),
     "info": Command(
         help="print facts about Python, MPI and the ranks, check them, and test a small relayout",
@@ -156,7 +156,7 @@ COMMANDS = {
         "small relayout over all ranks. The exit code is 1 if there is a problem. "
         "Run it alone, or under mpiexec: mpiexec -n 4 python -m meshcomm info",
         arguments=(Argument("--json", action="store_true", help="print one document of JSON"),),
-        action=imported("info:info", "json"),
+        action=imported_command("info:info", "json"),
     ),
     "calibrate": Command(
         help="measure what it costs to move bytes here; relayouts are planned by these costs",
@@ -168,7 +168,7 @@ COMMANDS = {
                 "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
             ),
         ),
-        action=imported("calibrate:calibrate", "file"),
+        action=imported_command("calibrate:calibrate", "file"),
     ),
     "bench": BENCH,
     "flights": Command(
@@ -176,7 +176,7 @@ COMMANDS = {
         description="When a job ends because a rank waits for too long, each rank writes its last calls and where it "
         "is. Print who is where, the first call that ranks made differently, and the stacks.",
         arguments=(Argument("folder", type=Path, help="the folder that the last words of the job name"),),
-        action=imported("flights:flights", "folder"),
+        action=imported_command("flights:flights", "folder"),
     ),
     "trace": Command(
         help="make one trace of those that the ranks of a job wrote with MESHCOMM_TRACE",
@@ -186,7 +186,7 @@ COMMANDS = {
             Argument("folder", type=Path, help="the folder that MESHCOMM_TRACE named"),
             Argument("out", type=Path, help="the file to write"),
         ),
-        action=imported("trace:trace", "folder", "out"),
+        action=imported_command("trace:trace", "folder", "out"),
     ),
     "clean": Command(
         help="remove memory that MPI left behind on this host when a job was killed",
@@ -194,7 +194,7 @@ COMMANDS = {
         "of yours that no process has open. On a cluster, run it on each node: srun --ntasks-per-node 1 python -m "
         "meshcomm clean",
         arguments=(Argument("--dry-run", action="store_true", help="only list them"),),
-        action=imported("clean:clean", "dry_run"),
+        action=imported_command("clean:clean", "dry_run"),
     ),
     "ls": Command(
         help="list the arrays of a file or a checkpoint",
@@ -209,7 +209,7 @@ COMMANDS = {
                 help="a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them",
             ),
         ),
-        action=imported("files:ls", "paths"),
+        action=imported_command("files:ls", "paths"),
     ),
     "verify": Command(
         help="compare the data of a checkpoint with their checksums",
@@ -220,7 +220,7 @@ COMMANDS = {
                 "paths", type=Path, metavar="PATH", nargs="+", help="a checkpoint, a folder of checkpoints, or a file"
             ),
         ),
-        action=imported("files:verify", "paths"),
+        action=imported_command("files:verify", "paths"),
     ),
     "convert": Command(
         help="write the arrays of a file to a file of another format",
@@ -232,7 +232,7 @@ COMMANDS = {
             Argument("target", type=Path, help="the file or folder to write"),
             Argument("--overwrite", action="store_true", help="replace the target if it is there"),
         ),
-        action=imported("files:convert", "source", "target", "overwrite"),
+        action=imported_command("files:convert", "source", "target", "overwrite"),
     ),
     "show": SHOW,
     "plan": PLAN,

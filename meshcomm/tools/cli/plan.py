@@ -106,7 +106,7 @@ def _table_lines(what: Relayout, machine: Machine, per_node: int) -> list[str]:
     if any(fixed_length(spec) is not None for layout in (what.source, what.target) for spec in layout.axes):
         return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
     rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
-    meshes = {scaled(what.source.mesh.shape(), ranks) for ranks in RANKS}
+    meshes = {scale_sizes(what.source.mesh.shape(), ranks) for ranks in RANKS}
     took = 0.0
     for sizes in sorted(meshes, key=lambda sizes: (prod(sizes), sizes)):
         ranks = prod(sizes)
@@ -144,12 +144,12 @@ def _predicted_seconds(plan: Plan) -> float:
     return predicted_seconds(plan.steps, plan.machine) or plan.seconds
 
 
-def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
+def scale_sizes(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
     """Return *sizes* of mesh dimensions, doubled or halved in turn until they multiply to at most so many *ranks*.
 
     A dimension of size 1 stays, unless all have size 1.
 
-    >>> scaled([64], 16), scaled([4, 2], 64), scaled([3, 2], 64), scaled([1, 1], 4)
+    >>> scale_sizes([64], 16), scale_sizes([4, 2], 64), scale_sizes([3, 2], 64), scale_sizes([1, 1], 4)
     ((16,), (8, 8), (6, 8), (4, 1))
     """
     scaled_sizes = list(sizes)

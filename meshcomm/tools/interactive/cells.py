@@ -26,7 +26,14 @@ from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.interruptible import Gates, call_states, calls_differ, start_over, wait_until
-from meshcomm.tools.interactive.outcomes import CellError, Outcome, cell_error, show_outcomes, stopped, traceback_lines
+from meshcomm.tools.interactive.outcomes import (
+    CellError,
+    Outcome,
+    cell_error,
+    show_outcomes,
+    stopped_error,
+    traceback_lines,
+)
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
 """Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
@@ -116,7 +123,7 @@ class Job:
         except BaseException as error:
             self.note(error, traceback_lines(error))
         if self._why and "error" in self.outcome:  # which may come from that: another rank has left an exchange
-            self.outcome["error"] = stopped(self.outcome["error"], *self._why)
+            self.outcome["error"] = stopped_error(self.outcome["error"], *self._why)
         self.outcome["states"] = call_states()
         if self.rank:
             self._busy.clear()

@@ -44,7 +44,7 @@ def cell_error(error: BaseException, lines: list[str]) -> CellError:
     return CellError(name=name, text=text, key=key, traceback=lines)
 
 
-def stopped(error: CellError, name: str, text: str) -> CellError:
+def stopped_error(error: CellError, name: str, text: str) -> CellError:
     """Return the *error* of a rank that was stopped because of an error of this *name*."""
     last = f"{name}: {text}".removesuffix(": ")
     lines = error["traceback"]

@@ -28,7 +28,7 @@ from meshcomm.core.ranks.variables import is_trace_possible
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals, TraceEvent
-from meshcomm.tools.measuring.waits import Arrivals, explained
+from meshcomm.tools.measuring.waits import Arrivals, waiting_spans
 
 _MOST_VALUES = 2**24
 """Values of JSON in a file: those of an event are some dozen, and each takes up to 72 bytes of memory."""
@@ -159,7 +159,7 @@ class _Files:
                 for event in _load(file.path)[1]:
                     if event["ph"] == "X":
                         event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
-                    for explained_event in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
+                    for explained_event in waiting_spans(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
                         self.totals.add(explained_event)
                         yield json.dumps(explained_event)
 

@@ -31,7 +31,7 @@ from meshcomm.errors import CollectiveMismatch
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.tools.measuring.events import MOST_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals
-from meshcomm.tools.measuring.waits import Arrivals, explained, is_explained
+from meshcomm.tools.measuring.waits import Arrivals, is_explained, waiting_spans
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -190,7 +190,7 @@ def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: To
     for line in text.decode().split("\n"):
         event = json.loads(line)
         if is_explained(line):
-            for explained_event in explained(event, arrivals, uncertain):
+            for explained_event in waiting_spans(event, arrivals, uncertain):
                 totals.add(explained_event)
                 yield json.dumps(explained_event)
         else:

@@ -104,7 +104,7 @@ class Arrivals:
         return late
 
 
-def explained(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Iterator[TraceEvent]:
+def waiting_spans(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Iterator[TraceEvent]:
     """Yield a *span* of a rank, and within it spans of waiting for another rank and of moving data.
 
     Clocks may differ by *uncertain* nanoseconds: shorter spans are not shown.
@@ -127,7 +127,7 @@ def explained(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Iterator[
 
 
 def is_explained(line: str) -> bool:
-    """Return whether a *line* of a trace is about other ranks, so that `explained` has something to say."""
+    """Return whether a *line* of a trace is about other ranks, so that `waiting_spans` has something to say."""
     return f'"{ARRIVES}":' in line or f'"{NEEDS}":' in line
 
 

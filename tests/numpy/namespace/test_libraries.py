@@ -7,7 +7,7 @@ from numpy.lib.stride_tricks import as_strided
 import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import set_scripted
-from meshcomm.numpy.namespace.names import named
+from meshcomm.numpy.namespace.names import member_named
 
 
 def tensor(array):
@@ -93,7 +93,7 @@ def test_windows_of_memory_are_refused():
             with pytest.raises(ValueError, match="no memory in one piece"):
                 call(t)
         with pytest.raises(ValueError, match="no memory in one piece"):
-            named("ndarray")((3,), buffer=t)
+            member_named("ndarray")((3,), buffer=t)
 
     with mc.simulate(2) as world:
         world.run(program)

@@ -11,7 +11,7 @@ from numpy.lib import recfunctions
 import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import set_scripted
-from meshcomm.numpy.namespace.names import named
+from meshcomm.numpy.namespace.names import member_named
 from meshcomm.tools.cli.scripts import NumPyScript, SharedInput
 from support.numpy_law import alternatives, evaluated
 
@@ -184,8 +184,8 @@ def test_all_ranks_read_the_standard_input_of_rank_0():
 def test_names_are_numpys_on_one_rank():
     set_scripted(True, alone=True)
     try:
-        assert all(named(name) is getattr(np, name) for name in {*np.__all__} - {"random"})
-        assert named("random") is namespace.random
+        assert all(member_named(name) is getattr(np, name) for name in {*np.__all__} - {"random"})
+        assert member_named("random") is namespace.random
     finally:
         set_scripted(False)
 

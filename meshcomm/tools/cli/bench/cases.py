@@ -84,7 +84,7 @@ def fill(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> N
         block[rows] = values
 
 
-def differing(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> int:
+def count_differences(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> int:
     """Return the number of elements of a *block* that differ from the values of `fill`."""
     if block.shape != tuple(map(len, indices)):
         return max(1, prod(map(len, indices)))
@@ -125,7 +125,7 @@ def relayout(setting: Setting, nbytes: int) -> Case:
 
     def count_wrong() -> int:
         fill(block_of(tensor), before, shape, 2)
-        return differing(block_of(meshcomm.relayout(tensor, target)), after, shape, 2)
+        return count_differences(block_of(meshcomm.relayout(tensor, target)), after, shape, 2)
 
     block, moved = (layout.largest_block(shape) * dtype.itemsize for layout in (source, target))
     return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), count_wrong)
@@ -146,7 +146,7 @@ def exchange(setting: Setting, nbytes: int) -> Case:
 
     def count_wrong() -> int:
         fill(array, before, whole, 2)
-        return differing(run()[:, None], after, whole, 2)
+        return count_differences(run()[:, None], after, whole, 2)
 
     return Case(array.nbytes, array.nbytes, run, memcpy(array.nbytes), count_wrong)
 
@@ -161,7 +161,7 @@ def memory(setting: Setting, nbytes: int) -> Case:
     def count_wrong() -> int:
         fill(source, whole, shape, 2)
         np.copyto(target, source)
-        return differing(target, whole, shape, 2)
+        return count_differences(target, whole, shape, 2)
 
     alone = memcpy(source.nbytes) if setting.rank == 0 else lambda: None
     return Case(source.nbytes, source.nbytes, lambda: np.copyto(target, source), alone, count_wrong)
@@ -246,7 +246,7 @@ def halo(setting: Setting, nbytes: int) -> Case:
     def count_wrong() -> int:
         fill(inner, indices, shape, 2)
         ghosts.update()
-        return differing(local, around, shape, 2)
+        return count_differences(local, around, shape, 2)
 
     return Case(inner.nbytes, local.nbytes - inner.nbytes, ghosts.update, _own_ghosts(local.copy()), count_wrong)
 

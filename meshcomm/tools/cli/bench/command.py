@@ -18,7 +18,7 @@ from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli import about
 from meshcomm.tools.cli.arguments import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.bench import cases, disk, report
-from meshcomm.tools.cli.bench.measure import Row, measured
+from meshcomm.tools.cli.bench.measure import Row, measure_case
 from meshcomm.tools.cli.bench.options import NAMES
 from meshcomm.tools.cli.bench.report import BenchResults
 from meshcomm.tools.cli.once import print_once
@@ -187,7 +187,7 @@ def _rows(
     for nbytes in request.sizes:
         if nbytes > largest and request.options.max is None and nbytes > request.sizes[0]:
             return
-        row = measured(communicator, operation.make(setting, nbytes), request.options.rounds)
+        row = measure_case(communicator, operation.make(setting, nbytes), request.options.rounds)
         yield row
         if request.options.max is None and communicator.allgather_json(row.took > SLOW)[0]:
             return

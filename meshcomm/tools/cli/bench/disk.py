@@ -13,7 +13,7 @@ import meshcomm
 from meshcomm.core._files import resolved
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.errors import MeshcommError
-from meshcomm.tools.cli.bench.cases import Setting, block_of, differing, fill, indices_of
+from meshcomm.tools.cli.bench.cases import Setting, block_of, count_differences, fill, indices_of
 from meshcomm.tools.cli.bench.measure import Case
 from meshcomm.tools.cli.turns import Run
 
@@ -78,7 +78,7 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
     def count_wrong() -> int:
         fill(block_of(tensor), indices, shape, 2)
         save()
-        return differing(block_of(load()), indices, shape, 2)
+        return count_differences(block_of(load()), indices, shape, 2)
 
     save()
     if setting.rank == 0:

@@ -58,7 +58,7 @@ class Row(NamedTuple):
         return self.seconds[1] * (1 + 1 / self.ratio)
 
 
-def measured(communicator: Communicator, case: Case, rounds: int | None = None) -> Row:
+def measure_case(communicator: Communicator, case: Case, rounds: int | None = None) -> Row:
     """Return what *case* takes in so many *rounds*, by default as many as the budget has time for. Collective."""
     turns = Turns(communicator, (case.run, case.reference))
     end = time.perf_counter() + BUDGET

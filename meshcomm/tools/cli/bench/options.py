@@ -1,6 +1,6 @@
 """The options of ``bench``. This file imports no operation, so that the other commands begin fast."""
 
-from meshcomm.tools.cli.commands import Argument, Command, imported
+from meshcomm.tools.cli.commands import Argument, Command, imported_command
 
 NAMES = ("relayout", "all_to_all", "memcpy", "fft", "halo", "disk")
 
@@ -28,5 +28,5 @@ BENCH = Command(
         Argument("--json", action="store_true", help="print one JSON document instead of tables"),
         Argument("--plot", metavar="FILE", help="also draw a plot, FILE.png or FILE.svg; needs matplotlib"),
     ),
-    action=imported("bench.command:bench"),
+    action=imported_command("bench.command:bench"),
 )
