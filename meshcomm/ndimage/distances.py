@@ -1,9 +1,9 @@
 """Distances to the nearest element that is zero, exact and the same as SciPy's.
 
 `distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes except the last, in hyperplanes
-that are whole on a rank. Then `_write_lines` goes along whole lines of the last axis by SciPy's rule, so that it finds
-the same one of equally distant elements. The others run along whole lines as well, or compare all elements with all
-elements at a border ("bf": brute force).
+that are whole on a rank. Then `_write_lines` goes along whole lines of the last axis, and resolves ties as SciPy does.
+`distance_transform_cdt` also works along whole lines; `distance_transform_bf` (brute force) compares each nonzero
+element with every zero that is adjacent to a nonzero element.
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
@@ -42,14 +42,14 @@ class _Outputs(NamedTuple):
     return_distances: bool
     return_indices: bool
 
-    def check(self, error: type[Exception], tensor: DTensor, kind: DType) -> None:
+    def check(self, error: type[Exception], tensor: DTensor, distance_dtype: DType) -> None:
         """Raise SciPy's errors for outputs that do not fit, and NumPy's for a dtype without a zero, such as records.
 
         Parameters
         ----------
         error: class of SciPy's error for an output that does not fit
         tensor: the input
-        kind: dtype of distances
+        distance_dtype: dtype of distances
         """
         refuse_cyclic(tensor)
         _ = np.ones(1, tensor.dtype) != 0
@@ -59,8 +59,8 @@ class _Outputs(NamedTuple):
                 wrong.append(f"return_{what} must be True if {what} is supplied")
         if wrong:
             raise RuntimeError(", ".join(wrong))
-        specs = (tensor.shape, kind), ((tensor.ndim, *tensor.shape), _INDEX)
-        for what, output, (shape, dtype) in zip(self._fields, self[:2], specs, strict=False):
+        expected = (tensor.shape, distance_dtype), ((tensor.ndim, *tensor.shape), _INDEX)
+        for what, output, (shape, dtype) in zip(self._fields, self[:2], expected, strict=False):
             if output is not None and output.shape != shape:
                 raise error(f"{what} array has wrong shape")
             if output is not None and output.dtype != dtype:
@@ -79,8 +79,9 @@ class _Outputs(NamedTuple):
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
 
-def _scales(sampling: Reals | None, ndim: int) -> list[float] | None:
-    return None if sampling is None else [float(scale) for scale in per_axis(sampling, ndim, "sampling")]
+def _spacing(sampling: Reals | None, ndim: int) -> list[float] | None:
+    """Return the distance of neighbours along each axis; None if it is 1."""
+    return None if sampling is None else [float(distance) for distance in per_axis(sampling, ndim, "sampling")]
 
 
 # -- Euclidean --------------------------------------------------------------------------------------------------------
@@ -121,13 +122,13 @@ def distance_transform_edt(
     if not tensor.ndim:
         tensor = reshape(tensor, (1,))
     outputs.check(RuntimeError, tensor, _FLOAT)
-    scales = _scales(sampling, tensor.ndim)
-    nearest = relaid(_nearest_zeros(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
-    lengths = _distances(nearest, tensor, scales) if outputs.return_distances else None
-    return outputs.results(lengths, nearest)
+    spacing = _spacing(sampling, tensor.ndim)
+    nearest = relaid(_nearest_zeros(tensor, spacing), tensor.layout.insert(0).axes, "distance_transform_edt")
+    computed_distances = _distances(nearest, tensor, spacing) if outputs.return_distances else None
+    return outputs.results(computed_distances, nearest)
 
 
-def _nearest_zeros(tensor: DTensor, scales: list[float] | None) -> DTensor:
+def _nearest_zeros(tensor: DTensor, spacing: list[float] | None) -> DTensor:
     """Return the index of the nearest zero along each axis, stacked along a new first axis. Collective."""
     last = tensor.ndim - 1
     planes = whole_along(tensor, range(last), "distance_transform_edt")
@@ -135,17 +136,17 @@ def _nearest_zeros(tensor: DTensor, scales: list[float] | None) -> DTensor:
     def within_planes(block: Array) -> Array:
         features = np.zeros((tensor.ndim, *block.shape), _INDEX)
         features[0] = -1  # there is none, as SciPy says it
-        at = planes.layout.global_indices(tensor.shape, None, last)
-        for number in range(len(at) if features.size else 0):
-            plane = block[..., number] != 0
+        last_indices = planes.layout.global_indices(tensor.shape, None, last)
+        for i in range(len(last_indices) if features.size else 0):
+            plane = block[..., i] != 0
             if plane.all():
                 continue
             if last:
-                rates = None if scales is None else scales[:last]
-                features[:last, ..., number] = scipy_ndimage().distance_transform_edt(
-                    plane, rates, return_distances=False, return_indices=True
+                plane_spacing = None if spacing is None else spacing[:last]
+                features[:last, ..., i] = scipy_ndimage().distance_transform_edt(
+                    plane, plane_spacing, return_distances=False, return_indices=True
                 )
-            features[last, ..., number] = at[number]
+            features[last, ..., i] = last_indices[i]
         return features
 
     layout = planes.layout.insert(0)
@@ -155,17 +156,17 @@ def _nearest_zeros(tensor: DTensor, scales: list[float] | None) -> DTensor:
     def along_lines(new: Array, block: Array) -> None:
         new[...] = block
         grid = [whole.layout.global_indices(whole.shape, None, axis + 1) for axis in range(last)]
-        lines = [indices.reshape(-1) for indices in np.meshgrid(*grid, indexing="ij")] if grid else []
+        line_indices = [indices.reshape(-1) for indices in np.meshgrid(*grid, indexing="ij")] if grid else []
         flat = new.reshape(tensor.ndim, -1, tensor.shape[last])
         limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
         for start in range(0, flat.shape[1], limit):
             part = slice(start, start + limit)
-            _write_lines(flat[:, part], [indices[part] for indices in lines], scales)
+            _write_lines(flat[:, part], [indices[part] for indices in line_indices], spacing)
 
     return map_to_new(along_lines, whole)
 
 
-def _write_lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
+def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[float] | None) -> None:
     """Write the nearest zero of each element of some lines, from the nearest one within its hyperplane.
 
     It is SciPy's algorithm: zeros with regions on the line go onto a stack, and a second pass along the line assigns
@@ -174,61 +175,65 @@ def _write_lines(features: Array, others: Sequence[Array], scales: list[float] |
     Parameters
     ----------
     features: array of shape (coordinates, lines, elements); the first coordinate is -1 where there is no zero
-    others: the indices of the lines along all axes except the last
-    scales: distance of neighbours along each axis
+    line_indices: the indices of the lines along all axes except the last
+    spacing: distance of neighbours along each axis
     """
     ndim, count, n = features.shape
-    rates = [1.0] * ndim if scales is None else scales
-    along = features[-1].astype(np.float64)
-    across = np.zeros((count, n))  # squared distances from the line
-    for axis, at in enumerate(others):
-        across += ((features[axis] - at[:, None]) * rates[axis]) ** 2
-    present, rate = features[0] >= 0, rates[-1]
+    step_lengths = [1.0] * ndim if spacing is None else spacing
+    zero_positions = features[-1].astype(np.float64)
+    squared_offsets = np.zeros((count, n))  # of the zeros from the line
+    for axis, index in enumerate(line_indices):
+        squared_offsets += ((features[axis] - index[:, None]) * step_lengths[axis]) ** 2
+    has_zero, step_length = features[0] >= 0, step_lengths[-1]
     stack, top, lines = np.zeros((count, n), np.intp), np.full(count, -1), np.arange(count)
     for i in range(n):
-        open_lines = lines[present[:, i]]
+        poppable = lines[has_zero[:, i]]
         while True:
-            open_lines = open_lines[top[open_lines] >= 1]
-            if not len(open_lines):
+            poppable = poppable[top[poppable] >= 1]
+            if not len(poppable):
                 break
-            one, two = (stack[open_lines, top[open_lines] - back] for back in (0, 1))
-            a = (along[open_lines, one] - along[open_lines, two]) * rate
-            b = (along[open_lines, i] - along[open_lines, one]) * rate
-            u, v, w = across[open_lines, two], across[open_lines, one], across[open_lines, i]
+            one, two = (stack[poppable, top[poppable] - back] for back in (0, 1))
+            a = (zero_positions[poppable, one] - zero_positions[poppable, two]) * step_length
+            b = (zero_positions[poppable, i] - zero_positions[poppable, one]) * step_length
+            u, v, w = squared_offsets[poppable, two], squared_offsets[poppable, one], squared_offsets[poppable, i]
             c = a + b
-            open_lines = open_lines[c * v - b * u - a * w - a * b * c > 0]
-            top[open_lines] -= 1
-        there = lines[present[:, i]]
-        top[there] += 1
-        stack[there, top[there]] = i
-    lines_with_zeros, at = lines[top >= 0], np.zeros(count, np.intp)
+            poppable = poppable[c * v - b * u - a * w - a * b * c > 0]
+            top[poppable] -= 1
+        lines_with_zero = lines[has_zero[:, i]]
+        top[lines_with_zero] += 1
+        stack[lines_with_zero, top[lines_with_zero]] = i
+    nonempty, stack_position = lines[top >= 0], np.zeros(count, np.intp)
     original = features.copy()
 
-    def squared(chosen: Array, element: Array, i: int) -> Array:
-        return np.asarray(((along[chosen, element] - i) * rate) ** 2 + across[chosen, element])
+    def squared_distance(chosen: Array, element: Array, i: int) -> Array:
+        return np.asarray(
+            ((zero_positions[chosen, element] - i) * step_length) ** 2 + squared_offsets[chosen, element]
+        )
 
     for i in range(n):
-        rest = lines_with_zeros[at[lines_with_zeros] < top[lines_with_zeros]]
-        while len(rest):
-            nearer = squared(rest, stack[rest, at[rest]], i) > squared(rest, stack[rest, at[rest] + 1], i)
-            rest = rest[nearer]
-            at[rest] += 1
-            rest = rest[at[rest] < top[rest]]
-        features[:, lines_with_zeros, i] = original[:, lines_with_zeros, stack[lines_with_zeros, at[lines_with_zeros]]]
+        advancing = nonempty[stack_position[nonempty] < top[nonempty]]
+        while len(advancing):
+            this_zero, next_zero = (stack[advancing, stack_position[advancing] + ahead] for ahead in (0, 1))
+            is_nearer = squared_distance(advancing, this_zero, i) > squared_distance(advancing, next_zero, i)
+            advancing = advancing[is_nearer]
+            stack_position[advancing] += 1
+            advancing = advancing[stack_position[advancing] < top[advancing]]
+        nearest = stack[nonempty, stack_position[nonempty]]
+        features[:, nonempty, i] = original[:, nonempty, nearest]
 
 
-def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) -> DTensor:
+def _distances(nearest: DTensor, tensor: DTensor, spacing: list[float] | None) -> DTensor:
     """Return the distances to the nearest zeros, summed up as SciPy does."""
 
-    def lengths(block: Array) -> Array:
+    def block_distances(block: Array) -> Array:
         squares = np.zeros(block.shape[1:])
         for axis, nearest_along in enumerate(block):
             index = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
             off = (nearest_along - index).astype(_FLOAT)
-            squares += (off if scales is None else off * scales[axis]) ** 2
+            squares += (off if spacing is None else off * spacing[axis]) ** 2
         return np.sqrt(squares, squares)
 
-    return mapped(lengths, nearest, layout=tensor.layout, shape=tensor.shape, dtype=_FLOAT)
+    return mapped(block_distances, nearest, layout=tensor.layout, shape=tensor.shape, dtype=_FLOAT)
 
 
 # -- chessboard and taxicab -------------------------------------------------------------------------------------------
@@ -245,8 +250,8 @@ def distance_transform_cdt(
 ) -> Value:
     """Return the number of steps from each element to the nearest zero. Collective over the mesh.
 
-    ``NotImplementedError`` for indices, and for other arrays as metric: they depend on SciPy's path along the whole
-    array. Source: scipy.ndimage.distance_transform_cdt.
+    ``NotImplementedError`` for indices, and for other arrays as metric: their results depend on the order in which
+    SciPy scans the array. Source: scipy.ndimage.distance_transform_cdt.
 
     Other arguments are those of `distance_transform_edt`.
 
@@ -270,14 +275,14 @@ def distance_transform_cdt(
             "distance_transform_cdt: SciPy's way along the whole array decides about indices, and about the distances "
             "of other metrics. distance_transform_edt and distance_transform_bf give indices"
         )
-    beyond = sum(tensor.shape) + 1
-    steps = mapped(lambda block: np.where(block != 0, beyond, 0).astype(_INDEX), tensor, dtype=_INDEX)
+    infinity = sum(tensor.shape) + 1
+    step_counts = mapped(lambda block: np.where(block != 0, infinity, 0).astype(_INDEX), tensor, dtype=_INDEX)
     for axis in range(tensor.ndim):
-        step = partial(_least_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
-        steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
-    steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
-    map_into(lambda block: np.putmask(block, block >= beyond, -1), steps)
-    return outputs.results(steps, None)
+        count_steps = partial(_least_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
+        step_counts = mapped(count_steps, whole_along(step_counts, (axis,), "distance_transform_cdt"))
+    step_counts = relaid(step_counts, tensor.layout.axes, "distance_transform_cdt")
+    map_into(lambda block: np.putmask(block, block >= infinity, -1), step_counts)
+    return outputs.results(step_counts, None)
 
 
 def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
@@ -286,31 +291,31 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
         return block
     lines = np.moveaxis(block, axis, -1)
     n = lines.shape[-1]
-    at = np.arange(n)
+    indices = np.arange(n)
     if not chessboard:
-        before = np.minimum.accumulate(lines - at, axis=-1) + at
-        after = np.minimum.accumulate((lines + at)[..., ::-1], axis=-1)[..., ::-1] - at
+        before = np.minimum.accumulate(lines - indices, axis=-1) + indices
+        after = np.minimum.accumulate((lines + indices)[..., ::-1], axis=-1)[..., ::-1] - indices
         return np.ascontiguousarray(np.moveaxis(np.minimum(before, after), -1, axis), _INDEX)
-    # The least r such that an element at most r away has at most r. Minima of intervals of 1, 2, 4, ... elements give
-    # the minimum around an element for any r; a binary search finds r.
-    levels = [lines]
-    while 2 ** len(levels) <= n:
-        half = 2 ** (len(levels) - 1)
-        levels.append(np.minimum(levels[-1][..., :-half], levels[-1][..., half:]))
-    least, largest = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
-    while (least < largest).any():
-        middle = (least + largest) // 2
-        first, stop = np.maximum(at - middle, 0), np.minimum(at + middle + 1, n)
-        level = np.log2(stop - first).astype(np.intp)
+    # The distance is the smallest r for which some element within distance r has a value <= r. Minima of intervals of
+    # 1, 2, 4, ... elements give the minimum around an element for any r; a binary search finds r.
+    minima_of_levels = [lines]
+    while 2 ** len(minima_of_levels) <= n:
+        half = 2 ** (len(minima_of_levels) - 1)
+        shorter = minima_of_levels[-1]
+        minima_of_levels.append(np.minimum(shorter[..., :-half], shorter[..., half:]))
+    low, high = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
+    while (low < high).any():
+        middle = (low + high) // 2
+        first, stop = np.maximum(indices - middle, 0), np.minimum(indices + middle + 1, n)
+        level_of_window = np.log2(stop - first).astype(np.intp)
         lowest = np.zeros(lines.shape, lines.dtype)
-        for number, minima in enumerate(levels):
-            in_level = level == number
-            pairs = [np.clip(ends, 0, minima.shape[-1] - 1) for ends in (first, stop - 2**number)]
-            both = np.minimum(*[np.take_along_axis(minima, pair, -1) for pair in pairs])
-            lowest = np.where(in_level, both, lowest)
+        for level, minima in enumerate(minima_of_levels):
+            starts = [np.clip(start, 0, minima.shape[-1] - 1) for start in (first, stop - 2**level)]
+            window_minimum = np.minimum(*[np.take_along_axis(minima, start, -1) for start in starts])
+            lowest = np.where(level_of_window == level, window_minimum, lowest)
         reached = lowest <= middle
-        largest, least = np.where(reached, middle, largest), np.where(reached, least, middle + 1)
-    return np.ascontiguousarray(np.moveaxis(largest, -1, axis), _INDEX)
+        high, low = np.where(reached, middle, high), np.where(reached, low, middle + 1)
+    return np.ascontiguousarray(np.moveaxis(high, -1, axis), _INDEX)
 
 
 # -- brute force ------------------------------------------------------------------------------------------------------
@@ -335,7 +340,8 @@ def distance_transform_bf(
 ) -> Value:
     """Return the distance of each element to the nearest zero, by comparing all with all. Collective over the mesh.
 
-    All ranks get the indices of zeros next to other elements. `distance_transform_edt` takes much less time.
+    The indices of all zeros that are adjacent to a nonzero element are gathered on every rank.
+    `distance_transform_edt` takes much less time.
 
     Source: scipy.ndimage.distance_transform_bf.
 
@@ -352,45 +358,47 @@ def distance_transform_bf(
     name = _SAME.get(str(metric).lower(), str(metric).lower())
     if name not in _METRICS:
         raise RuntimeError("distance metric not supported")
-    kind = _FLOAT if name == "euclidean" else np.dtype(np.uint32)
-    outputs.check(RuntimeError, tensor, kind)
-    rates = np.array(_scales(sampling, tensor.ndim) or [1.0] * tensor.ndim)
+    dtype = _FLOAT if name == "euclidean" else np.dtype(np.uint32)
+    outputs.check(RuntimeError, tensor, dtype)
+    spacing = np.array(_spacing(sampling, tensor.ndim) or [1.0] * tensor.ndim)
     if name != "euclidean":
-        rates = np.ones(tensor.ndim)
-    around = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
+        spacing = np.ones(tensor.ndim)
+    dilated = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
 
-    def nearest(block: Array, distances_block: Array) -> Array:
+    def write_distances(block: Array, distances_block: Array) -> Array:
         """Write the distances, and return the indices of the nearest zeros."""
-        border = np.nonzero(around & (tensor == 0))
+        border_zeros = np.nonzero(dilated & (tensor == 0))
         zeros = np.array(
-            [allgather_array("distance_transform_bf", indices_of_axis) for indices_of_axis in border]
+            [allgather_array("distance_transform_bf", indices_of_axis) for indices_of_axis in border_zeros]
         ).reshape(tensor.ndim, -1)
         zeros = zeros[:, ::-1]  # SciPy takes the last one of equally distant zeros
         indices_of_block = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
-        at = np.array(np.meshgrid(*indices_of_block, indexing="ij")).reshape(tensor.ndim, *block.shape)
-        steps, inside = at.astype(_INDEX), block != 0
-        distances_block[inside], which = _distances_to(at[:, inside], zeros, rates, name)
-        steps[:, inside] = zeros[:, which] if zeros.shape[1] else 0
-        return steps
+        coordinates = np.array(np.meshgrid(*indices_of_block, indexing="ij")).reshape(tensor.ndim, *block.shape)
+        nearest_indices, is_nonzero = coordinates.astype(_INDEX), block != 0
+        distances_block[is_nonzero], nearest_zero = _distances_to(coordinates[:, is_nonzero], zeros, spacing, name)
+        nearest_indices[:, is_nonzero] = zeros[:, nearest_zero] if zeros.shape[1] else 0
+        return nearest_indices
 
-    lengths = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
+    computed_distances = mapped(lambda block: np.zeros(block.shape, dtype), tensor, dtype=dtype)
     layout = tensor.layout.insert(0)
-    stacked = mapped(nearest, tensor, lengths, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
-    return outputs.results(lengths, stacked)
+    shape = (tensor.ndim, *tensor.shape)
+    nearest = mapped(write_distances, tensor, computed_distances, layout=layout, shape=shape, dtype=_INDEX)
+    return outputs.results(computed_distances, nearest)
 
 
-def _distances_to(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:
+def _distances_to(coordinates: Array, zeros: Array, spacing: Array, name: str) -> tuple[Array, Array]:
     """Return the distances of elements to the nearest of *zeros*, and the number of that, the first of equal ones."""
-    count, nearest = at.shape[1], np.zeros(at.shape[1], np.intp)
+    count = coordinates.shape[1]
+    nearest_zero = np.zeros(count, np.intp)
     if not zeros.shape[1]:
-        beyond = np.sqrt(np.finfo(np.float64).max) if name == "euclidean" else np.iinfo(np.uint32).max
-        return np.full(count, beyond), nearest
+        infinity = np.sqrt(np.finfo(np.float64).max) if name == "euclidean" else np.iinfo(np.uint32).max
+        return np.full(count, infinity), nearest_zero
     result = np.empty(count)
-    limit = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(at)))
+    limit = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(coordinates)))
     for start in range(0, count, limit):
         part = slice(start, start + limit)
-        off = (at[:, part, None] - zeros[:, None]) * rates[:, None, None]
-        squares = _METRICS[name](off)
-        nearest[part] = squares.argmin(1)
-        result[part] = np.take_along_axis(squares, nearest[part, None], 1)[:, 0]
-    return np.sqrt(result) if name == "euclidean" else result, nearest
+        off = (coordinates[:, part, None] - zeros[:, None]) * spacing[:, None, None]
+        metric_values = _METRICS[name](off)
+        nearest_zero[part] = metric_values.argmin(1)
+        result[part] = np.take_along_axis(metric_values, nearest_zero[part, None], 1)[:, 0]
+    return np.sqrt(result) if name == "euclidean" else result, nearest_zero
