@@ -13,7 +13,7 @@ from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.many import say_unused
-from meshcomm.core.arrays.trees import KeyTypeError, Node, TreePath, branch_of_arrays, name_of, node_of, rebuilt
+from meshcomm.core.arrays.trees import KeyTypeError, Node, TreePath, children_of_array_tree, name_of, node_of, rebuild
 from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_repr
@@ -387,7 +387,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
         arrays = described.arrays or [None] * len(layouts)
         tensors = [distribute(array, layout, root) for array, layout in zip(arrays, layouts, strict=True)]
-        return rebuilt(described.node, tensors.__getitem__)
+        return rebuild(described.node, tensors.__getitem__)
 
     def _is_first(self, layouts: Sequence[Layout]) -> bool:
         mesh = self._mesh or (layouts[0].mesh if layouts else None)
@@ -395,7 +395,7 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _description_and_arrays(self, tree: object) -> "_TreeDescription":
         """Return the description of *tree* for all ranks, and its arrays."""
-        if branch_of_arrays(tree) is None:
+        if children_of_array_tree(tree) is None:
             raise LayoutError(
                 f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict, list or tuple of arrays"
             )
@@ -408,7 +408,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             description.arrays.append(array)
             return ["array", len(description.arrays) - 1]
 
-        return description._replace(node=node_of(tree, leaf, branch_of_arrays))
+        return description._replace(node=node_of(tree, leaf, children_of_array_tree))
 
     def _description_from(self, root: int, tree: object) -> "_TreeDescription":
         """Return the tree of *root*, with the arrays only there. Collective over the map's mesh."""

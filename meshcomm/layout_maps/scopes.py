@@ -21,7 +21,7 @@ from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Self, TypeAlias
 
-from meshcomm.core.arrays.trees import container
+from meshcomm.core.arrays.trees import items_of_container
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError
 
@@ -314,7 +314,9 @@ def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
 def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
     if isinstance(value, Scoped):
         yield name, value
-    elif (content := container(list(value) if isinstance(value, deque) else value)) and id(value) not in around:
+    elif (content := items_of_container(list(value) if isinstance(value, deque) else value)) and id(
+        value
+    ) not in around:
         for key, child in _entries(name, *content):
             yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
 

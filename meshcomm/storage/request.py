@@ -24,7 +24,7 @@ from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.many import FindsLayouts, say_unused
-from meshcomm.core.arrays.trees import rebuilt, tensors_in
+from meshcomm.core.arrays.trees import rebuild, tensors_in
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -266,7 +266,7 @@ class LoadRequest(NamedTuple):
         if self.out is not None:
             return self.out
         if self.names is None and contents.node is not None:
-            return rebuilt(contents.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
+            return rebuild(contents.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
 
 

@@ -11,7 +11,7 @@ from meshcomm.core._foreign import is_foreign, values_of
 from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, branch, node_of
+from meshcomm.core.arrays.trees import MAX_DEPTH, Children, Node, TreePath, children_of, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 
@@ -79,10 +79,10 @@ def flattened(
     def name_at(path: TreePath) -> str:
         return separator.join(str(key).strip("/") if separator == "/" else str(key) for key in path)
 
-    def checked_branch(tree: object, path: TreePath) -> Branch | None:
-        if len(path) > DEEPEST:
-            raise CheckpointError(f"the tree has more than {DEEPEST} levels at {quote(name_at(path))}")
-        result = branch(tree, path)
+    def checked_branch(tree: object, path: TreePath) -> Children | None:
+        if len(path) > MAX_DEPTH:
+            raise CheckpointError(f"the tree has more than {MAX_DEPTH} levels at {quote(name_at(path))}")
+        result = children_of(tree, path)
         if result is None or result[0] != "dict":
             return result
         entries, name = list(result[1]), name_at(path)

@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.core._arguments import quote, refuse_masked
 from meshcomm.core._json import are_counts, read
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.trees import DEEPEST, Branch, Node, TreePath, container, node_of, rebuilt_by
+from meshcomm.core.arrays.trees import MAX_DEPTH, Children, Node, TreePath, items_of_container, node_of, rebuild_with
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.errors import DTypeError
 
@@ -29,13 +29,13 @@ def node_of_value(value: object) -> Node:
     return node_of(value, _leaf_node, _branch)
 
 
-def _branch(value: object, path: TreePath) -> Branch | None:
-    if len(path) > DEEPEST:
-        raise TypeError(f"a value has more than {DEEPEST} levels")
+def _branch(value: object, path: TreePath) -> Children | None:
+    if len(path) > MAX_DEPTH:
+        raise TypeError(f"a value has more than {MAX_DEPTH} levels")
     for key in value if isinstance(value, Mapping) else ():
         if not isinstance(key, str):
             raise TypeError(f"a key of a dict is a str, not {quote(key)}")
-    return container(value)
+    return items_of_container(value)
 
 
 def _leaf_node(_: TreePath, value: object) -> Node:
@@ -58,7 +58,7 @@ def value_of_node(node: object) -> object:
     >>> value_of_node(node_of_value((None, np.arange(2))))
     (None, array([0, 1]))
     """
-    return rebuilt_by(node, _leaf_value, "value")
+    return rebuild_with(node, _leaf_value, "value")
 
 
 def _leaf_value(kind: str, content: object) -> object:

@@ -213,7 +213,7 @@ def test_no_trace_is_written_through_a_folder_that_a_stranger_has_linked(tmp_pat
     os.lchown(shared / "traces", 47110, 47110)
     monkeypatch.setenv("MESHCOMM_TRACE", str(shared / "traces"))
     traced = program._ProgramTrace(shared / "traces")
-    traced.called(Span("barrier", [], ()))
+    traced.on_call_end(Span("barrier", [], ()))
     traced.write()
     assert "a link that belongs to user 47110" in capfd.readouterr().err
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("rank-0.json", "mine")]

@@ -409,7 +409,7 @@ def check_root(root: object, mesh: Mesh) -> None:
 def by_device(communicator: Communicator, location: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
     if watch.recorder is not None:
-        watch.recorder.agreed()
+        watch.recorder.record_agreement()
     messages = communicator.allgather(message)
     at = dict(zip(location.rank_set.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]

@@ -19,17 +19,17 @@ from meshcomm.core.arrays.moving import relayout_text
 from meshcomm.core.arrays.out import distribute_into, wrong_outs
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
-    Branch,
+    Children,
     ListIndex,
     Node,
     TreePath,
-    branch,
-    branch_of_arrays,
+    children_of,
+    children_of_array_tree,
     holds_variables,
     is_one_array,
     name_of,
     node_of,
-    rebuilt,
+    rebuild,
 )
 from meshcomm.core.arrays.views import at_once, copy_block_into
 from meshcomm.core.failures.watch import named_operation
@@ -79,7 +79,7 @@ def are_many(tensors: object, layouts: object) -> bool:
     """Return whether these are several tensors: a list of numbers for one layout is one array."""
     if not isinstance(tensors, list | tuple):
         return isinstance(tensors, Mapping) or holds_variables(tensors)
-    return not isinstance(layouts, Layout) or not is_one_array(tensors, of_arrays=True)
+    return not isinstance(layouts, Layout) or not is_one_array(tensors, allow_arrays=True)
 
 
 def relayout_many(
@@ -103,7 +103,7 @@ def relayout_many(
         moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
         moved = _moved_together(one, jobs, leaves.paths, limit, name)
-    return rebuilt(node, moved.__getitem__)
+    return rebuild(node, moved.__getitem__)
 
 
 class _TreeLeaves:
@@ -120,12 +120,12 @@ class _TreeLeaves:
         self.paths: list[TreePath] = []
         self.has_traced = False
 
-    def held(self, tree: object, path: TreePath) -> Branch | None:
+    def held(self, tree: object, path: TreePath) -> Children | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
-        node = branch_of_arrays(tree, path) if path else branch(tree)
-        if node is None:
+        children = children_of_array_tree(tree, path) if path else children_of(tree)
+        if children is None:
             return None
-        entries = list(node[1])
+        entries = list(children[1])
         for tree_of_options in (self._layouts if self._rules is None else None, self._out):
             items = _item_at(tree_of_options, path)
             if isinstance(items, list | tuple) and len(items) != len(entries):
@@ -133,7 +133,7 @@ class _TreeLeaves:
                 raise LayoutError(
                     f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
-        return node[0], entries
+        return children[0], entries
 
     def leaf(self, path: TreePath, item: Value) -> Node:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""

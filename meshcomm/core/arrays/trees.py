@@ -1,7 +1,7 @@
 """Trees: nested dicts, lists, tuples and modules, taken apart into their leaves and put together again.
 
-A node says what a tree is: a pair of a kind and its content, which for a leaf says where its value is. JSON can hold
-it if the leaves can be held, and all keys are texts and integers.
+A node describes a tree: ``[kind, content]``; the content of a leaf identifies its value. JSON can hold a node if it
+can hold the leaves, and all keys are str or int.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from meshcomm.errors import CheckpointError, LayoutError
 TreePath: TypeAlias = tuple[Hashable, ...]
 """The keys and indices that lead to a leaf."""
 
-Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
-"""A kind, "dict", "list", "tuple", or "items", a dict with integers as keys; and what is held, by key or index."""
+Children: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
+"""The kind of a tree: "dict", "list", "tuple", or "items", a dict with integers as keys; and its children by key."""
 
 Node: TypeAlias = list[object]
 """A kind, and its content."""
 
-DEEPEST = 100
-"""Levels of a tree: a deeper one has a circle, or is an attack."""
+MAX_DEPTH = 100
+"""Levels of a tree: a deeper one is taken for cyclic, or malicious."""
 
 
 class ListIndex(int):
@@ -46,37 +46,37 @@ class KeyTypeError(LayoutError, TypeError):
     """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
 
 
-def branch(tree: object, path: TreePath = ()) -> Branch | None:
+def children_of(tree: object, path: TreePath = ()) -> Children | None:
     """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
 
-    >>> kind, held = branch([5, 6])
-    >>> kind, list(held)
+    >>> kind, children = children_of([5, 6])
+    >>> kind, list(children)
     ('list', [(0, 5), (1, 6)])
     """
     if isinstance(tree, DTensor | np.ndarray):
         return None
-    if len(path) > DEEPEST:
-        raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
+    if len(path) > MAX_DEPTH:
+        raise LayoutError(f"the tree has more than {MAX_DEPTH} levels at {quote('.'.join(map(str, path)))}")
     if holds_variables(tree):
         return "dict", tree.named_variables()
-    return container(open_traced(tree))
+    return items_of_container(open_traced(tree))
 
 
-def branch_of_arrays(tree: object, path: TreePath = ()) -> Branch | None:
-    """Return what `branch` does, except that a list of numbers is a leaf."""
-    return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else branch(tree, path)
+def children_of_array_tree(tree: object, path: TreePath = ()) -> Children | None:
+    """Return what `children_of` does, except that a list of numbers is a leaf."""
+    return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else children_of(tree, path)
 
 
-def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
-    """Return whether a list is one array: a list of numbers, or with *of_arrays* also one of plain arrays."""
-    kinds = (DTensor, Mapping) if of_arrays else (DTensor, Mapping, np.ndarray)
+def is_one_array(items: Sequence[object], allow_arrays: bool = False) -> bool:
+    """Return whether a list is one array: a list of numbers, or with *allow_arrays* also one of plain arrays."""
+    excluded_types = (DTensor, Mapping) if allow_arrays else (DTensor, Mapping, np.ndarray)
     return not any(
-        isinstance(unwrapped(item), kinds)
+        isinstance(unwrapped(item), excluded_types)
         or is_traced(item)
         or holds_variables(item)
         or item is None
-        or (not of_arrays and is_foreign(item))
-        or (isinstance(item, list | tuple) and not is_one_array(item, of_arrays))
+        or (not allow_arrays and is_foreign(item))
+        or (isinstance(item, list | tuple) and not is_one_array(item, allow_arrays))
         for item in items
     )
 
@@ -86,7 +86,7 @@ def holds_variables(tree: object) -> TypeGuard[HoldsVariables]:
     return hasattr(type(tree), "named_variables")
 
 
-def container(tree: object) -> Branch | None:
+def items_of_container(tree: object) -> Children | None:
     """Return what a dict, list or tuple holds; None for anything else."""
     if isinstance(tree, Mapping):
         return "dict", tree.items()
@@ -110,29 +110,29 @@ def name_of(path: TreePath, separator: str = ".") -> str:
 
 def node_of(
     tree: object,
-    leaf: Callable[[TreePath, object], Node],
-    branch_of: Callable[[object, TreePath], Branch | None] = branch,
+    make_leaf: Callable[[TreePath, object], Node],
+    get_children: Callable[[object, TreePath], Children | None] = children_of,
     path: TreePath = (),
 ) -> Node:
     """Return the node of *tree*.
 
     Parameters
     ----------
-    leaf: function from a path and a leaf to its node
-    branch_of: function from a tree and its path to its branch, or None for a leaf
+    make_leaf: function from a path and a leaf to the node of the leaf
+    get_children: function from a tree and its path to its children, or None for a leaf
     path: path of *tree*
 
     >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
     ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]
     """
-    node = None if type(tree) is DTensor else branch_of(tree, path)  # most leaves are tensors
-    if node is None:
-        return leaf(path, tree)
-    kind, entries = node
-    children = ((key, node_of(child, leaf, branch_of, (*path, key))) for key, child in entries)
+    children = None if type(tree) is DTensor else get_children(tree, path)  # most leaves are tensors
+    if children is None:
+        return make_leaf(path, tree)
+    kind, entries = children
+    nodes = ((key, node_of(child, make_leaf, get_children, (*path, key))) for key, child in entries)
     if kind == "dict":
-        return [kind, dict(children)]
-    return [kind, [[key, child] if kind == "items" else child for key, child in children]]
+        return [kind, dict(nodes)]
+    return [kind, [[key, node] if kind == "items" else node for key, node in nodes]]
 
 
 def leaf_nodes(node: Node) -> Iterator[Node]:
@@ -153,46 +153,49 @@ def leaf_nodes(node: Node) -> Iterator[Node]:
         yield from leaf_nodes(child)
 
 
-def rebuilt(
-    node: object, array: Callable[[Any], object], per_rank: Callable[[list[object]], object] | None = None
+def rebuild(
+    node: object, load_array: Callable[[Any], object], load_per_rank: Callable[[list[object]], object] | None = None
 ) -> Any:
-    """Return the tree of *node*, with what *array* returns for the content of each array.
+    """Return the tree of *node*: *load_array* is called with the content of each array.
 
-    *per_rank* returns the same for nodes of each rank. ``CheckpointError`` for another node, or a tree that is too
-    deep.
+    *load_per_rank* is called with the content of each leaf that has a node for each rank. ``CheckpointError`` if a
+    node is not valid, or the tree is too deep.
 
-    >>> rebuilt(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
+    >>> rebuild(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
     {'w': 'W', 'n': 2}
     """
 
-    def leaf(kind: str, content: object) -> object:
+    def load_leaf(kind: str, content: object) -> object:
         if kind == "array" and isinstance(content, str | int):
-            return array(content)
-        if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
-            return per_rank(content)
+            return load_array(content)
+        if kind == "per_rank" and isinstance(content, list) and load_per_rank is not None:
+            return load_per_rank(content)
         return float(content) if kind == "float" and content in ("nan", "inf", "-inf") else NotImplemented
 
-    return rebuilt_by(node, leaf)
+    return rebuild_with(node, load_leaf)
 
 
-def rebuilt_by(node: object, leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0) -> object:
-    """Return the tree of *node*, with what *leaf* returns for kinds and contents of leaves, or NotImplemented.
+def rebuild_with(
+    node: object, load_leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0
+) -> object:
+    """Return the tree of *node*: *load_leaf* is called with the kind and the content of each leaf.
 
-    ``CheckpointError`` for another node, or a tree that is too deep; in texts the tree is a *what*.
+    ``CheckpointError`` for a leaf for which it returns NotImplemented, for another invalid node, and for a tree that
+    is too deep; in texts the tree is a *what*.
     """
-    if depth > DEEPEST:
-        raise CheckpointError(f"the {what} has more than {DEEPEST} levels")
+    if depth > MAX_DEPTH:
+        raise CheckpointError(f"the {what} has more than {MAX_DEPTH} levels")
     kind, content = node if isinstance(node, list) and len(node) == 2 else (None, None)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content.items()}
+        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        children = [rebuilt_by(child, leaf, what, depth + 1) for child in content]
+        children = [rebuild_with(child, load_leaf, what, depth + 1) for child in content]
         return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuilt_by(child, leaf, what, depth + 1) for key, child in content}
+        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content}
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
-    result = leaf(kind, content) if isinstance(kind, str) else NotImplemented
+    result = load_leaf(kind, content) if isinstance(kind, str) else NotImplemented
     if result is NotImplemented:
         raise CheckpointError(f"{quote(node)} is no node of a {what}")
     return result
@@ -202,20 +205,20 @@ def _is_item(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)
 
 
-def names_in(node: object, per_rank: Callable[[list[object]], object] | None = None) -> list[str]:
-    """Return the names of the arrays below *node*. ``CheckpointError`` and *per_rank* as for `rebuilt`."""
+def names_in(node: object, load_per_rank: Callable[[list[object]], object] | None = None) -> list[str]:
+    """Return the names of the arrays below *node*. ``CheckpointError`` and *load_per_rank* as for `rebuild`."""
     names: list[str] = []
-    rebuilt(node, names.append, per_rank)
+    rebuild(node, names.append, load_per_rank)
     return names
 
 
 def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
     """Yield the tensors of *tree*, also of one that is too deep."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return
-    node = branch(tree)
-    if node is not None:
-        for _, child in node[1]:
+    children = children_of(tree)
+    if children is not None:
+        for _, child in children[1]:
             yield from tensors_in(child, depth + 1)
     elif isinstance(leaf := unwrapped(untraced(tree)), DTensor):
         yield leaf

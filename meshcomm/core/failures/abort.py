@@ -232,7 +232,7 @@ def write_traces() -> None:
     """Let this rank's traces be written as they are now, as the job ends."""
     if watch.recorder is not None:
         with contextlib.suppress(Exception):
-            watch.recorder.job_ends()
+            watch.recorder.record_job_end()
 
 
 def _same_error_text(shared: host_signals.Error | None) -> str:

@@ -67,7 +67,7 @@ def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, v
     if rank_set.world.ends_job_on_failure and len(rank_set.ranks) > 1:
         watchdog.install()
     if watch.recorder is not None:
-        watch.recorder.agreed()
+        watch.recorder.record_agreement()
     communicator = rank_set.everyone.communicator()
     if watch.error is None:
         host_signals.note_reported()  # of an error before: this rank goes on

@@ -142,7 +142,7 @@ class Communicator(ABC):
     def allgather_texts(self, text: bytes) -> list[bytes]:
         """Return the text of every rank, as `as_json_text` makes it."""
         if watch.recorder is not None:
-            watch.recorder.agreed()
+            watch.recorder.record_agreement()
         return self.allgather(text)
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Communicator(ABC):
     def gather_json(self, root: int, message: T) -> list[T]:
         """Return the message of every rank on rank *root*, as `allgather_json` does; elsewhere an empty list."""
         if watch.recorder is not None:
-            watch.recorder.agreed()
+            watch.recorder.record_agreement()
         return [json.loads(text) for text in self.gather(as_json_text(message), root)]
 
     @abstractmethod

@@ -60,31 +60,31 @@ class Span:
         """Tell the listeners that the call is over."""
         self.ended = monotonic_ns()
         for listener in self.listeners:
-            listener.called(self)
+            listener.on_call_end(self)
 
 
 class Listener:
     """Hears of what a rank does."""
 
-    traces = False
+    wants_details = False
     """Whether it wants to know of each call what it is about, and how long it waited."""
 
-    def called(self, span: Span) -> None:
+    def on_call_end(self, span: Span) -> None:
         """Hear of a call that is over."""
 
-    def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+    def on_exchange(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
         """Hear of an exchange of data within the call *operation* of the user."""
 
-    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Waits) -> None:
+    def on_interval(self, kind: str, what: str, interval: tuple[int, int], dependencies: Waits) -> None:
         """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
 
-    def numbered(self, numbers: dict[str, int]) -> None:
+    def on_start(self, numbers: dict[str, int]) -> None:
         """Hear how many operations of each stream this rank has made before it listens."""
 
-    def job_ends(self) -> None:
+    def on_job_end(self) -> None:
         """Hear that the job ends before the program does, maybe more than once."""
 
-    def agreed(self) -> None:
+    def on_agreement(self) -> None:
         """Hear that the rank exchanged a few bytes with others to agree on a call."""
 
 
@@ -105,12 +105,12 @@ class Recorder:
         self._texts: dict[Hashable, str] = {}
         self._numbers: dict[str, int] = {}
         self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._traces = False
+        self._wants_details = False
 
     def add(self, listener: Listener) -> None:
         """Let *listener* hear of this rank from now on."""
         rank = current_rank()
-        listener.numbered(dict(self._numbers))
+        listener.on_start(dict(self._numbers))
         self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
         self._listeners_changed()
 
@@ -125,9 +125,11 @@ class Recorder:
         self._listeners_changed()
 
     def _listeners_changed(self) -> None:
-        self._traces = any(listener.traces for listeners in self._listeners.values() for listener in listeners)
+        self._wants_details = any(
+            listener.wants_details for listeners in self._listeners.values() for listener in listeners
+        )
         self._texts.clear()
-        measure_times(self._traces)
+        measure_times(self._wants_details)
         watch.recorder = self if self._listeners else None
 
     def _heard_by(self) -> tuple[Listener, ...]:
@@ -141,7 +143,7 @@ class Recorder:
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
         """Say what the call that goes on is about, if a trace wants to know: what *describe* makes of *subject*."""
         stack = self._thread.stack
-        if not self._traces or not stack:
+        if not self._wants_details or not stack:
             return
         text = self._texts.get(key) if key is not None else None
         if text is None:
@@ -150,7 +152,7 @@ class Recorder:
                 self._texts[key] = text
         stack[-1].text = text
 
-    def exchanged(self, way: str, began: int, traffic: Traffic) -> None:
+    def record_exchange(self, way: str, began: int, traffic: Traffic) -> None:
         """Tell of an exchange of data that *began* then and is over."""
         stack = self._thread.stack
         for span in stack:
@@ -158,14 +160,16 @@ class Recorder:
         operation = stack[0].operation if stack else ""
         interval = began, monotonic_ns()
         for listener in self._heard_by():
-            listener.exchanged(operation, way, interval, traffic)
+            listener.on_exchange(operation, way, interval, traffic)
 
-    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY) -> None:
+    def record_interval(
+        self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY
+    ) -> None:
         """Tell how this rank spent the time since *began*, or until it *ended*."""
-        if self._traces:
+        if self._wants_details:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._heard_by():
-                listener.spent(kind, what, interval, peers)
+                listener.on_interval(kind, what, interval, peers)
 
     def timer(self, what: str, peers: Waits = NOBODY) -> Timer:
         """Return what to call when *what*, which now begins in MPI, is over."""
@@ -173,14 +177,14 @@ class Recorder:
 
     def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
-        if not self._traces or not communicator.name:
+        if not self._wants_details or not communicator.name:
             return Timer(self, what, NOBODY)
         positions = range(communicator.size) if counts is None else self._shared_tuple(np.flatnonzero(counts).tolist())
         return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
 
     def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> Timer:
         """Return the timer of messages to some ranks, and from some."""
-        if not self._traces or not communicator.name:
+        if not self._wants_details or not communicator.name:
             return Timer(self, what, NOBODY)
         name, rank = communicator.name, communicator.rank
         sent, received = (
@@ -192,7 +196,9 @@ class Recorder:
             self, what, Waits(arrivals, tuple(NeededArrivals(stream, self._next(stream), (0,)) for stream in received))
         )
 
-    def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None:
+    def record_shared_exchange(
+        self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
+    ) -> None:
         """Tell of an exchange in shared memory with those of *peers*, which are positions in the rendezvous.
 
         *times* say when it began, when all were ready, its copies done, and all done.
@@ -204,9 +210,9 @@ class Recorder:
         if communicator is not None and communicator.name and rendezvous is not None:
             stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
             dependencies = self._in_stream(stream, rendezvous.position, self._shared_tuple(peers))
-        self.spent("wait", WAITS, began, ready, dependencies)
-        self.spent("copy", "copy", ready, copied)
-        self.spent("wait", "wait until the others have copied", copied, left)
+        self.record_interval("wait", WAITS, began, ready, dependencies)
+        self.record_interval("copy", "copy", ready, copied)
+        self.record_interval("wait", "wait until the others have copied", copied, left)
 
     def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
         number = self._next(stream)
@@ -222,16 +228,16 @@ class Recorder:
             self._positions.clear()
         return self._positions.setdefault(tuple(positions), tuple(positions))
 
-    def job_ends(self) -> None:
+    def record_job_end(self) -> None:
         """Tell that the job ends before the program does."""
         for listeners in list(self._listeners.values()):
             for listener in listeners:
-                listener.job_ends()
+                listener.on_job_end()
 
-    def agreed(self) -> None:
+    def record_agreement(self) -> None:
         """Tell that this rank exchanged a few bytes with others to agree on a call."""
         for listener in self._heard_by():
-            listener.agreed()
+            listener.on_agreement()
 
 
 recorder = Recorder()

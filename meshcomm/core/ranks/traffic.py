@@ -24,4 +24,4 @@ def note_received(
 ) -> None:
     """Tell of data that this rank has received by other means than an exchange, as `traffic_from` takes them."""
     if watch.recorder is not None:
-        watch.recorder.exchanged("messages", began, traffic_from(rank_set, ranks, sizes))
+        watch.recorder.record_exchange("messages", began, traffic_from(rank_set, ranks, sizes))

@@ -168,7 +168,7 @@ class Nonblocking:
             return self._start(sources, targets, buffer)
         began = monotonic_ns()
         pending = self._start(sources, targets, buffer)
-        recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
+        recorder.record_exchange("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
 
@@ -221,7 +221,7 @@ class RepeatedExchange:
         began = 0 if recorder is None else monotonic_ns()
         pending = self._begin(buffer)
         if recorder is not None:
-            recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
+            recorder.record_exchange("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
     def fail(self, error: BaseException) -> None:
@@ -310,7 +310,7 @@ class _Chosen:
         if recorder is not None:
             if self._received is None:
                 self._received = received_traffic(group, self._tensors)
-            recorder.exchanged(type(way).__name__, began, self._received)
+            recorder.record_exchange(type(way).__name__, began, self._received)
 
     def _over_mpi(self) -> OverMPI:
         group, tensors, spec = self._group, self._tensors, self._spec

@@ -57,7 +57,7 @@ class InPlace:
         number = self._spec.number ^ self._group.rank_set.call_digest
         rendezvous.exchange(routes, number, source, target, several)
         if watch.recorder is not None:
-            watch.recorder.shared(rendezvous.times, self._group, self._peers)
+            watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._peers)
         if routes.left is not None:
             self._was_left = True
             self._remaining.run(routes.left, sources, targets)

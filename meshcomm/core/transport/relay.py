@@ -101,7 +101,7 @@ class Relayed:
         if rendezvous is not None:
             rendezvous.exchange(self._hand, self._spec.number, source, self._sent)
             if watch.recorder is not None:
-                watch.recorder.shared(rendezvous.times, self._group, self._hand_peers)
+                watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._hand_peers)
         comparison = self._beside.start()
         pending = self._start_messages()
         if self._own is not None:
@@ -116,7 +116,7 @@ class Relayed:
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
         rendezvous.exchange(self._take, self._spec.number, self._received, target, [source])
         if watch.recorder is not None:
-            watch.recorder.shared(rendezvous.times, self._group, self._take_peers)
+            watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._take_peers)
         left = self._senders if locate(target) < 0 else (), self._unwritten
         if left != ((), ()):
             self._remaining.run(left, sources, targets)

@@ -72,17 +72,17 @@ class Count(Listener):
         self._open = False
         recorder.remove(self)
 
-    def called(self, span: Span) -> None:
+    def on_call_end(self, span: Span) -> None:
         if self._open and span.is_outermost:
             tally = self._tally(span.operation)
             tally.calls += 1
             tally.seconds += (span.ended - span.began) / 1e9
 
-    def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+    def on_exchange(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
         tally = self._tally(operation)
         tally.traffic = tally.traffic.plus(traffic)
 
-    def agreed(self) -> None:
+    def on_agreement(self) -> None:
         self.agreements += 1
 
     def _tally(self, operation: str) -> Tally:

@@ -13,24 +13,24 @@ from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._arguments import as_integer, quote
 from meshcomm.core._types import Json, JsonObject
-from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.messages import spans as rank_ranges
 from meshcomm.core.failures.recorder import NOBODY, Arrival, NeededArrivals, Traffic, Waits
 from meshcomm.core.ranks.recording import Listener, Span
 from meshcomm.errors import MeshError
 from meshcomm.tools.measuring.totals import Totals, TraceEvent, process_memory
 
-MOST_EVENTS = 100_000
+DEFAULT_MAX_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
 
 ARRIVES, NEEDS = "arrives", "needs"
 """Names of arguments of a span, until the ranks are compared: `Waits`."""
 
 Interval: TypeAlias = tuple[int, int]
-Time: TypeAlias = Callable[[int], int]
+ToCommonClock: TypeAlias = Callable[[int], int]
 """From the clock of this rank, in nanoseconds, to that of the first rank."""
 
 
-_spans = lru_cache(1024)(spans)
+_rank_ranges = lru_cache(1024)(rank_ranges)
 
 
 class _Event(NamedTuple):
@@ -40,13 +40,13 @@ class _Event(NamedTuple):
     thread: int
     text: str = ""
     traffic: Traffic | None = None
-    peers: Waits = NOBODY
+    dependencies: Waits = NOBODY
 
 
 class Events(Listener):
     """The last *limit* spans of a rank. ``MeshError`` unless that is a positive integer."""
 
-    traces = True
+    wants_details = True
 
     def __init__(self, limit: int) -> None:
         limit = as_integer(limit, "the number of events that a trace keeps")
@@ -55,7 +55,7 @@ class Events(Listener):
         self._kept: deque[_Event] = deque(maxlen=limit)
         self._count = 0
         self._threads: dict[int, tuple[int, str]] = {}
-        self._before: dict[str, int] = {}
+        self._initial_numbers: dict[str, int] = {}
 
     @property
     def dropped(self) -> int:
@@ -67,19 +67,19 @@ class Events(Listener):
         """Whether nothing happened."""
         return not self._count
 
-    def called(self, span: Span) -> None:
+    def on_call_end(self, span: Span) -> None:
         self._keep(
             _Event("call", span.operation, (span.began, span.ended), threading.get_ident(), span.text, span.traffic)
         )
 
-    def exchanged(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
+    def on_exchange(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
         self._keep(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
 
-    def spent(self, kind: str, what: str, interval: Interval, peers: Waits) -> None:
-        self._keep(_Event(kind, what, interval, threading.get_ident(), peers=peers))
+    def on_interval(self, kind: str, what: str, interval: Interval, dependencies: Waits) -> None:
+        self._keep(_Event(kind, what, interval, threading.get_ident(), dependencies=dependencies))
 
-    def numbered(self, numbers: dict[str, int]) -> None:
-        self._before = numbers
+    def on_start(self, numbers: dict[str, int]) -> None:
+        self._initial_numbers = numbers
 
     def _keep(self, event: _Event) -> None:
         if event.thread not in self._threads:
@@ -87,17 +87,20 @@ class Events(Listener):
         self._count += 1
         self._kept.append(event)
 
-    def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
+    def lines(self, rank: int, host: str, begin: int, to_common_clock: ToCommonClock) -> Iterator[str]:
         """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
         yield from map(json.dumps, self._metadata(rank, host))
-        timed = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
+        timed = [
+            (to_common_clock(event.interval[0]), to_common_clock(event.interval[1]), event)
+            for event in list(self._kept)
+        ]
         for began, ended, event in sorted(timed, key=lambda entry: (entry[0], -entry[1])):
             args: JsonObject = {}
             if event.text:
                 args["call"] = event.text
             if event.traffic is not None:
                 args |= {f"{name} received": number for name, number in event.traffic._asdict().items()}
-            args |= self._peers(event.peers)
+            args |= self._dependencies(event.dependencies)
             yield json.dumps(
                 {
                     "name": event.name,
@@ -111,23 +114,27 @@ class Events(Listener):
                 }
             )
 
-    def _peers(self, peers: Waits) -> JsonObject:
+    def _dependencies(self, dependencies: Waits) -> JsonObject:
         """Return the arguments that show, once ranks are compared, for whom this one waited."""
         args: JsonObject = {}
-        if peers.arrivals:
-            args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in peers.arrivals]
-        if peers.needed:
-            args[NEEDS] = [[need.stream, self._number(need), _spans(need.positions)] for need in peers.needed]
+        if dependencies.arrivals:
+            args[ARRIVES] = [
+                [arrival.stream, self._number(arrival), arrival.position] for arrival in dependencies.arrivals
+            ]
+        if dependencies.needed:
+            args[NEEDS] = [
+                [need.stream, self._number(need), _rank_ranges(need.positions)] for need in dependencies.needed
+            ]
         return args
 
     def _number(self, operation: Arrival | NeededArrivals) -> int:
-        return operation.number - self._before.get(operation.stream, 0)
+        return operation.number - self._initial_numbers.get(operation.stream, 0)
 
-    def arrivals(self, begin: int, time: Time) -> Iterator[tuple[Arrival, int]]:
+    def arrivals(self, begin: int, to_common_clock: ToCommonClock) -> Iterator[tuple[Arrival, int]]:
         """Yield when this rank began what others may wait for, in nanoseconds after *begin*."""
         for event in list(self._kept):
-            for arrival in event.peers.arrivals:
-                yield arrival._replace(number=self._number(arrival)), time(event.interval[0]) - begin
+            for arrival in event.dependencies.arrivals:
+                yield arrival._replace(number=self._number(arrival)), to_common_clock(event.interval[0]) - begin
 
     def _metadata(self, rank: int, host: str) -> Iterator[TraceEvent]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
@@ -142,11 +149,11 @@ def _metadata(name: str, rank: int, thread: int, args: Mapping[str, Json]) -> Tr
     return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": dict(args)}
 
 
-def document(lines: Iterable[str], about: Mapping[str, object], totals: Totals | None = None) -> Iterator[str]:
-    """Yield the text of a trace with these events, a text *about* it, and what their *totals* are by then."""
-    between = '{"traceEvents": [\n'
+def document(lines: Iterable[str], metadata: Mapping[str, object], totals: Totals | None = None) -> Iterator[str]:
+    """Yield the text of a trace with these events, *metadata*, and what their *totals* are by then."""
+    separator = '{"traceEvents": [\n'
     for line in lines:
-        yield between + line
-        between = ",\n"
-    other_data = about if totals is None else {**about, "ranks": totals.by_rank()}
+        yield separator + line
+        separator = ",\n"
+    other_data = metadata if totals is None else {**metadata, "ranks": totals.by_rank()}
     yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(other_data)}}}\n'

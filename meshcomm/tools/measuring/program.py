@@ -26,7 +26,7 @@ from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.recording import Span, recorder
 from meshcomm.core.ranks.variables import is_trace_possible
 from meshcomm.errors import MeshcommError
-from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document
+from meshcomm.tools.measuring.events import ARRIVES, DEFAULT_MAX_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals, TraceEvent
 from meshcomm.tools.measuring.waits import Arrivals, waiting_spans
 
@@ -41,19 +41,19 @@ class _ProgramTrace(Events):
     """The last events of this process."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(MOST_EVENTS)
+        super().__init__(DEFAULT_MAX_EVENTS)
         self._folder = folder
         self._process = os.getpid()
         self._rank: tuple[int, int] | None = None
 
-    def called(self, span: Span) -> None:
-        super().called(span)
+    def on_call_end(self, span: Span) -> None:
+        super().on_call_end(span)
         if self._rank is None:
             self._rank = comm_world()  # while MPI can still say
             with contextlib.suppress(OSError):  # what an earlier job has left
                 (resolved(self._folder) / f"rank-{self._rank[0]}.json").unlink()
 
-    def job_ends(self) -> None:
+    def on_job_end(self) -> None:
         self.write()
 
     def write(self) -> None:

@@ -29,7 +29,7 @@ from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.recording import Listener, recorder
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
-from meshcomm.tools.measuring.events import MOST_EVENTS, Events, document
+from meshcomm.tools.measuring.events import DEFAULT_MAX_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, is_explained, waiting_spans
 
@@ -43,7 +43,7 @@ class _Rescue(Listener):
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
 
-    def job_ends(self) -> None:
+    def on_job_end(self) -> None:
         self._write()
 
 
@@ -198,7 +198,9 @@ def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: To
             yield line
 
 
-def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = MOST_EVENTS) -> Trace:
+def trace(
+    path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = DEFAULT_MAX_EVENTS
+) -> Trace:
     """Trace what all ranks do within a ``with`` statement, into one file for Perfetto. Collective over *comm*.
 
     The file is JSON in the trace event format of Chrome: open it in ui.perfetto.dev. It has a process for each rank,
@@ -248,7 +250,7 @@ def span(name: str) -> Iterator[None]:
         yield
     finally:
         if watch.recorder is not None:
-            watch.recorder.spent("user", name, began)
+            watch.recorder.record_interval("user", name, began)
 
 
 def _clock_and_time(rank_set: RankSet) -> tuple[Clock, int]:
