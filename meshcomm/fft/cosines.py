@@ -36,39 +36,40 @@ class Formula(NamedTuple):
     Parameters
     ----------
     cosine: whether the result is the real part, not the imaginary one
-    a, b: twice the numbers of the formula
-    halves: input indices with c = 1/2
-    before, after: input and output indices with the factors sqrt(2) and sqrt(1/2) of an orthogonal transform
+    twice_a, twice_b: twice the numbers a and b above
+    half_weighted: input indices with c = 1/2
+    ortho_inputs: input indices that an orthogonal transform scales by sqrt(2)
+    ortho_outputs: output indices that it scales by sqrt(1/2)
     """
 
     cosine: bool
-    a: int
-    b: int
-    halves: list[int]
-    before: list[int]
-    after: list[int]
+    twice_a: int
+    twice_b: int
+    half_weighted: list[int]
+    ortho_inputs: list[int]
+    ortho_outputs: list[int]
 
 
 def formula_of(transform: Transform) -> Formula:
     """Return the formula for the matrix of a transform of one axis, without its scale.
 
     >>> formula_of(Transform("idctn", (0,), (8,), variant=2))
-    Formula(cosine=True, a=1, b=0, halves=[0], before=[], after=[])
+    Formula(cosine=True, twice_a=1, twice_b=0, half_weighted=[0], ortho_inputs=[], ortho_outputs=[])
     >>> formula_of(Transform("dstn", (0,), (8,), variant=3))
-    Formula(cosine=False, a=1, b=2, halves=[7], before=[], after=[])
+    Formula(cosine=False, twice_a=1, twice_b=2, half_weighted=[7], ortho_inputs=[], ortho_outputs=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
     matrix_type, ends, orthogonal = transform.matrix_type, transform.ends(n), transform.is_orthogonal
-    a, b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[matrix_type]
+    twice_a, twice_b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[matrix_type]
     if not cosine and matrix_type != 4:
-        a, b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[matrix_type]
+        twice_a, twice_b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[matrix_type]
     return Formula(
         cosine,
-        a,
-        b,
-        halves=ends if matrix_type in (1, 3) else [],
-        before=ends if orthogonal and matrix_type in (1, 3) else [],
-        after=ends if orthogonal and matrix_type in (1, 2) else [],
+        twice_a,
+        twice_b,
+        half_weighted=ends if matrix_type in (1, 3) else [],
+        ortho_inputs=ends if orthogonal and matrix_type in (1, 3) else [],
+        ortho_outputs=ends if orthogonal and matrix_type in (1, 2) else [],
     )
 
 
@@ -87,43 +88,47 @@ def transformed_by_fourier(step: ShardedStep, tensor: DTensor, run: RunSharded) 
         return relaid(_of_real(step, source, run), step.layout.axes, step.transform.kind)
     # SciPy drops orthogonalize for complex numbers.
     step = replace(step, transform=replace(step.transform, orthogonalize=None))
-    halves = [_of_real(step, half, run) for half in (source.real, source.imag)]
-    return relaid(complex_of(halves, step.dtype_after), step.layout.axes, step.transform.kind)
+    components = [_of_real(step, component, run) for component in (source.real, source.imag)]
+    return relaid(complex_of(components, step.dtype_after), step.layout.axes, step.transform.kind)
 
 
 def _of_real(step: ShardedStep, tensor: DTensor, run: RunSharded) -> DTensor:
     """Return the transform of real numbers, in the layout of the Fourier transform."""
     transform, formula, length = step.transform, formula_of(step.transform), step.length
     (axis,), (n,) = transform.axes, transform.lengths
-    real = working_dtype(tensor.dtype)
-    complexes = np.result_type(real, np.complex64)
+    real_dtype = working_dtype(tensor.dtype)
+    complex_dtype = np.result_type(real_dtype, np.complex64)
 
-    def before(index: Indices) -> Array:
-        factors = roots(formula.a * index % (2 * length), 2 * length, True, complexes)
-        factors[np.isin(index, formula.halves)] *= 0.5
-        factors[np.isin(index, formula.before)] *= np.sqrt(real.type(2))
+    def input_factors(index: Indices) -> Array:
+        factors = roots(formula.twice_a * index % (2 * length), 2 * length, True, complex_dtype)
+        factors[np.isin(index, formula.half_weighted)] *= 0.5
+        factors[np.isin(index, formula.ortho_inputs)] *= np.sqrt(real_dtype.type(2))
         return factors
 
-    def after(index: Indices) -> Array:
-        factors = roots(formula.b * (2 * index + formula.a) % (4 * length), 4 * length, True, complexes)
-        factors[np.isin(index, formula.after)] *= np.sqrt(real.type(0.5))
+    def output_factors(index: Indices) -> Array:
+        factors = roots(
+            formula.twice_b * (2 * index + formula.twice_a) % (4 * length), 4 * length, True, complex_dtype
+        )
+        factors[np.isin(index, formula.ortho_outputs)] *= np.sqrt(real_dtype.type(0.5))
         return factors
 
-    def weights(of: DTensor, values: Callable[[Indices], Array]) -> Array:
-        return values(indices_along(of.layout, of.shape, axis)).astype(complexes)
+    def local_factors(tensor: DTensor, factors_at: Callable[[Indices], Array]) -> Array:
+        return factors_at(indices_along(tensor.layout, tensor.shape, axis)).astype(complex_dtype)
 
-    weighted = mapped(lambda block: block.astype(complexes) * weights(tensor, before), tensor, dtype=complexes)
+    weighted = mapped(
+        lambda block: block.astype(complex_dtype) * local_factors(tensor, input_factors), tensor, dtype=complex_dtype
+    )
     names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
     is_cyclic = step.rows and step.rows % blocks == 0
     spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if is_cyclic else names
     layout = tensor.layout.replace(axis, spec)
-    inner = ShardedStep(
-        Transform("fftn", (axis,), (length,)), weighted.shape, complexes, weighted.layout, layout, step.rows
+    fft_step = ShardedStep(
+        Transform("fftn", (axis,), (length,)), weighted.shape, complex_dtype, weighted.layout, layout, step.rows
     )
-    spectrum = getitem(run(inner, weighted), leading(tensor.ndim, axis, n))
+    spectrum = getitem(run(fft_step, weighted), leading(tensor.ndim, axis, n))
 
-    def piece(block: Array) -> Array:
-        product = block * weights(spectrum, after)
-        return (product.real if formula.cosine else -product.imag) * scale_of(transform, length, real, 2)
+    def finish(block: Array) -> Array:
+        product = block * local_factors(spectrum, output_factors)
+        return (product.real if formula.cosine else -product.imag) * scale_of(transform, length, real_dtype, 2)
 
-    return mapped(piece, spectrum, dtype=real)
+    return mapped(finish, spectrum, dtype=real_dtype)

@@ -1,8 +1,8 @@
 """Transforms of the block of one device, in pieces that fit into the caches.
 
-Libraries return results in new memory, which costs page faults, and which other ranks of the node cannot read. So each
-piece of the block is first copied to the new block, in reused shared memory, and transformed there while it is in the
-caches. That is faster than one call for the whole block: benchmarks/fft.py.
+FFT libraries allocate their results: this costs page faults, and the memory is not shared with the other ranks of the
+node. So each piece of the block is first copied to the new block, in reused shared memory, and transformed there while
+it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SciPy for planes of 256 x 256 and rows of 4096: about 0.8 of the time of one cal
 1 MiB, malloc gives the memory of irfftn's results back after each piece: 14,000 page faults for a block of 32 MiB of
 float32, and 76 instead of 43 ms of a core for a backward transform."""
 
-FFT_RUN = 2**9
+MIN_CONTIGUOUS_BYTES = 2**9
 """Bytes. The minimum extent along the last axis of a piece: a processor reads whole lines of its cache.
 Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
 
@@ -43,14 +43,14 @@ def transform_block(
     shape, dtype = transform.shape_after(block.shape), transform.dtype_after(block.dtype)
     fits = (block.shape, block.dtype) == (shape, dtype)
     if into is None:
-        is_free = owned and block.flags.c_contiguous and block.flags.writeable
-        into = block if is_free and fits else new_block(shape, dtype)
+        can_overwrite = owned and block.flags.c_contiguous and block.flags.writeable
+        into = block if can_overwrite and fits else new_block(shape, dtype)
     elif not _is_same(block, into) and np.may_share_memory(block, into):
         block = block.copy()  # as each piece is written before the next one is read
     if 0 in shape:
         return into
-    longer = tuple(map(max, shape, block.shape))
-    for where in pieces(longer, transform.axes, max(dtype.itemsize, block.dtype.itemsize)):
+    max_shape = tuple(map(max, shape, block.shape))
+    for where in pieces(max_shape, transform.axes, max(dtype.itemsize, block.dtype.itemsize)):
         _transform_piece(backend, transform, block[where], into[where], workers)
     return into
 
@@ -82,7 +82,7 @@ def _is_same(a: Array, b: Array) -> bool:
 def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
     """Yield the pieces of a block, of about `FFT_PIECE` bytes each, that are whole along *axes*.
 
-    Along the last axis, a piece has `FFT_RUN` bytes or more.
+    Along the last axis, a piece has `MIN_CONTIGUOUS_BYTES` bytes or more.
 
     >>> [piece[0] for piece in pieces((3, 2**14), (1,), 16)]
     [slice(0, 2, None), slice(2, 3, None)]
@@ -94,8 +94,10 @@ def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple
     for axis, n in enumerate(shape):
         if axis in axes or size <= FFT_PIECE:
             continue
-        least = -(-FFT_RUN // itemsize) if axis == len(shape) - 1 else 1
-        steps[axis] = min(n, max(least, n * FFT_PIECE // size))
+        min_step = -(-MIN_CONTIGUOUS_BYTES // itemsize) if axis == len(shape) - 1 else 1
+        steps[axis] = min(n, max(min_step, n * FFT_PIECE // size))
         size = size // n * steps[axis]
-    runs = [[slice(i, min(i + step, n)) for i in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
-    yield from product(*runs)
+    slices_of_axes = [
+        [slice(i, min(i + step, n)) for i in range(0, n, step)] for n, step in zip(shape, steps, strict=True)
+    ]
+    yield from product(*slices_of_axes)

@@ -21,33 +21,33 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 
 
 def _along_one(name: str) -> Function:
-    def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
+    def transform(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
         return transform_as_scipy(name, a, one_axis(n, axis), FFTOptions(), None, norm=norm)
 
-    return transformed
+    return transform
 
 
-def _along_several(name: str, usual: Axis = None) -> Function:
+def _along_several(name: str, default_axes: Axis = None) -> Function:
     kind = full_name(name)
 
-    def transformed(a: DTensor, s: Ints = None, axes: Ints = usual, norm: str | None = None) -> DTensor:
+    def transform(a: DTensor, s: Ints = None, axes: Ints = default_axes, norm: str | None = None) -> DTensor:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
         if s is None and chosen and kind == "irfftn":
-            lengths[-1] = 2 * (lengths[-1] - 1)  # which NumPy refuses for one frequency, other than SciPy
+            lengths[-1] = 2 * (lengths[-1] - 1)  # for one frequency 0, which NumPy refuses, and SciPy does not
             s, axes = lengths, chosen
         if len(set(chosen)) == len(chosen):
             return transform_as_scipy(name, a, (s, axes), FFTOptions(), None, norm=norm)
         # NumPy transforms a repeated axis twice, in reverse order of the list, and both times to the length that the
         # array had before.
-        result, order = a, list(zip(lengths, chosen, strict=True))
-        for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
-            halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)
-            single = kind if halved else kind.replace("r", "", 1)
+        result, passes = a, list(zip(lengths, chosen, strict=True))
+        for number, (n, axis) in enumerate(passes if kind == "irfftn" else passes[::-1]):
+            is_real_pass = {"rfftn": number == 0, "irfftn": number == len(passes) - 1}.get(kind, True)
+            single = kind if is_real_pass else kind.replace("r", "", 1)
             result = transform_as_scipy(single, result, (n, axis), FFTOptions(), None, norm=norm)
         return result
 
-    return transformed
+    return transform
 
 
 for _name in ("fft", "ifft", "rfft", "irfft"):
@@ -69,12 +69,13 @@ class ScipyBackend:
         """Return the result of *method*, a function of scipy.fft, for a tensor; NotImplemented for arrays."""
         arguments = signature(method).bind(*args, **kwargs).arguments
         name = getattr(method, "__name__", "")
-        ours = next((vars(ours)[name] for ours in (fourier, trigonometric, spectra) if name in vars(ours)), None)
-        if ours is None or not is_dtensor(untraced(arguments.get("x"))):
+        modules = (fourier, trigonometric, spectra)
+        function = next((vars(module)[name] for module in modules if name in vars(module)), None)
+        if function is None or not is_dtensor(untraced(arguments.get("x"))):
             return NotImplemented
         if arguments.pop("plan", None) is not None:
             raise NotImplementedError(f"scipy.fft.{name} of DTensors takes no plan=; see meshcomm.fft.plan")
-        return ours(**arguments)
+        return function(**arguments)
 
 
 scipy_backend = ScipyBackend()

@@ -22,7 +22,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import HaloPattern
-from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, KeptExchanges, Returned, Use
+from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, ExchangeAction, KeptExchanges, ReduceBuffers
 from meshcomm.halos.widths import Width
 
 _serial_numbers = itertools.count()
@@ -46,9 +46,9 @@ class Halo:
         "_key",
         "_made",
         "_pattern",
+        "_reduce_buffers",
         "_repeated",
         "_request",
-        "_returned",
         "_serial",
         "inner",
         "inner_slices",
@@ -70,7 +70,7 @@ class Halo:
         self._buffers: dict[str, Bytes] = {}
         self._constants: list[tuple[Array, Boundary]] = []
         self._ghosts: list[Array] = []
-        self._returned: Returned | None = None
+        self._reduce_buffers: ReduceBuffers | None = None
         self._request: UpdateRequest | None = None
         self._repeated: KeptExchanges = {}
         self._serial = next(_serial_numbers)
@@ -92,13 +92,13 @@ class Halo:
         padded, block = pattern.padded(device), pattern.layout.block_box(pattern.shape, device)
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
-        for axis, (whole, span) in enumerate(zip(padded, block, strict=True)):
-            first, start, stop = whole[0], span[0], span[1]
-            ahead, rule = (slice(None),) * axis, pattern.rules[axis]
-            self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
+        for axis, (padded_interval, block_interval) in enumerate(zip(padded, block, strict=True)):
+            first, start, stop = padded_interval[0], block_interval[0], block_interval[1]
+            leading, rule = (slice(None),) * axis, pattern.rules[axis]
+            self._ghosts += [local[(*leading, slice(start - first))], local[(*leading, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
-                beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
-                self._constants += [(local[(*ahead, where)], rule.boundary) for where in beyond]
+                outside_slices = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
+                self._constants += [(local[(*leading, outside)], rule.boundary) for outside in outside_slices]
         self.inner_slices = pattern.inner_slices(device)
         where: Slices = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[where]
@@ -210,11 +210,11 @@ class Halo:
                 return
             UPDATE.run(call_session, self._key, (self._pattern,), (self._blocks,))
         if self._constants:
-            self._fill()
+            self._fill_constant_ghosts()
 
-    def _fill(self) -> None:
-        for beyond, boundary in self._constants:
-            beyond[...] = boundary.value
+    def _fill_constant_ghosts(self) -> None:
+        for ghosts, boundary in self._constants:
+            ghosts[...] = boundary.value
 
     def _refuse_in_flight(self) -> None:
         if self._request is not None:
@@ -230,10 +230,10 @@ class Halo:
 
         Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
         `local`, which neighbours read until `wait` returns. All ranks start their updates in one order; they may wait
-        in any order. On a node, this call copies the ghosts between this rank and the neighbours that have started
-        before; the others copy when they start. If nobody waits for a request, the job ends with an error when the
-        program ends; a program that has lost the request calls `wait` of the halo. Source: DMGlobalToLocalBegin and
-        End of PETSc.
+        in any order. Within a node, this call exchanges ghosts with the neighbours that have already called it; the
+        others exchange theirs with this rank when they call it. If nobody waits for a request, the job ends with an
+        error when the program ends; a program that has lost the request calls `wait` of the halo. Source:
+        DMGlobalToLocalBegin and End of PETSc.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -290,8 +290,8 @@ class Halo:
 
         It is the adjoint of `update`: ``<update(x), y> == <x, reduce(y)>``, where products are over all of `local`.
         So it is the gradient of `update`, and the sum of what ranks have computed for elements of others. Ghosts
-        beyond the edges with a constant are dropped. Ghosts are added in the order of the devices that have them:
-        results do not depend on timing. Source: DMLocalToGlobal with ADD_VALUES of PETSc.
+        outside of the array are discarded on axes with a constant boundary. Ghosts are added in the order of the
+        devices that have them: results do not depend on timing. Source: DMLocalToGlobal with ADD_VALUES of PETSc.
 
         ``DTypeError`` if elements are not numbers.
 
@@ -313,9 +313,9 @@ class Halo:
             if call_session is None:
                 return
             key = "reduce a halo", self._pattern
-            arguments = self.local, self._blocks[0], self._returned
-            self._returned = REDUCE.run(call_session, key, (self._pattern,), arguments)
-        for into, ghosts in self._returned.sums:
+            arguments = self.local, self._blocks[0], self._reduce_buffers
+            self._reduce_buffers = REDUCE.run(call_session, key, (self._pattern,), arguments)
+        for into, ghosts in self._reduce_buffers.sums:
             np.add(into, ghosts, out=into)
         for ghosts in self._ghosts:
             ghosts[...] = 0
@@ -336,7 +336,7 @@ class UpdateRequest(Request):
         has the same error on one rank as on several."""
         super().__init__(*begun)
         if begun[0] is None:
-            halo._fill()
+            halo._fill_constant_ghosts()
 
     def test(self) -> bool:
         """Return whether the ghosts are filled, so that `wait` returns at once."""
@@ -350,7 +350,7 @@ class UpdateRequest(Request):
         return self._halo
 
     def _complete(self) -> None:
-        self._halo._fill()
+        self._halo._fill_constant_ghosts()
         super()._complete()
 
     def __str__(self) -> str:
@@ -408,11 +408,11 @@ def _update_together(halos: list[Halo]) -> None:
             return
         _update_by(halos, "update halos together", call_session, Repeated.run)
     for member in halos:
-        member._fill()
+        member._fill_constant_ghosts()
 
 
-def _update_by(halos: Sequence[Halo], use: str, call_session: Session, do: Use) -> None:
-    """Call *do* with the exchange that updates *halos* of one mesh. Collective over the mesh."""
+def _update_by(halos: Sequence[Halo], operation: str, call_session: Session, run: ExchangeAction) -> None:
+    """Call *run* with the exchange that updates *halos* of one mesh. Collective over the mesh."""
     patterns, serials = tuple([member._pattern for member in halos]), tuple([member._serial for member in halos])
-    arguments = halos[0]._repeated, serials, [member._blocks[0] for member in halos], do
-    UPDATE_MANY.run(call_session, (use, *patterns), (patterns, use), arguments)
+    arguments = halos[0]._repeated, serials, [member._blocks[0] for member in halos], run
+    UPDATE_MANY.run(call_session, (operation, *patterns), (patterns, operation), arguments)

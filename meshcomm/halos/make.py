@@ -79,7 +79,7 @@ def _filled_halo(tensor: DTensor, pattern: HaloPattern) -> Halo:
         else:
             opaque(result.inner)[...] = opaque(tensor.local)
         UPDATE.run(call_session, result._key, (pattern,), (result._blocks,), wrong)
-    result._fill()
+    result._fill_constant_ghosts()
     return result
 
 

@@ -20,7 +20,7 @@ the blocks of these halos alive."""
 KeptExchanges: TypeAlias = dict[tuple[int, ...], Repeated]
 """The exchanges that update a halo, alone or with others, by the serial numbers of the halos."""
 
-Use: TypeAlias = Callable[[Repeated], object]
+ExchangeAction: TypeAlias = Callable[[Repeated], object]
 """A function that runs or begins an exchange."""
 
 
@@ -31,7 +31,7 @@ class GhostSum(NamedTuple):
     ghosts: Array
 
 
-class Returned(NamedTuple):
+class ReduceBuffers(NamedTuple):
     """The buffer for ghosts that come back from others, and the sums to compute once it is filled."""
 
     buffer: Bytes
@@ -93,7 +93,7 @@ def _text_of_many(patterns: Sequence[HaloPattern], use: str) -> str:
 def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session) -> Callable[..., object]:
     exchange = _ghost_exchange(patterns, use, call_session)
 
-    def run(exchanges: KeptExchanges, serials: tuple[int, ...], blocks: list[Bytes], do: Use) -> object:
+    def run(exchanges: KeptExchanges, serials: tuple[int, ...], blocks: list[Bytes], do: ExchangeAction) -> object:
         try:
             repeated = exchanges.pop(serials, None)
             if repeated is None:
@@ -113,21 +113,21 @@ UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
 """Uses the exchange that fills the ghosts of several blocks, by their patterns; the first halo keeps it."""
 
 
-def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., Returned]:
+def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., ReduceBuffers]:
     tensor = returns(ghosts(pattern, _exchange_dims([pattern]), call_session.device))
     bring_back = _ghost_exchange([pattern], "reduce", call_session, [tensor]).between()
 
-    def run(padded: Array, data: Bytes, returned: Returned | None) -> Returned:
-        if returned is None:
+    def run(padded: Array, data: Bytes, kept: ReduceBuffers | None) -> ReduceBuffers:
+        if kept is None:
             buffer = new_bytes(tensor.target_bytes(tensor.position))
-            returned = Returned(buffer, _all_sums(tensor, pattern, padded, buffer))
-        bring_back([data], [returned.buffer])
-        return returned
+            kept = ReduceBuffers(buffer, _all_sums(tensor, pattern, padded, buffer))
+        bring_back([data], [kept.buffer])
+        return kept
 
     return run
 
 
-REDUCE = Prepared[Returned]("halo reduce of {}".format, _built_reduce)
+REDUCE = Prepared[ReduceBuffers]("halo reduce of {}".format, _built_reduce)
 """Brings ghosts back to their owners, by their pattern."""
 
 

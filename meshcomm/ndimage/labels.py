@@ -2,9 +2,9 @@
 
     1. each rank labels its block, and numbers its labels after those of the ranks before it
     2. with ghosts around the blocks, it finds pairs of labels that are neighbours across a border. All ranks get all
-    3. connected labels are one object. SciPy numbers objects in the C order of their first elements. So the rank with
-       that element asks for the number of objects with an earlier one: the indices of these elements are distributed
-       over the ranks, and sorted there
+    3. connected labels are one object. SciPy numbers objects in the C order of their first elements. So the first
+       indices of all objects are sorted over the ranks. The rank that holds the first element of an object looks up
+       the position of its index, which is the number of the object
 
 The pairs, which all ranks get, grow with the borders of the blocks; all other data have the size of a block.
 """
@@ -63,24 +63,26 @@ def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, outpu
     """
     tensor = input_tensor("label", input)
     refuse_cyclic(tensor)
-    whole = None if structure is None else allgather_array("label", structure).astype(bool)
-    scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), whole)  # its errors
+    structure_array = None if structure is None else allgather_array("label", structure).astype(bool)
+    scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), structure_array)  # SciPy validates the arguments
     if isinstance(output, DTensor) and output.shape != tensor.shape:
         raise ValueError("output shape not correct")
     usual = np.intp if tensor.size >= 2**31 - 2 else np.int32
     dtype = np.dtype(usual if output is None else dtype_asked(output))
-    result, count = _numbered(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
+    result, count = _label_tensor(
+        tensor, generate_binary_structure(tensor.ndim, 1) if structure_array is None else structure_array, dtype
+    )
     if isinstance(output, DTensor):
         write_output(result, output)
         return count
     return result, count
 
 
-def _numbered(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
+def _label_tensor(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
     names = tensor.layout.sharding_dims
     count: int | None = None
 
-    def numbered(block: Array) -> Array:
+    def label_block(block: Array) -> Array:
         nonlocal count
         numbers, total = np.zeros(block.shape, _NUMBER), 0
         if block.size:
@@ -89,13 +91,13 @@ def _numbered(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor,
             compare_call("filter", tensor.mesh, call_text("label", {"structure": structure}))
             call = f"label {tensor.shape} {tensor.layout.sharding_specs}"
             with ranks_along("label", tensor.mesh, names, call) as ranks:
-                numbers, total = _Objects(ranks, tensor.layout, tensor.shape, total).numbered(numbers, structure)
+                numbers, total = _Objects(ranks, tensor.layout, tensor.shape, total).relabel(numbers, structure)
         if np.array(total).astype(dtype) != total:
             raise RuntimeError("insufficient bit-depth in requested output type")
         count = total
         return numbers.astype(dtype)
 
-    return mapped(numbered, tensor, dtype=dtype), count
+    return mapped(label_block, tensor, dtype=dtype), count
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class _Objects:
     shape: Shape
     count: int
 
-    def numbered(self, labels: Array, structure: Array) -> tuple[Array, int]:
+    def relabel(self, labels: Array, structure: Array) -> tuple[Array, int]:
         """Return the block with numbers of objects, from *labels* of the block, and their count. Collective."""
         counts = self.ranks.exchanged_counts(np.full(self.ranks.size, self.count))
         before = int(counts[: self.ranks.position].sum())
@@ -124,18 +126,19 @@ class _Objects:
         firsts = self._first_indices(labels)
         pairs = _pairs(around, structure, sharded)
         rows = np.column_stack([pairs, firsts[pairs[:, 0] - before - 1]]) if len(pairs) else pairs.reshape(0, 3)
-        objects, mine, earliest = _united_objects(self._all(rows), before, self.count)
-        leads = np.ones(self.count, bool)
-        leads[mine] = firsts[mine] == earliest[objects]
-        keys = firsts[leads]
-        numbers, count = self._in_order(keys)
+        objects, local_labels, earliest = _united_objects(self._allgather_rows(rows), before, self.count)
+        owns_number = np.ones(self.count, bool)
+        owns_number[local_labels] = firsts[local_labels] == earliest[objects]
+        keys = firsts[owns_number]
+        numbers, count = self._global_positions(keys)
         table = np.zeros(self.count + 1, _NUMBER)
-        table[1:][leads] = numbers
-        leading = leads[mine]
-        rows_of_objects = self._all(np.column_stack([objects[leading], table[1:][mine[leading]], objects[leading]]))
-        of_object = np.zeros(len(earliest), _NUMBER)
-        of_object[rows_of_objects[:, 0]] = rows_of_objects[:, 1]
-        table[1:][mine] = of_object[objects]
+        table[1:][owns_number] = numbers
+        border_owns_number = owns_number[local_labels]
+        owned_numbers = [objects[border_owns_number], table[1:][local_labels[border_owns_number]]]
+        all_numbers = self._allgather_rows(np.column_stack(owned_numbers))
+        object_numbers = np.zeros(len(earliest), _NUMBER)
+        object_numbers[all_numbers[:, 0]] = all_numbers[:, 1]
+        table[1:][local_labels] = object_numbers[objects]
         return table[labels], count
 
     def _first_indices(self, labels: Array) -> Indices:
@@ -150,12 +153,12 @@ class _Objects:
         index = [at + start for at, (start, *_) in zip(np.unravel_index(firsts[1:], labels.shape), box, strict=True)]
         return np.ravel_multi_index(index, self.shape).astype(_NUMBER)
 
-    def _all(self, rows: Array) -> Array:
-        """Return the rows of three numbers of all ranks. Collective."""
+    def _allgather_rows(self, rows: Array) -> Array:
+        """Return the rows of all ranks. Collective."""
         messages = self.ranks.communicator.allgather(np.ascontiguousarray(rows, _NUMBER).tobytes())
-        return np.frombuffer(b"".join(messages), _NUMBER).reshape(-1, 3)
+        return np.frombuffer(b"".join(messages), _NUMBER).reshape(-1, rows.shape[1])
 
-    def _in_order(self, keys: Indices) -> tuple[Indices, int]:
+    def _global_positions(self, keys: Indices) -> tuple[Indices, int]:
         """Return the numbers of unique *keys*, from 1 on, in the order of all keys, and their count. Collective."""
         owners = keys * self.ranks.size // prod(self.shape)
         (arrived,), _ = migrate_rows(self.ranks, [keys], owners)
@@ -169,32 +172,32 @@ class _Objects:
 
 def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
     """Return the labels of neighbours across borders: rows of a label of this block and one of another block."""
-    whole, inner = around.local, around.inner
+    with_ghosts, inner = around.local, around.inner
     pairs = [np.zeros((0, 2), _NUMBER)]
     if inner.size:
-        for face, beside in _faces(inner.shape, structure, sharded):
-            label, other = inner[face], whole[beside]
+        for face, neighbours in _faces(inner.shape, structure, sharded):
+            label, other = inner[face], with_ghosts[neighbours]
             both = (label > 0) & (other > 0)
             pairs.append(np.unique(np.column_stack([label[both], other[both]]), axis=0))
     return np.unique(np.concatenate(pairs), axis=0)
 
 
 def _faces(shape: Shape, structure: Array, sharded: list[bool]) -> Iterator[tuple[Slices, Slices]]:
-    """Go through faces of a block, and the slices of their neighbours in the block with ghosts."""
+    """Yield the slices of each face of the block, and of its neighbours in the block with ghosts."""
     for step in product((-1, 0, 1), repeat=len(shape)):
         if not structure[tuple(1 + offset for offset in step)]:
             continue
         for axis, cut in enumerate(sharded):
             if not cut or not step[axis]:
                 continue
-            face, beside = [], []
+            face, neighbours = [], []
             for a, n in enumerate(shape):
                 first, last = (0, n) if a != axis else (0, 1) if step[a] < 0 else (n - 1, n)
                 if not sharded[a]:  # no ghosts, so no neighbour beyond the ends
                     first, last = max(first, -step[a]), min(last, n - step[a])
                 face.append(slice(first, last))
-                beside.append(slice(first + step[a] + sharded[a], last + step[a] + sharded[a]))
-            yield tuple(face), tuple(beside)
+                neighbours.append(slice(first + step[a] + sharded[a], last + step[a] + sharded[a]))
+            yield tuple(face), tuple(neighbours)
 
 
 def _united_objects(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
@@ -238,24 +241,24 @@ def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...
     """
     tensor = input_tensor("find_objects", input)
     refuse_cyclic(tensor)
-    scipy_ndimage().find_objects(np.zeros((1,) * tensor.ndim, tensor.dtype), 1)  # its errors
+    scipy_ndimage().find_objects(np.zeros((1,) * tensor.ndim, tensor.dtype), 1)  # SciPy validates the arguments
 
     def boxes(block: Array) -> list[tuple[slice, ...] | None]:
         largest = int(max_label)
         if largest < 1:
             share = np.array(block.max(initial=0), _NUMBER)
             largest = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max")._block)
-        ends = np.full((2, largest, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
+        bounds = np.full((2, largest, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
         if block.size and largest:
             first = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
             for number, slices in enumerate(scipy_ndimage().find_objects(block, largest)):
                 if slices is not None:
-                    ends[0, number] = [interval.start + at for interval, at in zip(slices, first, strict=True)]
-                    ends[1, number] = [-interval.stop - at for interval, at in zip(slices, first, strict=True)]
-        ends_of_all = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min")._block
+                    bounds[0, number] = [interval.start + at for interval, at in zip(slices, first, strict=True)]
+                    bounds[1, number] = [-interval.stop - at for interval, at in zip(slices, first, strict=True)]
+        bounds_of_all = added_up("find_objects", tensor, bounds, bounds.shape, _NUMBER, op="min")._block
         return [
             None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
-            for start, stop in zip(ends_of_all[0].tolist(), ends_of_all[1], strict=True)
+            for start, stop in zip(bounds_of_all[0].tolist(), bounds_of_all[1], strict=True)
         ]
 
     return on_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
@@ -282,7 +285,7 @@ def value_indices(arr: TensorLike, *, ignore_value: object = None) -> dict[int, 
     {5: [0, 2, 3]}
     """
     tensor = input_tensor("value_indices", arr)
-    scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
+    scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # SciPy validates the arguments
 
     def where(block: Array) -> dict[int, tuple[DTensor, ...]]:
         numbers = allgather_array("value_indices", np.unique(tensor)).tolist()

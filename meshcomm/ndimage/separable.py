@@ -31,13 +31,13 @@ class _AxisFilter:
         self._axis, self._width, self._edges = axis, width, edges
         self.run = ScipyCall(name, axis=axis, mode=edges.mode, cval=edges.cval, **arguments)
 
-    def of(self, tensor: DTensor, dtype: DType) -> DTensor:
+    def apply(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
         widths = spread_over_axes([self._width], [self._axis], tensor.ndim, (0, 0))
         return run_on_windows(tensor, widths, self._edges, self.run, dtype)
 
 
-def _one_filter(
+def _apply_1d(
     length: int,
     name: str,
     input: TensorLike,
@@ -51,7 +51,7 @@ def _one_filter(
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
     step = _AxisFilter(name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **more)
-    return _one_by_one(tensor, [step], output)
+    return _apply_steps(tensor, [step], output)
 
 
 @family("scipy.ndimage")
@@ -77,7 +77,7 @@ def _convolve1d_like(
     cval: the value beyond the edges if *mode* is "constant"
     origin: shift of the window in elements
     """
-    return _one_filter(int(np.size(weights)), **locals())
+    return _apply_1d(int(np.size(weights)), **locals())
 
 
 convolve1d = _convolve1d_like("convolve1d")
@@ -105,7 +105,7 @@ def _window_filter(
     ----------
     size: the length of the window
     """
-    return _one_filter(int(size), **locals())
+    return _apply_1d(int(size), **locals())
 
 
 minimum_filter1d = _window_filter("minimum_filter1d")
@@ -154,7 +154,9 @@ def gaussian_filter1d(
     """
     tensor = input_tensor("gaussian_filter1d", input)
     along, edges = axis_of(axis, tensor.ndim), FilterEdges(mode, cval)
-    return _one_by_one(tensor, [_gaussian(along, sigma, edges, order=order, truncate=truncate, radius=radius)], output)
+    return _apply_steps(
+        tensor, [_gaussian(along, sigma, edges, order=order, truncate=truncate, radius=radius)], output
+    )
 
 
 @refusable
@@ -198,7 +200,7 @@ def gaussian_filter(
         for axis, sigma, order, mode, radius in settings
         if sigma > 1e-15
     ]
-    return _one_by_one(tensor, steps, output)
+    return _apply_steps(tensor, steps, output)
 
 
 @refusable
@@ -226,10 +228,10 @@ def uniform_filter(
         for axis, n, origin, mode in settings_along(axes, tensor.ndim, size=size, origin=origin, mode=mode)
         if int(n) > 1
     ]
-    return _one_by_one(tensor, steps, output)
+    return _apply_steps(tensor, steps, output)
 
 
-def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -> DTensor:
+def _apply_steps(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -> DTensor:
     """Return the result of all *steps* on *tensor*, one after the other, or *output* with it. Collective."""
     if not steps:
         output_type = dtype_asked(output)
@@ -238,11 +240,11 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -
         )
     dtype = output_dtype(tensor, steps[0].run, output)
     for step in steps:
-        tensor = step.of(tensor, dtype)
+        tensor = step.apply(tensor, dtype)
     return write_output(tensor, output)
 
 
-ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
+SMOOTHING_WEIGHTS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
 """The weights that smooth a derivative along the other axes."""
 
 
@@ -254,9 +256,9 @@ def _derivative_filter(
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
     steps = []
     for a in (axis, *(other for other in range(ndim) if other != axis)):
-        weights = [-1, 0, 1] if a == axis else ACROSS[name]
+        weights = [-1, 0, 1] if a == axis else SMOOTHING_WEIGHTS[name]
         steps.append(_AxisFilter("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
-    return _one_by_one(tensor, steps, output)
+    return _apply_steps(tensor, steps, output)
 
 
 sobel = _derivative_filter("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
@@ -272,7 +274,7 @@ def sum_derivatives(
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
     if not ordered_axes(axes, tensor.ndim):
-        return _one_by_one(tensor, [], output)
+        return _apply_steps(tensor, [], output)
     total: DTensor | None = None
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
         part = derivative(axis, dtype_asked(output) if total is None else total.dtype, mode, edges.cval)

@@ -120,7 +120,7 @@ def test_a_request_is_lost_when_its_ranks_make_no_more_calls(monkeypatch):
     assert [nonblocking.Request(None, rank_set).is_lost for rank_set in rank_sets] == [False, False, True]
     waits = []
     requests = [SimpleNamespace(is_lost=is_lost, wait=lambda i=is_lost: waits.append(i)) for is_lost in (True, False)]
-    monkeypatch.setattr(nonblocking, "_over_mpi", dict(enumerate(requests)))
+    monkeypatch.setattr(nonblocking, "_requests_over_mpi", dict(enumerate(requests)))
     monkeypatch.setattr(nonblocking, "mpi", lambda: SimpleNamespace(Is_finalized=lambda: False))
     monkeypatch.setattr(nonblocking, "never_waited_for", len)
     monkeypatch.setattr(nonblocking.abort, "end_job", waits.append)

@@ -137,24 +137,24 @@ def test_a_child_of_a_rank_has_its_variables_but_is_no_copy(environment, through
 
 def test_misspelt_variables(environment):
     environment({"MESHCOMM_TIMEOOUT": "3", "MESHCOMM_XYZ": "", "MESHCOMM_CHECK": "1"})
-    first, second = variables.misspelt().values()
+    first, second = variables.find_problems().values()
     assert first == "no environment variable of meshcomm is called MESHCOMM_TIMEOOUT; is it MESHCOMM_TIMEOUT?"
     assert "MESHCOMM_XYZ; there are MESHCOMM_ABORT, " in second
 
 
 def test_names_in_small_letters_have_no_effect(environment):
     environment({"meshcomm_check": "1"})
-    (line,) = variables.misspelt().values()
+    (line,) = variables.find_problems().values()
     assert line == "no environment variable of meshcomm is called meshcomm_check; is it MESHCOMM_CHECK?"
 
 
 @pytest.mark.parametrize("name", variables.SWITCHES)
 def test_switches_that_are_neither_on_nor_off(name, environment):
     environment({name: "2"})
-    assert variables.misspelt() == {name: f"{name} is a switch, and '2' counts as 1: set it to 1 or 0"}
+    assert variables.find_problems() == {name: f"{name} is a switch, and '2' counts as 1: set it to 1 or 0"}
     for value in ("", "0", "1", "no", "Yes", "off", "on", "TRUE", "false "):
         environment({name: value})
-        assert variables.misspelt() == {}
+        assert variables.find_problems() == {}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_switches_that_are_neither_on_nor_off(name, environment):
 )
 def test_wrong_values(name, value, words, environment):
     environment({name: value})
-    (line,) = variables.misspelt().values()
+    (line,) = variables.find_problems().values()
     assert line.startswith(name)
     assert words in line
 
@@ -179,9 +179,9 @@ def test_wrong_values(name, value, words, environment):
 def test_only_the_first_rank_needs_the_file_of_constants(environment, monkeypatch):
     environment({"MESHCOMM_MACHINE": "nowhere.json"})
     monkeypatch.setattr(variables.abort, "comm_world", lambda: (1, 2))
-    assert variables.misspelt() == {}
+    assert variables.find_problems() == {}
     monkeypatch.setattr(variables.abort, "comm_world", lambda: (0, 2))
-    assert list(variables.misspelt()) == ["MESHCOMM_MACHINE"]
+    assert list(variables.find_problems()) == ["MESHCOMM_MACHINE"]
 
 
 def test_jobs_in_containers_have_names_of_their_own(tmp_path):
@@ -216,10 +216,10 @@ def test_ranks_that_a_shell_starts_have_the_name_of_their_job(shell, monkeypatch
 
 def test_what_is_wrong_can_be_set_aside(environment):
     environment({"MESHCOMM_TIMEOUT": "soon", "MESHCOMM_CHEK": "1", "MESHCOMM_ABORT": "2", "MESHCOMM_CHECK": "1"})
-    assert len(variables.set_aside()) == 3
+    assert len(variables.reset_invalid()) == 3
     ours = {name: value for name, value in os.environ.items() if name.startswith("MESHCOMM_")}
     assert ours == {"MESHCOMM_ABORT": "1", "MESHCOMM_CHECK": "1"}
-    assert variables.set_aside() == []
+    assert variables.reset_invalid() == []
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_file_of_constants_says_what_is_wrong_in_it(text, words, environment, 
 
 def test_a_folder_for_flights_need_not_be_there(environment, tmp_path):
     environment({"MESHCOMM_FLIGHTS": str(tmp_path / "new" / "flights")})
-    assert variables.misspelt() == {}
+    assert variables.find_problems() == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank alone sends no messa
 @pytest.fixture
 def rows(own):
     yield own[0]
-    nonblocking._over_mpi.clear()  # requests that cannot be completed are kept, with their memory
+    nonblocking._requests_over_mpi.clear()  # requests that cannot be completed are kept, with their memory
 
 
 def until_complete(request):

@@ -52,9 +52,9 @@ def holders_by_view(view):
     """Return for each element the devices in its box; what is in no slab is in every picture."""
     found = {}
     for panel in panels(view, MANY):
-        for row, column in itertools.product(intervals(view, view.rows), intervals(view, view.columns)):
+        for row, column in itertools.product(intervals(view, view.row_axis), intervals(view, view.column_axis)):
             ranges = [range(length) for length in view.shape]
-            for axis, interval in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
+            for axis, interval in [*panel.slab.items(), (view.row_axis, row), (view.column_axis, column)]:
                 if axis is not None:
                     ranges[axis] = range(interval.start, interval.stop)
             text = view.devices(blocks_of(view, panel, row, column))

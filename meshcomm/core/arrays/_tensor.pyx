@@ -158,7 +158,7 @@ cdef class TensorBase(Stored):
         result = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
         return result if script is None or kwargs.get("out") is not None else _for_script(result, None, None)
 
-    def _made_by(self, function, *args, **kwargs):
+    def _apply(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
         self._may_be_dropped = Py_REFCNT(<PyObject *>self) <= OF_METHOD
         return _function(self, function, (self, *args), kwargs)

@@ -210,7 +210,7 @@ class ElementAccess(NumpyMethods):
         """
         if isinstance(dtype, type) and issubclass(dtype, np.ndarray) and is_scripted():
             return libraries.view_as_class(self, dtype)
-        return self._made_by(np.ndarray.view, dtype)
+        return self._apply(np.ndarray.view, dtype)
 
     def byteswap(self, inplace: bool = False) -> Self:
         """Return a tensor with the bytes of each element in the other order; *inplace* does so in this one.

@@ -22,7 +22,7 @@ def refuse_order(name: str, order: str) -> None:
         raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
 
 
-def _options(**options: object) -> dict[str, object]:
+def _options_given(**options: object) -> dict[str, object]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
         name: value
@@ -61,7 +61,7 @@ class NumpyMethods(TypedTensor):
         >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).T.shape
         (5, 4, 3)
         """
-        return self._made_by(np.transpose)
+        return self._apply(np.transpose)
 
     def transpose(self, *axes: int | Sequence[int] | None) -> Self:
         """Return a view of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
@@ -71,17 +71,17 @@ class NumpyMethods(TypedTensor):
         >>> mc.distribute(np.arange(6).reshape(3, 2), rows).transpose().to_numpy().tolist()
         [[0, 2, 4], [1, 3, 5]]
         """
-        return self._made_by(np.transpose, axes[0] if len(axes) == 1 else axes or None)
+        return self._apply(np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     @property
     def real(self) -> Self:
         """A view of the real parts, as ``numpy.real(t)``; the tensor itself if it has no complex numbers."""
-        return self._made_by(np.real)
+        return self._apply(np.real)
 
     @property
     def imag(self) -> Self:
-        """A view of the imaginary parts, as ``numpy.imag(t)``; zeros to read only of numbers that are not complex."""
-        return self._made_by(np.imag)
+        """A view of the imaginary parts, as ``numpy.imag(t)``; for a real dtype, a read-only tensor of zeros."""
+        return self._apply(np.imag)
 
     def conj(self) -> Self:
         """Return the complex conjugates, as ``numpy.conj(t)``; the tensor itself if it has real numbers.
@@ -131,8 +131,12 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
         """
-        return self._made_by(
-            np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, initial=initial, where=where)
+        return self._apply(
+            np.sum,
+            axis=axis,
+            dtype=dtype,
+            keepdims=keepdims,
+            **_options_given(out=out, initial=initial, where=where),
         )
 
     def mean(
@@ -155,7 +159,7 @@ class NumpyMethods(TypedTensor):
         >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
         (2.75, [2.0, 3.5])
         """
-        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, where=where))
+        return self._apply(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_options_given(out=out, where=where))
 
     def max(
         self,
@@ -177,7 +181,9 @@ class NumpyMethods(TypedTensor):
         >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
         (3, [3, 2])
         """
-        return self._made_by(np.max, axis=axis, keepdims=keepdims, **_options(out=out, initial=initial, where=where))
+        return self._apply(
+            np.max, axis=axis, keepdims=keepdims, **_options_given(out=out, initial=initial, where=where)
+        )
 
     def min(
         self,
@@ -199,7 +205,9 @@ class NumpyMethods(TypedTensor):
         >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
         (0, [1, 0])
         """
-        return self._made_by(np.min, axis=axis, keepdims=keepdims, **_options(out=out, initial=initial, where=where))
+        return self._apply(
+            np.min, axis=axis, keepdims=keepdims, **_options_given(out=out, initial=initial, where=where)
+        )
 
     def prod(
         self,
@@ -222,8 +230,12 @@ class NumpyMethods(TypedTensor):
         >>> t.prod().item()
         24
         """
-        return self._made_by(
-            np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_options(out=out, initial=initial, where=where)
+        return self._apply(
+            np.prod,
+            axis=axis,
+            dtype=dtype,
+            keepdims=keepdims,
+            **_options_given(out=out, initial=initial, where=where),
         )
 
     def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
@@ -238,7 +250,7 @@ class NumpyMethods(TypedTensor):
         >>> (t > 3).any().item(), (t > 4).any().item()
         (True, False)
         """
-        return self._made_by(np.any, axis=axis, keepdims=keepdims, **_options(out=out, where=where))
+        return self._apply(np.any, axis=axis, keepdims=keepdims, **_options_given(out=out, where=where))
 
     def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: object = True) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
@@ -252,7 +264,7 @@ class NumpyMethods(TypedTensor):
         >>> (t > 1).all().item(), (t > 2).all().item()
         (True, False)
         """
-        return self._made_by(np.all, axis=axis, keepdims=keepdims, **_options(out=out, where=where))
+        return self._apply(np.all, axis=axis, keepdims=keepdims, **_options_given(out=out, where=where))
 
     def var(
         self,
@@ -285,8 +297,13 @@ class NumpyMethods(TypedTensor):
         >>> t.var(ddof=1).item()
         1.0
         """
-        return self._made_by(
-            np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_options(out=out, where=where, mean=mean)
+        return self._apply(
+            np.var,
+            axis=axis,
+            dtype=dtype,
+            ddof=ddof,
+            keepdims=keepdims,
+            **_options_given(out=out, where=where, mean=mean),
         )
 
     def std(
@@ -311,8 +328,13 @@ class NumpyMethods(TypedTensor):
         >>> t.std(ddof=1).item()
         1.0
         """
-        return self._made_by(
-            np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_options(out=out, where=where, mean=mean)
+        return self._apply(
+            np.std,
+            axis=axis,
+            dtype=dtype,
+            ddof=ddof,
+            keepdims=keepdims,
+            **_options_given(out=out, where=where, mean=mean),
         )
 
     def argmax(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
@@ -325,7 +347,7 @@ class NumpyMethods(TypedTensor):
         >>> t.argmax().item()
         0
         """
-        return self._made_by(np.argmax, axis=axis, keepdims=keepdims, **_options(out=out))
+        return self._apply(np.argmax, axis=axis, keepdims=keepdims, **_options_given(out=out))
 
     def argmin(self, axis: SupportsIndex | None = None, out: Self | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
@@ -337,14 +359,14 @@ class NumpyMethods(TypedTensor):
         >>> t.argmin().item()
         1
         """
-        return self._made_by(np.argmin, axis=axis, keepdims=keepdims, **_options(out=out))
+        return self._apply(np.argmin, axis=axis, keepdims=keepdims, **_options_given(out=out))
 
     def cumsum(
         self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
     ) -> Self:
         """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
 
-        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        The result is in the layout of the tensor. By default, the flattened tensor is used.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -354,21 +376,21 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [[3, 4], [6]]
         """
-        return self._made_by(np.cumsum, axis=axis, dtype=dtype, **_options(out=out))
+        return self._apply(np.cumsum, axis=axis, dtype=dtype, **_options_given(out=out))
 
     def cumprod(
         self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Self | None = None
     ) -> Self:
         """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
 
-        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        The result is in the layout of the tensor. By default, the flattened tensor is used.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.cumprod().to_numpy().tolist()
         [3, 3, 6]
         """
-        return self._made_by(np.cumprod, axis=axis, dtype=dtype, **_options(out=out))
+        return self._apply(np.cumprod, axis=axis, dtype=dtype, **_options_given(out=out))
 
     # -- shapes -------------------------------------------------------------------------------------------------------
 
@@ -383,7 +405,7 @@ class NumpyMethods(TypedTensor):
         >>> t.reshape(2, -1).to_numpy().tolist()
         [[0, 1, 2], [3, 4, 5]]
         """
-        return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
+        return self._apply(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
 
     def ravel(self, order: str = "C") -> Self:
         """Return the tensor with one axis, as ``numpy.ravel(t)``; a view as `reshape` is. Collective over the mesh.
@@ -393,7 +415,7 @@ class NumpyMethods(TypedTensor):
         >>> t.ravel().to_numpy().tolist()
         [1, 2, 3, 4]
         """
-        return self._made_by(np.ravel, order=order)
+        return self._apply(np.ravel, order=order)
 
     def flatten(self, order: str = "C") -> Self:
         """Return a copy of the tensor with one axis. Collective over the mesh.
@@ -403,7 +425,7 @@ class NumpyMethods(TypedTensor):
         >>> t.flatten().to_numpy().tolist()
         [1, 2, 3, 4]
         """
-        return self._made_by(np.reshape, -1, order=order, copy=True)
+        return self._apply(np.reshape, -1, order=order, copy=True)
 
     def squeeze(self, axis: Axis = None) -> Self:
         """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
@@ -415,7 +437,7 @@ class NumpyMethods(TypedTensor):
         >>> t.squeeze().shape
         (3,)
         """
-        return self._made_by(np.squeeze, axis=axis)
+        return self._apply(np.squeeze, axis=axis)
 
     def swapaxes(self, axis1: int, axis2: int) -> Self:
         """Return a view of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
@@ -425,7 +447,7 @@ class NumpyMethods(TypedTensor):
         >>> t.swapaxes(0, 2).shape
         (5, 4, 3)
         """
-        return self._made_by(np.swapaxes, axis1, axis2)
+        return self._apply(np.swapaxes, axis1, axis2)
 
     def dot(self, b: Self | ArrayLike, out: Self | None = None) -> Self:
         """Return the product with *b*, as ``numpy.dot(t, b)``: for vectors and matrices ``t @ b``. Collective.
@@ -435,19 +457,19 @@ class NumpyMethods(TypedTensor):
         >>> mc.distribute(np.arange(6).reshape(3, 2), rows).dot([1, 10]).to_numpy().tolist()
         [10, 32, 54]
         """
-        return self._made_by(np.dot, b, out)
+        return self._apply(np.dot, b, out)
 
     def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Self:
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 
-        It is a copy, and this Collective over the mesh, if one of the axes is cyclic.
+        If one of the axes is cyclic, it returns a copy and is Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
         >>> mc.distribute(np.arange(6).reshape(3, 2), rows).diagonal().to_numpy().tolist()
         [0, 3]
         """
-        return self._made_by(np.diagonal, offset, axis1, axis2)
+        return self._apply(np.diagonal, offset, axis1, axis2)
 
     def trace(
         self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1, dtype: DTypeLike | None = None
@@ -465,7 +487,7 @@ class NumpyMethods(TypedTensor):
         >>> mc.distribute(np.arange(6).reshape(3, 2), rows).trace().item()
         3
         """
-        return self._made_by(np.trace, offset, axis1, axis2, dtype)
+        return self._apply(np.trace, offset, axis1, axis2, dtype)
 
     # -- values -------------------------------------------------------------------------------------------------------
 
@@ -477,7 +499,7 @@ class NumpyMethods(TypedTensor):
         Parameters
         ----------
         dtype: dtype of the result
-        order: ``"C"``, or what is the same for blocks, ``"K"`` or ``"A"``
+        order: ``"C"``, or ``"K"`` or ``"A"``, which are equivalent here
         casting: NumPy's rule for conversions, which raises its ``TypeError``
         subok: not used: there is no class that derives from tensors
         copy: whether the result has memory of its own in any case
@@ -488,10 +510,10 @@ class NumpyMethods(TypedTensor):
         [1, 2]
         """
         refuse_order("t.astype", order)
-        return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
+        return self._apply(np.ndarray.astype, dtype, casting=casting, copy=copy)
 
     def clip(self, min: object = None, max: object = None, out: Self | None = None) -> Self:
-        """Return the values within bounds, as ``numpy.clip(t, min, max, out)``. Collective over the mesh.
+        """Return the values limited to [min, max], as ``numpy.clip(t, min, max, out)``. Collective over the mesh.
 
         The bounds are numbers, arrays or tensors.
 
@@ -500,7 +522,7 @@ class NumpyMethods(TypedTensor):
         >>> t.clip(max=2).to_numpy().tolist()
         [2, 1, 2]
         """
-        return self._made_by(np.clip, min, max, **_options(out=out))
+        return self._apply(np.clip, min, max, **_options_given(out=out))
 
     def round(self, decimals: int = 0, out: Self | None = None) -> Self:
         """Return the values rounded to *decimals*, as ``numpy.round(t, decimals, out)``.
@@ -510,7 +532,7 @@ class NumpyMethods(TypedTensor):
         >>> t.round().to_numpy().tolist()
         [1.0, 3.0]
         """
-        return self._made_by(np.round, decimals, **_options(out=out))
+        return self._apply(np.round, decimals, **_options_given(out=out))
 
     # -- elements -----------------------------------------------------------------------------------------------------
 
@@ -533,7 +555,7 @@ class NumpyMethods(TypedTensor):
         >>> t.take([2, 0]).to_numpy().tolist()
         [12, 10]
         """
-        return self._made_by(np.take, indices, axis, out=out, mode=mode)
+        return self._apply(np.take, indices, axis, out=out, mode=mode)
 
     def put(self, indices: Self | ArrayLike, values: Self | ArrayLike, mode: str = "raise") -> None:
         """Write *values* to the elements at *indices* in C order, as ``numpy.put(t, indices, values)``. Collective.
@@ -546,19 +568,19 @@ class NumpyMethods(TypedTensor):
         >>> t.to_numpy().tolist()
         [8, 11, 7]
         """
-        self._made_by(np.put, indices, values, mode=mode)
+        self._apply(np.put, indices, values, mode=mode)
 
     def choose(self, choices: Sequence[Self | ArrayLike] | Self, out: Self | None = None, mode: str = "raise") -> Self:
         """Return elements of *choices*, as ``numpy.choose(t, choices)``. Collective over the mesh.
 
-        ``ValueError`` if an element is no number of a choice, unless *mode* is ``"wrap"`` or ``"clip"``.
+        ``ValueError`` if an element is not a valid index into *choices*, unless *mode* is ``"wrap"`` or ``"clip"``.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1, 0, 1]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.choose([[10, 11, 12], [20, 21, 22]]).to_numpy().tolist()
         [20, 11, 22]
         """
-        return self._made_by(np.choose, choices, out=out, mode=mode)
+        return self._apply(np.choose, choices, out=out, mode=mode)
 
     def compress(self, condition: Self | ArrayLike, axis: int | None = None, out: Self | None = None) -> Self:
         """Return the elements where *condition* is true, as ``numpy.compress(condition, t, axis)``. Collective.
@@ -581,7 +603,7 @@ class NumpyMethods(TypedTensor):
         >>> t.nonzero()[0].to_numpy().tolist()
         [1, 2]
         """
-        return self._made_by(np.nonzero)  # type: ignore[return-value]  # several
+        return self._apply(np.nonzero)  # type: ignore[return-value]  # several
 
     def repeat(self, repeats: Self | ArrayLike, axis: int | None = None) -> Self:
         """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh.
@@ -591,7 +613,7 @@ class NumpyMethods(TypedTensor):
         >>> t.repeat(2).to_numpy().tolist()
         [10, 10, 11, 11, 12, 12]
         """
-        return self._made_by(np.repeat, repeats, axis)
+        return self._apply(np.repeat, repeats, axis)
 
     def sort(
         self, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
@@ -615,7 +637,7 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [[1, 2], [3]]
         """
-        self._made_by(np.ndarray.sort, axis=axis, kind=kind, order=order, stable=stable)
+        self._apply(np.ndarray.sort, axis=axis, kind=kind, order=order, stable=stable)
 
     def argsort(
         self, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
@@ -634,16 +656,16 @@ class NumpyMethods(TypedTensor):
         ...     print(world.run(program))
         [[1, 2], [0]]
         """
-        return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)
+        return self._apply(np.argsort, axis=axis, kind=kind, order=order, stable=stable)
 
     def partition(
         self, kth: ArrayLike, axis: int = -1, kind: Literal["introselect"] = "introselect", order: object = None
     ) -> None:
-        """Sort the tensor along *axis* in its blocks: more than NumPy's arrays promise. Collective over the mesh.
+        """Partition the tensor in place along *axis*: it is fully sorted, as NumPy permits. Collective over the mesh.
 
         Parameters
         ----------
-        kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
+        kth: element index or indices to partition by; NumPy's errors for invalid ones
         axis: number of the axis
         kind, order: leave them out
 
@@ -653,7 +675,7 @@ class NumpyMethods(TypedTensor):
         >>> t.to_numpy().tolist()
         [1, 2, 3]
         """
-        self._made_by(np.ndarray.partition, kth, axis=axis, kind=kind, order=order)
+        self._apply(np.ndarray.partition, kth, axis=axis, kind=kind, order=order)
 
     def argpartition(
         self, kth: ArrayLike, axis: int | None = -1, kind: Literal["introselect"] = "introselect", order: object = None
@@ -667,7 +689,7 @@ class NumpyMethods(TypedTensor):
         >>> t.argpartition(1).to_numpy().tolist()
         [1, 2, 0]
         """
-        return self._made_by(np.argpartition, kth, axis=axis, kind=kind, order=order)
+        return self._apply(np.argpartition, kth, axis=axis, kind=kind, order=order)
 
     def searchsorted(self, v: Self | ArrayLike, side: str = "left", sorter: Self | ArrayLike | None = None) -> Self:
         """Return where values belong in this tensor, which is sorted, as ``numpy.searchsorted(t, v)``. Collective.
@@ -685,4 +707,4 @@ class NumpyMethods(TypedTensor):
         >>> t.searchsorted([2, 3], "right").to_numpy().tolist()
         [1, 3]
         """
-        return self._made_by(np.searchsorted, v, side, sorter)
+        return self._apply(np.searchsorted, v, side, sorter)

@@ -28,12 +28,12 @@ from meshcomm.core.ranks.mpi import mpi
 from meshcomm.core.ranks.rank_sets import Location, RankSet
 from meshcomm.errors import LayoutError, MeshError
 
-_over_mpi: dict[int, "Request"] = {}
+_requests_over_mpi: dict[int, "Request"] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
 
 
 class Request:
-    """An exchange that may still be in flight; *number* of its rank set's calls began it."""
+    """A nonblocking exchange, which may still be in flight."""
 
     __slots__ = ("_exchange", "_number", "_rank_set", "_unfinished")
 
@@ -45,9 +45,10 @@ class Request:
     def __init__(self, exchange: Pending | None, rank_set: RankSet | None) -> None:
         self._exchange, self._rank_set = exchange, rank_set
         if exchange is not None and rank_set is not None:
-            world, self._number = rank_set.world, -rank_set.calls
+            world = rank_set.world
+            self._number = -rank_set.calls  # with a minus: it waits for the nonblocking call of this number
             self._unfinished: dict[int, Request] | dict[int, Unfinished]
-            self._unfinished = _over_mpi if world.ends_job_on_failure else world.unfinished
+            self._unfinished = _requests_over_mpi if world.ends_job_on_failure else world.unfinished
             self._unfinished[id(self)] = self
 
     def test(self) -> bool:
@@ -128,10 +129,10 @@ class RelayoutRequest(Request):
         self._result, self._source, self._block = result, source, block
         Request.__init__(self, exchange, rank_set)
         if exchange is None:
-            _fill(result, block)
+            _copy_to_result(result, block)
 
     def _complete(self) -> None:
-        _fill(self._result, self._block)  # a result with gaps, to which no exchange writes
+        _copy_to_result(self._result, self._block)  # where a result has gaps, the exchange wrote to a temporary block
         self._block = None
         super()._complete()
 
@@ -200,19 +201,18 @@ def start_relayout(
     source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor._block
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
-    target = layout.matched(
-        source
-    )  # the caller's own, as an equal one of an earlier call may be on a mesh that is closed
+    # The layout of this call: the kept call may have an equal layout whose mesh is closed.
+    target = layout.matched(source)
     operation = named_operation("start_relayout", name) if name else "start_relayout"
     key: Moving = "start_relayout", shape, dtype, source, layout, None, None
     arguments = local, into, target, wrong is not None
-    request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
+    request = _START_RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
     return RelayoutRequest(_result_tensor(None, out, target, shape, dtype), source, None, None)
 
 
-def _fill(result: DTensor, block: Array | None) -> None:
+def _copy_to_result(result: DTensor, block: Array | None) -> None:
     if block is not None and result._has_block and block is not result._block:
         np.copyto(opaque(result._block), opaque(block))
 
@@ -228,16 +228,16 @@ def _checked_tensor(tensor: object) -> DTensor:
     return value
 
 
-def _start_of(
-    moving: Moving, location: Location
+def _build_start(
+    relayout_key: Moving, location: Location
 ) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
-    operation, shape, dtype, source, layout, *_ = moving
+    operation, shape, dtype, source, layout, *_ = relayout_key
     start = prepare_start(plan_direct(shape, dtype, source, layout, location.rank_set.machine), location)
 
-    def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
+    def begin(local: Array | None, out: DTensor | None, target: Layout, complete_now: bool) -> RelayoutRequest:
         try:
             exchange, block = start(local, at_once(out))
-            if waits and exchange is not None:
+            if complete_now and exchange is not None:
                 exchange.wait()
                 exchange = None
             return RelayoutRequest(
@@ -250,20 +250,20 @@ def _start_of(
     return comparing_replicas(begin, operation, shape, source, location)
 
 
-def _check_plan(moving: Moving) -> None:
-    _, shape, dtype, source, layout, *_ = moving
+def _check_plan(relayout_key: Moving) -> None:
+    _, shape, dtype, source, layout, *_ = relayout_key
     plan_direct(shape, dtype, source, layout)
 
 
-_START = Collective[RelayoutRequest](relayout_text, _start_of, _check_plan)
+_START_RELAYOUT = Collective[RelayoutRequest](relayout_text, _build_start, _check_plan)
 
 
 @atexit.register
 def _check_at_exit() -> None:
-    left = [request for request in _over_mpi.values() if not request.is_lost]
-    if not left or forks.is_child:
+    pending = [request for request in _requests_over_mpi.values() if not request.is_lost]
+    if not pending or forks.is_child:
         return
     if not mpi().Is_finalized():
-        for request in left:
+        for request in pending:
             request.wait()
-    abort.end_job(never_waited_for(left))
+    abort.end_job(never_waited_for(pending))

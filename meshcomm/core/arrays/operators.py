@@ -81,7 +81,7 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
             except TypeError as error:
                 problem = error
         try:
-            return self._made_by(compare, other)
+            return self._apply(compare, other)
         except TypeError as error:
             raise (problem or error) from None
 

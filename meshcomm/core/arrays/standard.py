@@ -22,7 +22,9 @@ class StandardMethods(TypedTensor):
     __slots__ = ()
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        """Return :mod:`meshcomm.array_api` bound to the mesh, with NumPy's functions: what it makes lies there, whole.
+        """Return :mod:`meshcomm.array_api` bound to the mesh: arrays that it creates are replicated there.
+
+        It also has NumPy's functions.
 
         ``ValueError`` for a version of the standard after 2025.12.
 
@@ -61,7 +63,7 @@ class StandardMethods(TypedTensor):
         """
         if self.ndim < 2:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
-        return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+        return self._apply(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
     def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> Self:
         """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.

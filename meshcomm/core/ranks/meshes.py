@@ -22,7 +22,7 @@ from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
 from meshcomm.core.ranks.rank_sets import Location, World, refuse_larger
 from meshcomm.core.ranks.simulate import SimulatedWorld, current_world
-from meshcomm.core.ranks.variables import is_trace_possible, report_misspelt
+from meshcomm.core.ranks.variables import check_trace_folder, report_problems
 from meshcomm.errors import MeshcommError, MeshError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def create_mesh(
     world = _world_on(comm) if comm is not None else current_world()
     dims = _completed_dims(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
-    report_misspelt()
-    is_trace_possible()
+    report_problems()
+    check_trace_folder()
     size = world.size if world is not None else abort.comm_world()[1]
     if world is not None or size > 1:
         refuse_larger(mesh, size, simulated=isinstance(world, SimulatedWorld))
@@ -245,7 +245,7 @@ def common_world() -> MPIWorld:
     if world.size > 1:
         _guard(world)
         _close_before_mpi_ends()
-    report_misspelt()
+    report_problems()
     return world
 
 

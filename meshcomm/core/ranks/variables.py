@@ -37,31 +37,31 @@ def _check_folder(variable: str, what: str) -> None:
 
 _OURS = "MESHCOMM_"
 
-_RAISE = {
+_READERS = {
     "MESHCOMM_TIMEOUT": abort.timeout_seconds,
     "MESHCOMM_SHARED_MEMORY": rendezvous.shared_limit,
     hosts.MACHINE_FILE: hosts.stored_constants,
     sizes.WHOLE: sizes.whole_below,
 }
-"""What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
+"""Functions that read the value of a variable before ranks communicate: ``MeshcommError`` if it is wrong."""
 
-_CHECKS: dict[str, Callable[[], object]] = {
+_EXTRA_CHECKS: dict[str, Callable[[], object]] = {
     flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
     TRACE_FOLDER: partial(_check_folder, TRACE_FOLDER, "trace"),
 }
-"""What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
+"""Checks of variables whose value nothing else validates: ``MeshcommError`` if it is wrong."""
 
 
-def misspelt() -> dict[str, str]:
+def find_problems() -> dict[str, str]:
     """Return the environment variables that look like ours and are wrong, each with its problem.
 
     Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
     the variable can have.
     """
-    values = {**_RAISE, **_CHECKS}
+    checks = {**_READERS, **_EXTRA_CHECKS}
     if abort.comm_world()[0] > 0:
-        del values[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
-    problems = {name: line for name, read in values.items() if (line := _wrong_value(read))}
+        del checks[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
+    problems = {name: line for name, check in checks.items() if (line := _error_text(check))}
     for name, value in sorted(os.environ.items()):
         if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
             problems[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
@@ -73,20 +73,20 @@ def misspelt() -> dict[str, str]:
     return problems
 
 
-def _wrong_value(read: Callable[[], object]) -> str:
+def _error_text(check: Callable[[], object]) -> str:
     try:
-        read()
+        check()
     except MeshcommError as error:
         return str(error)
     return ""
 
 
-def set_aside() -> list[str]:
-    """Return the problems of `misspelt`, and let this process go on as if they were mended: they are reported once.
+def reset_invalid() -> list[str]:
+    """Return the problems, and reset invalid variables in this process, so that each is reported once.
 
-    A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
+    A switch is set to "1", as which it counts. The other variables are removed, so that their defaults hold.
     """
-    problems = misspelt()
+    problems = find_problems()
     for name in problems:
         if name in SWITCHES:
             os.environ[name] = "1"
@@ -96,23 +96,23 @@ def set_aside() -> list[str]:
 
 
 @cache
-def is_trace_possible() -> bool:
-    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
-    wrong = _wrong_value(_CHECKS[TRACE_FOLDER])
+def check_trace_folder() -> bool:
+    """Return False, and print why, if a trace is requested that cannot be written."""
+    wrong = _error_text(_EXTRA_CHECKS[TRACE_FOLDER])
     if wrong:
         abort.say_once(wrong)
     return not wrong
 
 
 @cache
-def report_misspelt() -> None:
-    """Print the problems of `misspelt` on the first rank, once, but not those that are reported elsewhere.
+def report_problems() -> None:
+    """Print the problems of `find_problems` on the first rank, once, but not those that are reported elsewhere.
 
     If there are other ranks, calls raise an error for a wrong value. Each host reports that it cannot write a trace.
     """
     rank, size = abort.comm_world()
-    reported_elsewhere = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    reported_elsewhere = {TRACE_FOLDER, *(_READERS if size > 1 else ())}
     if rank == 0:
-        for name, line in misspelt().items():
+        for name, line in find_problems().items():
             if name not in reported_elsewhere:
                 abort.say(line)

@@ -49,37 +49,37 @@ def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = Fals
     """
     tensor = as_tensor("numpy.linalg.norm", x)
     axes = normalised_axes(axis, tensor.ndim)
-    whole = partial(np.linalg.norm, ord=ord, axis=axis)
+    numpy_norm = partial(np.linalg.norm, ord=ord, axis=axis)
     if axis is None and ord is None:
-        return _norm_of_vectors(whole, tensor, 2, axes, keepdims)
+        return _norm_of_vectors(numpy_norm, tensor, 2, axes, keepdims)
     if len(axes) == 1:
         if not (ord is None or isinstance(ord, int | float | np.integer | np.floating)):
             raise ShapeError(f"numpy.linalg.norm: the order of a norm of vectors is a number, not {quote(ord)}")
-        return _norm_of_vectors(whole, tensor, 2 if ord is None else ord, axes, keepdims)
+        return _norm_of_vectors(numpy_norm, tensor, 2 if ord is None else ord, axes, keepdims)
     if len(axes) != 2:
         raise ShapeError(f"numpy.linalg.norm needs 1 or 2 axes to take norms over, not {len(axes)}: {axis!r}")
     if ord in (None, "fro", "f"):
-        return _norm_of_vectors(whole, tensor, 2, axes, keepdims)
+        return _norm_of_vectors(numpy_norm, tensor, 2, axes, keepdims)
     if ord not in _MATRIX_NORMS:
         raise ShapeError(
             f"numpy.linalg.norm: norms of matrices are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, not {quote(ord)}"
         )
     # The order of the two axes says which one has the rows.
-    matrix = axes if axis is None or isinstance(axis, int) else tuple(int(a) % tensor.ndim for a in axis)
-    return _norm_of_matrices(whole, tensor, ord, matrix, keepdims)
+    matrix_axes = axes if axis is None or isinstance(axis, int) else tuple(int(a) % tensor.ndim for a in axis)
+    return _norm_of_matrices(numpy_norm, tensor, ord, matrix_axes, keepdims)
 
 
 def norm_of_vectors(x: DTensor, ord: float, axis: Axis, keepdims: bool) -> DTensor:
-    """Return the norms of the vectors that the elements along *axis*, of one axis or several, are.
+    """Return vector norms over *axis*; several axes are flattened into one vector.
 
     Arguments are those of `norm`. Collective over the mesh if one of the axes is sharded.
     """
     axes = normalised_axes(axis, x.ndim)
 
-    def whole(block: Array) -> object:
+    def numpy_norm(block: Array) -> object:
         return np.linalg.norm(_in_one_line(block, axes), ord, axis=-1)
 
-    return _norm_of_vectors(whole, x, ord, axes, keepdims)
+    return _norm_of_vectors(numpy_norm, x, ord, axes, keepdims)
 
 
 def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
@@ -88,21 +88,21 @@ def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
     return moved.reshape(*moved.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))
 
 
-def _norm_dtypes(whole: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
+def _norm_dtypes(numpy_norm: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
     """Return the dtype of a norm, and the one in which several devices compute it: float32 for float16."""
-    kind = result_dtype(whole, [tensor.dtype], tensor.ndim)
-    return kind, np.dtype(np.float32) if kind == np.float16 else kind
+    dtype = result_dtype(numpy_norm, [tensor.dtype], tensor.ndim)
+    return dtype, np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _whole_if_empty(whole: Callable[[Array], object], tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
-    """Return *tensor* with *axes* unsharded if it has no elements along them: NumPy alone says what their norm is.
+def _unsharded_if_empty(numpy_norm: Callable[[Array], object], tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
+    """Return *tensor* with *axes* unsharded if it has no elements along them, so that NumPy computes their norm.
 
-    ``ShapeError`` if it has none.
+    ``ShapeError`` if NumPy does not define it.
     """
     if all(tensor.shape[axis] for axis in axes):
         return tensor
     try:
-        whole(np.zeros([n and 1 for n in tensor.shape]))
+        numpy_norm(np.zeros([n and 1 for n in tensor.shape]))
     except ValueError as error:
         raise ShapeError(
             f"numpy.linalg.norm over axes {axes} of shape {tensor.shape} has no elements, so there is none: {error}"
@@ -111,42 +111,46 @@ def _whole_if_empty(whole: Callable[[Array], object], tensor: DTensor, axes: tup
 
 
 def _norm_of_vectors(
-    whole: Callable[[Array], object], tensor: DTensor, ord: float, axes: tuple[int, ...], keepdims: bool
+    numpy_norm: Callable[[Array], object], tensor: DTensor, ord: float, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
-    """Return norms over *axes*, whose elements are one vector; *whole* is NumPy's function for a block."""
-    kind, wide = _norm_dtypes(whole, tensor)
-    tensor = _whole_if_empty(whole, tensor, axes)
-    halves = tensor.dtype == np.float16
+    """Return norms over *axes*, whose elements are one vector; *numpy_norm* is NumPy's function."""
+    dtype, compute_dtype = _norm_dtypes(numpy_norm, tensor)
+    tensor = _unsharded_if_empty(numpy_norm, tensor, axes)
+    is_float16 = tensor.dtype == np.float16
 
     def share(block: Array) -> object:
-        return whole(block.astype(wide) if halves else block)
+        return numpy_norm(block.astype(compute_dtype) if is_float16 else block)
 
     def merge(rows: Array) -> Array:
         # That of order 0 counts elements: the counts are added up, not counted.
-        return np.asarray(np.sum(rows, axis=0) if ord == 0 else np.linalg.norm(rows, ord, axis=0), wide)
+        return np.asarray(np.sum(rows, axis=0) if ord == 0 else np.linalg.norm(rows, ord, axis=0), compute_dtype)
 
     def finish(norms: Array) -> Array:
-        return norms.astype(kind, copy=False)
+        return norms.astype(dtype, copy=False)
 
-    how = Reduction("norm", axes, whole, share, merge, kind, wide, finish, (f"order {ord!r}",))
-    return reduced(how, tensor, keepdims)
+    reduction = Reduction("norm", axes, numpy_norm, share, merge, dtype, compute_dtype, finish, (f"order {ord!r}",))
+    return reduced(reduction, tensor, keepdims)
 
 
 def _norm_of_matrices(
-    whole: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
+    numpy_norm: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
-    """Return norms of matrices, of which the first of *axes* has the rows; *whole* is NumPy's function for a block."""
-    kind, wide = _norm_dtypes(whole, tensor)
-    tensor = _whole_if_empty(whole, tensor, axes)
+    """Return norms of matrices, of which the first of *axes* has the rows; *numpy_norm* is NumPy's function."""
+    dtype, compute_dtype = _norm_dtypes(numpy_norm, tensor)
+    tensor = _unsharded_if_empty(numpy_norm, tensor, axes)
     if not tensor.layout.dims_along(axes):
-        return reduced(Reduction("norm", tuple(sorted(axes)), whole, whole, "max", kind), tensor, keepdims)
-    first, extreme = _MATRIX_NORMS[ord]
-    summed = axes[first]
+        return reduced(Reduction("norm", tuple(sorted(axes)), numpy_norm, numpy_norm, "max", dtype), tensor, keepdims)
+    position, extreme = _MATRIX_NORMS[ord]
+    sum_axis = axes[position]
 
     def total(block: Array) -> object:
-        return np.sum(np.abs(block if block.dtype.kind in "fc" else block.astype(wide)), axis=summed, dtype=wide)
+        return np.sum(
+            np.abs(block if block.dtype.kind in "fc" else block.astype(compute_dtype)),
+            axis=sum_axis,
+            dtype=compute_dtype,
+        )
 
     order = (f"order {ord!r} over axes {axes}",)
-    how = Reduction("norm", (summed,), total, total, "sum", wide, options=order, takes_empty=True)
-    norms = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
-    return mapped(lambda block: block.astype(kind, copy=False), norms, dtype=kind)
+    reduction = Reduction("norm", (sum_axis,), total, total, "sum", compute_dtype, options=order, takes_empty=True)
+    norms = extreme(reduced(reduction, tensor, keepdims=True), axes, keepdims)
+    return mapped(lambda block: block.astype(dtype, copy=False), norms, dtype=dtype)

@@ -1,7 +1,8 @@
 """Dimension scales: datasets of HDF5 that name the axes of others. netCDF-4 calls them dimensions.
 
 A dimension without a variable is a scale without data. A variable with the name of its first dimension is the scale
-itself. If it has more axes, as texts of characters have, an attribute says which: a scale has no scales.
+itself. A scale of several axes, such as an array of characters for texts, lists their dimensions in an attribute: HDF5
+does not allow scales on scales.
 """
 
 from collections.abc import Sequence
@@ -23,45 +24,45 @@ class Scales:
     """The scales of a *file*, which is *new* or not: looked up once, and numbered, as netCDF has it."""
 
     def __init__(self, file: Hdf5Group, *, new: bool) -> None:
-        scales = (item for item in file.values() if isinstance(item, h5py_library().Dataset))
-        numbers = [int(item.attrs["_Netcdf4Dimid"]) for item in scales if "_Netcdf4Dimid" in item.attrs]
+        datasets = (item for item in file.values() if isinstance(item, h5py_library().Dataset))
+        numbers = [int(item.attrs["_Netcdf4Dimid"]) for item in datasets if "_Netcdf4Dimid" in item.attrs]
         self.file, self.new, self._numbers = file, new, count(max(numbers, default=-1) + 1)
-        self._seen: dict[tuple[str, int, str], Hdf5Dataset] = {}
+        self._known: dict[tuple[str, int, str], Hdf5Dataset] = {}
 
-    def make(self, dataset: Hdf5Dataset, text: str) -> None:
+    def make_scale(self, dataset: Hdf5Dataset, text: str) -> None:
         """Let a dataset be a scale."""
         if not dataset.is_scale:
             dataset.make_scale(text)
             dataset.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
 
-    def of(self, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
+    def get_or_create(self, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
         """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
         key = array.name.rpartition("/")[0], length, dim
-        if key not in self._seen:
-            self._seen[key] = _scale(self, length, dim, array)
-        return self._seen[key]
+        if key not in self._known:
+            self._known[key] = _find_or_create_scale(self, length, dim, array)
+        return self._known[key]
 
 
-def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, default: bool) -> None:
-    """Attach a scale to each axis of *dataset* that has a name, or with *default* to all axes."""
-    if array.dims is None and not array.grows and not default:
+def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, name_all: bool) -> None:
+    """Attach a scale to each axis of *dataset* that has a name, or with *name_all* to all axes."""
+    if array.dims is None and not array.grows and not name_all:
         return
     named = not scales.new and (dataset.is_scale or any(map(scales_of, dataset.dims)))
     if array.grows and named:
         _grow_scales(dataset)
         return
     dims = array.dims
-    if dims is None and default and not dataset.is_scale:
+    if dims is None and name_all and not dataset.is_scale:
         # An array that replaces another one has some of its scales.
         axis_scales = [scales_of(axis) for axis in dataset.dims] if named else [[] for _ in array.shape]
-        numbered = zip(count(), array.shape, axis_scales, strict=False)
-        dims = tuple(last_key(had[0].name) if had else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
+        old_scales = enumerate(zip(array.shape, axis_scales, strict=False))
+        dims = tuple(last_key(old[0].name) if old else f"axis_{axis}_of_{n}" for axis, (n, old) in old_scales)
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
     if dims is not None and is_scale(array.name, dims):
-        scales.make(dataset, dims[0])
+        scales.make_scale(dataset, dims[0])
         if len(dims) > 1:
-            others = [scales.of(dataset.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
+            others = [scales.get_or_create(dataset.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
             dataset.attrs["_Netcdf4Coordinates"] = np.array(
                 [scale.attrs["_Netcdf4Dimid"] for scale in (dataset, *others)], "i4"
             )
@@ -71,7 +72,7 @@ def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, defau
             raise ValueError(f"the array {quote(dim)} has several axes, so only the first one can have its name")
         for old in scales_of(dataset.dims[axis]) if named else ():
             dataset.dims[axis].detach_scale(old)
-        dataset.dims[axis].attach_scale(scales.of(dataset.shape[axis], dim, array))
+        dataset.dims[axis].attach_scale(scales.get_or_create(dataset.shape[axis], dim, array))
 
 
 def is_scale(name: str, dims: Sequence[str]) -> bool:
@@ -86,8 +87,8 @@ def _grow_scales(dataset: Hdf5Dataset) -> None:
             scale.resize(dataset.shape[0], axis=0)
 
 
-def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
-    """Return what `Scales.of` returns."""
+def _find_or_create_scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Hdf5Dataset:
+    """Return the scale *dim* of this *length*; ``ShapeError`` if what has that name has another one."""
     file, group = scales.file, array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
     scale = file.get(name)
@@ -95,22 +96,22 @@ def _scale(scales: Scales, length: int, dim: str, array: ArrayToSave) -> Hdf5Dat
         grows = dim == array.grows or dim in array.unlimited
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         scale = file.create_dataset(name, (length,), ">f4", **more)
-        scales.make(scale, f"{NO_VARIABLE}.{length:10}")
+        scales.make_scale(scale, f"{NO_VARIABLE}.{length:10}")
     if isinstance(scale, h5py_library().Dataset) and scale.maxshape == (None,) and is_no_variable(scale):
         scale.resize(max(length, scale.shape[0]), axis=0)
-    of_several = isinstance(scale, h5py_library().Dataset) and scale.is_scale and scale.shape[:1] == (length,)
-    if not of_several and (not isinstance(scale, h5py_library().Dataset) or scale.shape != (length,)):
+    is_matching_scale = isinstance(scale, h5py_library().Dataset) and scale.is_scale and scale.shape[:1] == (length,)
+    if not is_matching_scale and (not isinstance(scale, h5py_library().Dataset) or scale.shape != (length,)):
         shape: Shape | str = getattr(scale, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
         raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
-    scales.make(scale, dim)
+    scales.make_scale(scale, dim)
     return scale
 
 
-def take_scales(file: Hdf5Group, old: Hdf5Dataset, new: Hdf5Dataset) -> None:
+def transfer_scales(file: Hdf5Group, old: Hdf5Dataset, new: Hdf5Dataset) -> None:
     """Attach the scales of *old* to *new*, which replaces it; where *old* is a scale of others, so is *new*."""
-    for axis, scales in enumerate(old.dims if has_scales(old) else ()):
-        for scale in scales_of(scales):
+    for axis, h5_axis in enumerate(old.dims if has_scales(old) else ()):
+        for scale in scales_of(h5_axis):
             old.dims[axis].detach_scale(scale)
             if new.shape[axis : axis + 1] == scale.shape:
                 new.dims[axis].attach_scale(scale)

@@ -31,7 +31,7 @@ from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
-from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
+from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, transfer_scales
 from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
@@ -106,7 +106,7 @@ class Hdf5Writer(SnapshotWriter):
             default = self.netcdf or any(array.grows for array in self.arrays)
             scales = Scales(self._hdf5, new=self._journal is None)
             for array in sorted(self.arrays, key=_is_later):
-                name_axes(scales, self._datasets[array.name], array, default=default)
+                name_axes(scales, self._datasets[array.name], array, name_all=default)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._hdf5, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for array in stored for segment in array.segments]
@@ -239,7 +239,7 @@ class Hdf5Writer(SnapshotWriter):
         self._hdf5[name] = dataset
         self._datasets[name] = dataset
         if old is not None:
-            take_scales(self._hdf5, old, dataset)
+            transfer_scales(self._hdf5, old, dataset)
 
     def _put_attributes(
         self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, object], dtype: DType | None

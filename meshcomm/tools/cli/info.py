@@ -20,7 +20,7 @@ from meshcomm.core.ranks import rendezvous
 from meshcomm.core.ranks._call_scope import CallScope
 from meshcomm.core.ranks.hosts import MACHINE_FILE
 from meshcomm.core.ranks.mpi import active_mpi, library_name
-from meshcomm.core.ranks.variables import set_aside
+from meshcomm.core.ranks.variables import reset_invalid
 from meshcomm.errors import MeshError
 from meshcomm.tools.cli import about
 from meshcomm.tools.cli.about import Host
@@ -53,7 +53,7 @@ def info(as_json: bool = False) -> int:
     *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
     """
     settings = about.settings()
-    wrong = set_aside()
+    wrong = reset_invalid()
     first = launchers.is_first()
     summary, report = _local_section(), _as_json if as_json else _as_text
     alone = _isolation_finding()

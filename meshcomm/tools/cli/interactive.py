@@ -19,7 +19,7 @@ from meshcomm.tools.cli.terminal import say
 
 def kernel(options: argparse.Namespace) -> int:
     """Start the ranks of a kernel, or be one of them."""
-    if options.rank:
+    if options.role:
         return _run_rank(options)
     from meshcomm.tools.interactive.launch import keep_kernel
 
@@ -41,7 +41,7 @@ def jupyter(options: argparse.Namespace) -> int:
             install.remove(options.remove)
             say(f"removed {options.remove}")
         else:
-            folder = install.install(options.name or default, _options(options))
+            folder = install.install(options.name or default, _kernel_arguments(options))
             say(f"installed {options.name or default} in {folder}")
     except (MeshcommError, OSError) as error:
         say(f"meshcomm: {error}", error=True)
@@ -60,24 +60,27 @@ def shell(options: argparse.Namespace) -> int:
     return lend_terminal(_rank_command(options, role), _environment(options.ranks), options.file)
 
 
-def _options(options: argparse.Namespace) -> list[str]:
-    """Return the options of ``meshcomm kernel`` for those of this command."""
+def _kernel_arguments(options: argparse.Namespace) -> list[str]:
+    """Return the command-line arguments for ``meshcomm kernel`` that correspond to *options*."""
     mpiexec = ["--mpiexec", options.mpiexec] if options.mpiexec else []
     return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
 
 
 def _rank_command(options: argparse.Namespace, role: str) -> list[str]:
-    """Return the command that starts the ranks of a kernel or a prompt; it ends before where rank 0 connects to."""
+    """Return the command that starts the ranks of a kernel or a prompt; its last argument is ``-f``.
+
+    The caller appends the connection file or the socket.
+    """
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
     if shutil.which(launcher[0]) is None:
         say(f"meshcomm: {options.command}: the launcher {launcher[0]!r} is not on PATH", error=True)
         sys.exit(2)
-    python = [sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
-    return [*launcher, "-n", str(options.ranks), *python, *_options(options), "-f"]
+    rank_arguments = [sys.executable, "-m", "meshcomm", "kernel", "--rank", role]
+    return [*launcher, "-n", str(options.ranks), *rank_arguments, *_kernel_arguments(options), "-f"]
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """Return the environment of the ranks: an error of a cell ends no job."""
+    """Return the environment of the ranks, with ``MESHCOMM_ABORT=0``: an error in a cell does not end the job."""
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
 
 
@@ -90,7 +93,7 @@ def _run_rank(options: argparse.Namespace) -> int:
     job = Job()
     if options.numpy:
         NumPyScript(Path.cwd()).begin_imports()
-    if options.rank == "python":
+    if options.role == "python":
         from meshcomm.tools.interactive.plain import run
 
         run(job, options.connection)
@@ -99,7 +102,7 @@ def _run_rank(options: argparse.Namespace) -> int:
 
         os.environ["MPLBACKEND"] = "agg"  # rank 0 shows figures
         follow(job)
-    elif options.rank == "ipython":
+    elif options.role == "ipython":
         from meshcomm.tools.interactive.prompt import serve as prompt
 
         prompt(job, options.connection)

@@ -145,7 +145,12 @@ COMMANDS = {
         arguments=(
             *_RANKS,
             Argument("-f", dest="connection", type=Path, required=True, help="the connection file"),
-            Argument("--rank", choices=("kernel", "ipython", "python"), help="be a rank of a kernel, or of a prompt"),
+            Argument(
+                "--rank",
+                dest="role",
+                choices=("kernel", "ipython", "python"),
+                help="be a rank of a kernel, or of a prompt",
+            ),
             Argument("--note", type=Path, help="where rank 0 notes the message whose cell runs"),
         ),
         action=imported_command("interactive:kernel"),

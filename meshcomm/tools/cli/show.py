@@ -36,13 +36,13 @@ def on_first_rank(run: Callable[[], None]) -> int:
 def _print_layout(options: argparse.Namespace) -> None:
     from meshcomm.tools.pictures.layouts import layout_svg, mesh_svg
     from meshcomm.tools.pictures.plans import write_svg
-    from meshcomm.tools.pictures.text import LEAST_WIDTH, show
+    from meshcomm.tools.pictures.text import MIN_WIDTH, show
 
     mesh = mesh_of(options.mesh)
     layout = mesh if options.layout is None else layout_of(options.layout, mesh)
     shape = None if options.shape is None else shape_of(options.shape)
     screen = terminal()
-    text = show(layout, shape, width=max(LEAST_WIDTH, screen.width), unicode=screen.unicode, colour=screen.colour)
+    text = show(layout, shape, width=max(MIN_WIDTH, screen.width), unicode=screen.unicode, colour=screen.colour)
     if options.svg:
         write_svg(Path(options.svg), layout_svg(layout, shape) if isinstance(layout, Layout) else mesh_svg(layout))
     say(text, colours=screen.colour)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from inspect import isawaitable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
@@ -13,39 +13,41 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 
 from meshcomm.core._files import replacing
-from meshcomm.core._tracing import Value
 from meshcomm.tools.interactive.cells import Job
-from meshcomm.tools.interactive.shells import FirstShell, RankShell
+from meshcomm.tools.interactive.shells import RankShell, RootShell
 from meshcomm.tools.interactive.streams import share_input
 
-_BESIDES = "completion, inspection and widgets use rank 0 alone"
+Message: TypeAlias = Any
+"""A message of Jupyter's protocol, or a part of one."""
+
+_RANK_0_ONLY = "completion, inspection and widgets use rank 0 alone"
 
 
-class KernelShell(FirstShell, ZMQInteractiveShell):
+class KernelShell(RootShell, ZMQInteractiveShell):
     """The shell of a kernel."""
 
-    def user_expressions(self, expressions: Value) -> Value:
+    def user_expressions(self, expressions: Message) -> Message:
         """Return what a frontend asks for after a cell, without other ranks."""
-        with self.job.gates.without_others(_BESIDES):
+        with self.job.gates.without_others(_RANK_0_ONLY):
             return super().user_expressions(expressions)
 
 
-class RankKernel(IPythonKernel):
-    """ipykernel's kernel: what it does but for cells is done on rank 0 alone."""
+class RootKernel(IPythonKernel):
+    """ipykernel's kernel: all requests except the execution of cells are handled on rank 0 alone."""
 
     shell_class = Type(KernelShell)
-    note: ClassVar[Path | None] = None
+    request_path: ClassVar[Path | None] = None
     """A file for the message whose cell runs."""
     _supports_kernel_subshells = False  # cells come one after the other
 
-    def __init__(self, **named: Value) -> None:
+    def __init__(self, **named: Message) -> None:
         super().__init__(**named)
         for name in self.shell_handlers.keys() - {"execute_request"}:
             self.shell_handlers[name] = self._without_others(self.shell_handlers[name])
 
-    def _without_others(self, handle: Callable[..., Value]) -> Callable[..., Value]:
+    def _without_others(self, handle: Callable[..., Message]) -> Callable[..., Message]:
         async def handle_alone(*args: object) -> None:
-            with self.shell.job.gates.without_others(_BESIDES):
+            with self.shell.job.gates.without_others(_RANK_0_ONLY):
                 answer = handle(*args)
                 if isawaitable(answer):
                     await answer
@@ -60,11 +62,11 @@ class RankKernel(IPythonKernel):
     def _send_interrupt_children(self) -> None:
         self.shell.job.interrupt()
 
-    def set_parent(self, ident: Value, parent: Value, channel: str = "shell") -> None:
+    def set_parent(self, ident: Message, parent: Message, channel: str = "shell") -> None:
         """Note which cell runs, for the launcher, which says why the job has ended."""
         super().set_parent(ident, parent, channel)
-        if self.note is not None and parent and parent["header"]["msg_type"] == "execute_request":
-            with replacing(self.note) as file:
+        if self.request_path is not None and parent and parent["header"]["msg_type"] == "execute_request":
+            with replacing(self.request_path) as file:
                 json.dump(parent, file, default=str)
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
@@ -72,10 +74,10 @@ class RankKernel(IPythonKernel):
         share_input(self.shell.job)
 
 
-def serve(job: Job, connection: Path, note: Path | None) -> None:
-    """Be the kernel with this *connection* file, until it is shut down. *note* is a file for `launch`."""
-    RankShell.job, RankKernel.note = job, note
-    app = IPKernelApp.instance(kernel_class=RankKernel, connection_file=str(connection), log_level=logging.ERROR)
+def serve(job: Job, connection: Path, request_path: Path | None) -> None:
+    """Be the kernel with this *connection* file, until it is shut down. *request_path* is a file for `launch`."""
+    RankShell.job, RootKernel.request_path = job, request_path
+    app = IPKernelApp.instance(kernel_class=RootKernel, connection_file=str(connection), log_level=logging.ERROR)
     app.initialize([])
     app.kernel.shell.begin()
     job.take_signals()  # as ipykernel has ignored them

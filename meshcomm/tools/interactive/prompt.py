@@ -5,11 +5,11 @@ from pathlib import Path
 from IPython.terminal.interactiveshell import TerminalInteractiveShell
 
 from meshcomm.tools.interactive.cells import Job
-from meshcomm.tools.interactive.shells import FirstShell, RankShell
+from meshcomm.tools.interactive.shells import RankShell, RootShell
 from meshcomm.tools.interactive.terminal import take_terminal
 
 
-class PromptShell(FirstShell, TerminalInteractiveShell):
+class PromptShell(RootShell, TerminalInteractiveShell):
     """The shell of a prompt."""
 
 

@@ -128,7 +128,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
         self.job.outcome["facts"] = [str(self.job.rank), this_host().split()[0], str(os.getpid()), memory]
 
 
-class FirstShell(RankShell):
+class RootShell(RankShell):
     """The shell of rank 0, which lets the others run its cells."""
 
     async def run_ast_nodes(self, nodelist: Value, cell_name: str, *args: Value, **named: Value) -> Value:

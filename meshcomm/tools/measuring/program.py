@@ -24,7 +24,7 @@ from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
 from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.recording import Span, recorder
-from meshcomm.core.ranks.variables import is_trace_possible
+from meshcomm.core.ranks.variables import check_trace_folder
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.measuring.events import ARRIVES, DEFAULT_MAX_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals, TraceEvent
@@ -61,7 +61,7 @@ class _ProgramTrace(Events):
         if self.is_empty or forks.is_child or os.getpid() != self._process:
             return
         if (
-            folder_in(TRACE_FOLDER) is None or not is_trace_possible()
+            folder_in(TRACE_FOLDER) is None or not check_trace_folder()
         ):  # None: who found it wrong has removed the variable
             return
         rank, size = self._rank or comm_world()

@@ -93,8 +93,8 @@ class _PiecePainter:
             return
         size = column.end - column.begin, row.end - row.begin
         down, across = (
-            self._overlapping_intervals(self.before.rows, row),
-            self._overlapping_intervals(self.before.columns, column),
+            self._overlapping_intervals(self.before.row_axis, row),
+            self._overlapping_intervals(self.before.column_axis, column),
         )
         if max(len(down), len(across)) > MOST_PIECES:
             drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart

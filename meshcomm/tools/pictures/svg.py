@@ -139,21 +139,21 @@ def _draw_panel(
 ) -> float:
     """Draw one picture, and return where it ends on the right."""
     x, y = corner
-    rows, columns = (view.intervals(axis, MOST_BOXES) for axis in (view.rows, view.columns))
+    rows, columns = (view.intervals(axis, MOST_BOXES) for axis in (view.row_axis, view.column_axis))
     labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
-    tops = [_heading(view.columns, column) for column in columns]
-    heads = [_heading(view.rows, row) for row in rows]
+    tops = [_heading(view.column_axis, column) for column in columns]
+    heads = [_heading(view.row_axis, row) for row in rows]
     longest = [max(len(top), *(len(line[at]) for line in labels)) for at, top in enumerate(tops)]
     wide, high = _picture_size(view)
     across = _laid_out(columns, wide, [CHARACTER * length + 10 for length in longest])
     down = _laid_out(rows, high, [22.0] * len(rows))
     left = x + CHARACTER * max(map(len, heads)) + (8 if any(heads) else 0)
-    top = y + (LINE if panel.slab else 0) + LINE * (2 if view.columns is not None else 0)
+    top = y + (LINE if panel.slab else 0) + LINE * (2 if view.column_axis is not None else 0)
     if panel.slab:
         drawing.text(left, y + LINE / 2, panel.title)
-    if view.columns is not None:
-        rows_name = "" if view.rows is None else f"{view.axis_name(view.rows)} ↓ "
-        drawing.text(left, top - 1.5 * LINE, f"{rows_name}{view.axis_name(view.columns)} →")
+    if view.column_axis is not None:
+        rows_name = "" if view.row_axis is None else f"{view.axis_name(view.row_axis)} ↓ "
+        drawing.text(left, top - 1.5 * LINE, f"{rows_name}{view.axis_name(view.column_axis)} →")
     for row, head in zip(down, heads, strict=True):
         drawing.text(left - 6, top + (row.begin + row.end) / 2, head, "end")
     for column, head in zip(across, tops, strict=True):
@@ -191,9 +191,11 @@ def _label(view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column
 
 def _picture_size(view: LayoutView) -> tuple[float, float]:
     """Return width and height of a picture, in proportion to the array, but neither much smaller than the other."""
-    high, wide = (1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.rows, view.columns))
-    if view.rows is None:
-        return (LONGER if view.columns is not None else 40.0), 40.0
+    high, wide = (
+        1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.row_axis, view.column_axis)
+    )
+    if view.row_axis is None:
+        return (LONGER if view.column_axis is not None else 40.0), 40.0
     scale = LONGER / max(high, wide)
     return max(SHORTER, wide * scale), max(SHORTER, high * scale)
 
@@ -211,7 +213,9 @@ def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: S
 
 def left_out(view: LayoutView) -> list[str]:
     """Return a sentence on what the picture of *view* leaves out, or none."""
-    counts = [(1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.rows, view.columns)]
+    counts = [
+        (1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.row_axis, view.column_axis)
+    ]
     counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
     what = ("rows of boxes", "columns of boxes", "slabs")
     texts = [

@@ -10,9 +10,9 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, MeshView, SlabPanel, blocks_of, panels, wrapped
 
-LEAST_WIDTH = 56
+MIN_WIDTH = 56
 """Characters in a line of the narrowest picture: indices of 19 digits fit on two borders."""
-MOST_ROWS, MOST_COLUMNS, MOST_SLABS = 12, 16, 3
+MAX_ROWS, MAX_COLUMNS, MAX_SLABS = 12, 16, 3
 """Rows and columns of boxes, and slabs, that are drawn. Of more, the middle is left out."""
 
 _ASCII = ("+-++", "+-++", "+-++", "|", "...")
@@ -32,8 +32,8 @@ def show(
     """Return a picture of *layout* as text, for ``print``: which device holds which elements. Or draw a mesh.
 
     The first sentences say what the picture shows. Each box has the devices that hold it, and the borders have the
-    indices, as slices. The last two axes that are cut go down and across. If more axes are cut, there is a picture for
-    each interval of the others. Of many boxes the middle is left out, so the text stays short for any mesh.
+    indices, as slices. The last two sharded axes go down and across. For each combination of blocks of the other
+    sharded axes there is a picture of its own. Of many boxes the middle is left out, so the text stays short.
 
     The text depends on the arguments only, not on the terminal. ``LayoutError`` for an axis with the spec MATCH, or if
     the numbers of axes differ; ``ShapeError`` for an impossible shape or width.
@@ -74,54 +74,56 @@ def show(
         instead = ": pass its .layout and its .shape" if hasattr(layout, "layout") else ""
         raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}{instead}")
     width = as_integer(width, "width", ShapeError)
-    if width < LEAST_WIDTH:
-        raise ShapeError(f"width {width} is too narrow for a picture; it is {LEAST_WIDTH} or more")
+    if width < MIN_WIDTH:
+        raise ShapeError(f"width {width} is too narrow for a picture; it is {MIN_WIDTH} or more")
     view = _view(layout, shape)
     lines = wrapped(" ".join([*view.sentences(), *_how_to_read(view)]), width)
     if all(ruler.count for ruler in view.rulers):
-        shown = panels(view, MOST_SLABS)
-        pen = _Pen(*(_UNICODE if unicode else _ASCII), colour)
-        most_rows = MOST_ROWS if len(shown) == 1 else MOST_ROWS // 2
-        for panel in shown:
+        shown_panels = panels(view, MAX_SLABS)
+        style = _BoxStyle(*(_UNICODE if unicode else _ASCII), colour)
+        max_rows = MAX_ROWS if len(shown_panels) == 1 else MAX_ROWS // 2
+        for panel in shown_panels:
             if panel is None:
-                lines += ["", pen.dots]
+                lines += ["", style.ellipsis]
                 continue
             lines += ["", *wrapped(f"{panel.title}:" if panel.slab else "", width)]
-            lines += _grid_lines(view, panel, pen, width, most_rows)
-        lines += wrapped(f"{pen.dots} stands for pictures that are left out." if None in shown else "", width)
+            lines += _grid_lines(view, panel, style, width, max_rows)
+        lines += wrapped(
+            f"{style.ellipsis} stands for pictures that are left out." if None in shown_panels else "", width
+        )
     return "\n".join(lines)
 
 
-def _view(shown: Layout | Mesh, shape: ShapeLike | None) -> LayoutView:
-    if isinstance(shown, Layout):
-        return LayoutView(shown, None if shape is None else as_shape(shape))
+def _view(layout: Layout | Mesh, shape: ShapeLike | None) -> LayoutView:
+    if isinstance(layout, Layout):
+        return LayoutView(layout, None if shape is None else as_shape(shape))
     if shape is not None:
         raise ShapeError(f"show draws a Mesh without a shape, not with {quote(shape)}; a Layout takes one")
-    return MeshView(shown)
+    return MeshView(layout)
 
 
 def _how_to_read(view: LayoutView) -> list[str]:
     if any(ruler.count == 0 for ruler in view.rulers):
         return []
-    if view.rows is None or view.columns is None:
+    if view.row_axis is None or view.column_axis is None:
         return ["Boxes show devices."]
-    down, across = view.axis_name(view.rows), view.axis_name(view.columns)
+    down, across = view.axis_name(view.row_axis), view.axis_name(view.column_axis)
     return [f"{down[0].upper()}{down[1:]} goes down, {across} across. Boxes show devices."]
 
 
-class _Pen(NamedTuple):
+class _BoxStyle(NamedTuple):
     """The characters of a picture: lines above, between and below boxes, the line beside a box, and the ellipsis."""
 
     above: str
     between: str
     below: str
     side: str
-    dots: str
+    ellipsis: str
     colour: bool
 
-    def line(self, which: str, widths: Sequence[int]) -> str:
-        """Return a line over boxes of these widths; *which* has its left end, stroke, joint and right end."""
-        left, stroke, joint, right = tuple(which)
+    def line(self, border: str, widths: Sequence[int]) -> str:
+        """Return a line over boxes of these widths; *border* has its left end, stroke, joint and right end."""
+        left, stroke, joint, right = tuple(border)
         return left + joint.join(stroke * width for width in widths) + right
 
     def painted(self, text: str, number: int) -> str:
@@ -136,32 +138,37 @@ class _Cell(NamedTuple):
     colour: int | None
 
 
-def _grid_lines(view: LayoutView, panel: SlabPanel, pen: _Pen, width: int, most_rows: int) -> list[str]:
+def _grid_lines(view: LayoutView, panel: SlabPanel, style: _BoxStyle, width: int, max_rows: int) -> list[str]:
     """Return the lines of one picture."""
-    rows = view.intervals(view.rows, most_rows)
-    heads = ["" if view.rows is None else pen.dots if row is None else row.text for row in rows]
-    before = max(map(len, heads)) + 2
-    count = 1 if view.columns is None else view.rulers[view.columns].count
-    limit = min(count, MOST_COLUMNS)
+    rows = view.intervals(view.row_axis, max_rows)
+    row_labels = ["" if view.row_axis is None else style.ellipsis if row is None else row.text for row in rows]
+    margin_width = max(map(len, row_labels)) + 2
+    count = 1 if view.column_axis is None else view.rulers[view.column_axis].count
+    max_columns = min(count, MAX_COLUMNS)
     while True:
-        columns = view.intervals(view.columns, limit)
+        columns = view.intervals(view.column_axis, max_columns)
         cells = [
-            [_cell(view, panel, row, column, pen, longest=width - before - 10) for column in columns] for row in rows
+            [_cell(view, panel, row, column, style, longest=width - margin_width - 10) for column in columns]
+            for row in rows
         ]
-        tops = ["" if view.columns is None else pen.dots if c is None else c.text for c in columns]
-        widths = [2 + max(len(top), *(len(line[at].text) for line in cells)) for at, top in enumerate(tops)]
-        if before + 1 + sum(widths) + len(widths) <= width or limit == 1:
+        column_labels = ["" if view.column_axis is None else style.ellipsis if c is None else c.text for c in columns]
+        widths = [
+            2 + max(len(column_label), *(len(line[at].text) for line in cells))
+            for at, column_label in enumerate(column_labels)
+        ]
+        if margin_width + 1 + sum(widths) + len(widths) <= width or max_columns == 1:
             break
-        limit -= 1
-    margin = " " * before
-    lines = [f"{margin} {' '.join(f'{top:^{wide}}' for top, wide in zip(tops, widths, strict=True))}".rstrip()]
-    lines = lines if any(tops) else []
-    for number, (head, line) in enumerate(zip(heads, cells, strict=True)):
-        lines.append(margin + pen.line(pen.between if number else pen.above, widths))
-        drawn = (_drawn_text(cell, wide, pen) for cell, wide in zip(line, widths, strict=True))
-        lines.append(f"{head:>{before - 1}} {pen.side}{pen.side.join(drawn)}{pen.side}")
-    lines.append(margin + pen.line(pen.below, widths))
-    return lines + wrapped(_left_out(view, rows, columns, pen), width)
+        max_columns -= 1
+    margin = " " * margin_width
+    centred = [f"{column_label:^{wide}}" for column_label, wide in zip(column_labels, widths, strict=True)]
+    lines = [f"{margin} {' '.join(centred)}".rstrip()]
+    lines = lines if any(column_labels) else []
+    for number, (row_label, line) in enumerate(zip(row_labels, cells, strict=True)):
+        lines.append(margin + style.line(style.between if number else style.above, widths))
+        drawn = (_drawn_text(cell, wide, style) for cell, wide in zip(line, widths, strict=True))
+        lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(drawn)}{style.side}")
+    lines.append(margin + style.line(style.below, widths))
+    return lines + wrapped(_left_out(view, rows, columns, style), width)
 
 
 def _cell(
@@ -169,29 +176,29 @@ def _cell(
     panel: SlabPanel,
     row: BlockInterval | None,
     column: BlockInterval | None,
-    pen: _Pen,
+    style: _BoxStyle,
     *,
     longest: int,
 ) -> _Cell:
     if row is None or column is None:
-        return _Cell(pen.dots, None)
+        return _Cell(style.ellipsis, None)
     blocks = blocks_of(view, panel, row, column)
     first, text = view.first_device(blocks), view.devices(blocks)
-    return _Cell((text if len(text) <= longest else f"{first},...").replace("...", pen.dots), first)
+    return _Cell((text if len(text) <= longest else f"{first},...").replace("...", style.ellipsis), first)
 
 
-def _drawn_text(cell: _Cell, width: int, pen: _Pen) -> str:
+def _drawn_text(cell: _Cell, width: int, style: _BoxStyle) -> str:
     text = f"{cell.text:^{width}}"
-    return text if cell.colour is None else pen.painted(text, cell.colour)
+    return text if cell.colour is None else style.painted(text, cell.colour)
 
 
 def _left_out(
-    view: LayoutView, rows: list[BlockInterval | None], columns: list[BlockInterval | None], pen: _Pen
+    view: LayoutView, rows: list[BlockInterval | None], columns: list[BlockInterval | None], style: _BoxStyle
 ) -> str:
     """Return a sentence that says how much is left out, or nothing."""
     texts = []
-    for axis, shown, what in ((view.rows, rows, "rows"), (view.columns, columns, "columns")):
-        if axis is not None and None in shown:
+    for axis, intervals, what in ((view.row_axis, rows, "rows"), (view.column_axis, columns, "columns")):
+        if axis is not None and None in intervals:
             count = view.rulers[axis].count
-            texts.append(f"{count - len(shown) + 1:,} of {count:,} {what}")
-    return f"{pen.dots} stands for {' and '.join(texts)} of boxes." if texts else ""
+            texts.append(f"{count - len(intervals) + 1:,} of {count:,} {what}")
+    return f"{style.ellipsis} stands for {' and '.join(texts)} of boxes." if texts else ""

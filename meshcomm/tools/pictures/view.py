@@ -85,8 +85,8 @@ class Ruler:
 class LayoutView:
     """A layout of an array of *shape*, which may be None, as pictures show it.
 
-    *rows* and *columns* are the axes that a picture draws down and across, None if there is none. *slabs* are other
-    axes that are cut: there is a picture for each interval of them.
+    *row_axis* and *column_axis* are the axes that a picture draws down and across, None if there is none. *slabs* are
+    other axes that are cut: there is a picture for each interval of them.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class LayoutView:
         self.ndim = layout.ndim if shape is None else len(shape)
         self.axes: tuple[Names, ...] = ((),) * self.ndim if single else layout.axes
         self.rulers = [self._ruler(axis) for axis in range(self.ndim)]
-        self.rows, self.columns, self.slabs = grid_axes(self.ndim, self.cut_axes if cut is None else cut)
+        self.row_axis, self.column_axis, self.slabs = grid_axes(self.ndim, self.cut_axes if cut is None else cut)
         self.replicas = 1 if single else replica_count(layout)
         several = np.arange(self.replicas, dtype=np.intp)
         nothing = np.zeros((self.replicas, self.ndim), dtype=np.intp)
@@ -347,7 +347,7 @@ def blocks_of(
 ) -> list[int]:
     """Return the number of the block along each axis, of the elements in one box of a picture."""
     numbers = [0] * view.ndim
-    for axis, interval in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
+    for axis, interval in [*panel.slab.items(), (view.row_axis, row), (view.column_axis, column)]:
         if axis is not None and interval is not None:
             numbers[axis] = interval.block
     return numbers
