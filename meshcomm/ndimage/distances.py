@@ -206,9 +206,8 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
     original = features.copy()
 
     def squared_distance(chosen: Array, element: Array, i: int) -> Array:
-        return np.asarray(
-            ((zero_positions[chosen, element] - i) * step_length) ** 2 + squared_offsets[chosen, element]
-        )
+        offset = (zero_positions[chosen, element] - i) * step_length
+        return np.asarray(offset**2 + squared_offsets[chosen, element])
 
     for i in range(n):
         advancing = nonempty[stack_position[nonempty] < top[nonempty]]

@@ -10,6 +10,7 @@ import json
 import re
 
 import meshcomm as mc
+from meshcomm.core.ranks.recording import Listener
 from support.paths import DATA, script
 from support.values import values
 
@@ -27,6 +28,7 @@ OURS = [
     *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
     *("SimulatedWorld.here", "SimulatedWorld.meet", "Layout.dims_along", "Layout.insert", "Layout.only"),
     *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.usual_cut"),
+    *(f"Count.{name}" for name in vars(Listener) if not name.startswith("_")),
 ]
 """What only other modules of the package call."""
 
