@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "compare"
 SIDES = ("old", "again", "new")  # again: the old commit, a second time
 TURN = 0.1  # seconds that a way runs in a turn, if one call takes less
-MOST_CALLS = 30  # in a turn
-LONGEST_CASE = 30.0  # seconds: after this no round of a case begins, once it had LEAST_ROUNDS
-LEAST_ROUNDS = 3
-LEAST_NOISE = 0.03  # the smallest difference that counts, as a fraction of the time
+MAX_CALLS = 30  # in a turn
+MAX_CASE_SECONDS = 30.0  # seconds: after this no round of a case begins, once it had MIN_ROUNDS
+MIN_ROUNDS = 3
+MIN_NOISE = 0.03  # the smallest difference that counts, as a fraction of the time
 
 
 class Row(NamedTuple):
@@ -72,7 +72,7 @@ class Row(NamedTuple):
         """How much chance may change the ratio, as a logarithm, judged by this row alone."""
         _, low, high = quartiles([math.log(ratio) for ratio in self.ratios])
         # 95 % of the medians of equal data lie within 1.57 quartile distances / √n (McGill, Tukey, Larsen 1978).
-        return max(LEAST_NOISE, self.difference, 1.57 * (high - low) / math.sqrt(len(self.ratios)))
+        return max(MIN_NOISE, self.difference, 1.57 * (high - low) / math.sqrt(len(self.ratios)))
 
     @property
     def kind(self) -> tuple[Setting, bool]:
@@ -183,8 +183,8 @@ def measured(case: Case, setting: Setting, jobs: Jobs, rounds: int) -> tuple[lis
     begin = time.monotonic()
     times: dict[str, dict[str, list[float]]] = {way: {side: [] for side in SIDES} for way in ways}
     faults: dict[str, dict[str, list[float]]] = {way: {side: [] for side in SIDES} for way in ways}
-    for turn in range(LEAST_ROUNDS if apart else rounds):
-        if turn >= LEAST_ROUNDS and time.monotonic() - begin > LONGEST_CASE:
+    for turn in range(MIN_ROUNDS if apart else rounds):
+        if turn >= MIN_ROUNDS and time.monotonic() - begin > MAX_CASE_SECONDS:
             break
         for side in (*SIDES[turn % 3 :], *SIDES[: turn % 3]):
             if apart:
@@ -207,7 +207,7 @@ def calls_of_a_turn(seconds: float) -> int:
     >>> calls_of_a_turn(1e-6), calls_of_a_turn(0.02), calls_of_a_turn(3.0)
     (30, 5, 1)
     """
-    return max(1, min(MOST_CALLS, round(TURN / seconds)))
+    return max(1, min(MAX_CALLS, round(TURN / seconds)))
 
 
 def memory(case: Case) -> int:

@@ -23,7 +23,7 @@ PRIVATE, PUBLIC = 0o600, 0o666
 ASIDE = ".unfinished"
 """How the names end of files that are not complete."""
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """Links on the way to a file, as in Linux."""
 
 
@@ -146,7 +146,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
             folder = there
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         folder = "/" if target.startswith("/") else folder
         parts += target.split("/")[::-1]

@@ -84,10 +84,10 @@ system. Measured on AMD and Linux: that takes four times as long to an address t
 reads, within their pages. With these, messages between a block and scratch, or two kinds of scratch, mostly are not.
 Addresses that are alike within a line of the cache are the fastest."""
 
-LARGEST_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """Bytes. The largest count of an MPI before version 4.0."""
 
-LARGEST_MESSAGE = 2**30
+MAX_MESSAGE_BYTES = 2**30
 """Bytes. Longer messages are sent in several, which every MPI can count."""
 
 KEPT_ROUNDS = 64
@@ -197,7 +197,7 @@ POLL_FROM, POLL_TO = 1e-5, 1e-3
 """Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late,
 and a rank that waits for long leaves its processor to others."""
 
-MOST_PAUSES = 10_000
+MAX_PAUSES = 10_000
 """Times that a simulated rank may test a nonblocking call while no rank does anything. Only a program that waits for
 what never comes tests more often; 10,000 tests take about 0.1 s."""
 

@@ -24,7 +24,7 @@ GATHERED_FFT = 2**25
 """Bytes of an array, up to which an axis is gathered on every rank if no other axis can be sharded instead, and its
 length has no suitable factors. Larger arrays are transformed by a convolution. A compromise, not measured."""
 
-MOST_WAYS = 64
+MAX_WAYS = 64
 """The most edges of a state that make the same axes whole. Few meshes have enough dimensions to reach it."""
 
 
@@ -142,7 +142,7 @@ def _next_layouts(
     for size in range(1, len(cut) + 1):
         for chosen in combinations(cut, size):
             if transform.ready(state.todo, whole | set(chosen)):
-                yield from islice(_moved_layouts(state, layout, frozenset(chosen)), MOST_WAYS)
+                yield from islice(_moved_layouts(state, layout, frozenset(chosen)), MAX_WAYS)
 
 
 def _moved_layouts(state: SearchState, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:

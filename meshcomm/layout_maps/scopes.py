@@ -27,7 +27,7 @@ from meshcomm.errors import LayoutError
 
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
 
-_MOST_SEARCHED = 10_000
+_MAX_SEARCHED = 10_000
 """The most objects to search, when a scope fails, for the owner of a variable without a path."""
 
 
@@ -164,7 +164,7 @@ def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -
         waiting.extend(
             (part, f" (in {start}{name}, a {type(part).__name__})") for name, part in module.parts().items()
         )
-    while waiting and len(seen) < _MOST_SEARCHED:
+    while waiting and len(seen) < _MAX_SEARCHED:
         searched, where = waiting.popleft()
         if id(searched) in variable_ids:
             texts.setdefault(id(searched), where)

@@ -205,9 +205,8 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
     nonempty, stack_position = lines[top >= 0], np.zeros(count, np.intp)
     original = features.copy()
 
-    def squared_distance(chosen: Array, element: Array, i: int) -> Array:
-        offset = (zero_positions[chosen, element] - i) * step_length
-        return np.asarray(offset**2 + squared_offsets[chosen, element])
+    def squared_distance(line: Array, element: Array, i: int) -> Array:
+        return np.asarray(((zero_positions[line, element] - i) * step_length) ** 2 + squared_offsets[line, element])
 
     for i in range(n):
         advancing = nonempty[stack_position[nonempty] < top[nonempty]]

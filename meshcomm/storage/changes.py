@@ -38,7 +38,7 @@ WAIT_FOR_READERS = 0.2
 of `xarray.open_dataset` leaves it alone after some milliseconds, a notebook that has it open never does."""
 
 _KIND = b"meshcomm journal 1\n"
-_LONGEST_HEAD = 2**26
+_MAX_HEAD_LENGTH = 2**26
 """Bytes of the list of changes in a journal: some twenty for each run of bytes."""
 _SUM = 4
 _STEP = 2**24
@@ -308,7 +308,7 @@ class _UnfinishedChanges(NamedTuple):
         """
         size, limit, number = journal.size(), file.size(), file.status().st_ino
         is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
-        head = files.section(journal, 0, min(size, _LONGEST_HEAD))
+        head = files.section(journal, 0, min(size, _MAX_HEAD_LENGTH))
         end = head.find(b"\n", len(_KIND))
         if not (is_hdf5 and head.startswith(_KIND) and end >= 0):
             return None
@@ -342,7 +342,7 @@ class _UnfinishedChanges(NamedTuple):
 
 def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None:
     text = json.dumps([number, [[offset, len(data)] for offset, data in changes]]).encode() + b"\n"
-    if len(_KIND) + len(text) > _LONGEST_HEAD:
+    if len(_KIND) + len(text) > _MAX_HEAD_LENGTH:
         raise CheckpointError(f"{journal.path} would have {len(changes)} changes, more than a journal holds")
     body = _KIND + text + b"".join(data.tobytes() for _, data in changes)
     journal.write(body + zlib.crc32(body).to_bytes(4, "little"), 0)

@@ -23,7 +23,7 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.stripes import XATTR, unit_of
 
-LARGEST_CALL = 2**30
+MAX_CALL_BYTES = 2**30
 """Bytes of one read. Linux takes at most 0x7ffff000; more is done in several calls."""
 
 READ_AHEAD = 2**17
@@ -66,7 +66,7 @@ class File:
         done, view = 0, into.data
         while done < len(view):
             with _naming(self.path):
-                count = os.preadv(self._number, [view[done : done + LARGEST_CALL]], offset + done)
+                count = os.preadv(self._number, [view[done : done + MAX_CALL_BYTES]], offset + done)
             if count == 0:
                 end = offset + len(view)
                 raise CheckpointError(f"{self.path} ends at byte {offset + done}, but its data go to byte {end}")

@@ -38,10 +38,10 @@ from meshcomm.storage.values import node_of_value, value_of_node
 TICK = 2 * 10**9
 """Nanoseconds after a change of a file in which another one may leave it with the same time: that of FAT."""
 
-MOST_FILES = 64
+MAX_FILES = 64
 """Files whose contents a process keeps, and loads that a rank set keeps. A guess: programs load few files in turn."""
 
-MOST_ARRAYS = 256
+MAX_ARRAYS = 256
 """Arrays of a file that is kept. Who has more reads a checkpoint, once."""
 
 
@@ -98,10 +98,10 @@ def cached_contents(path: Path) -> CachedContents:
         begin, absolute = time.time_ns(), Path(where)
         base = absolute.parent if path.name.endswith(INDEX) else absolute
         looked = CachedContents(base, contents(absolute), begin)
-        if len(looked.contents.arrays) <= MOST_ARRAYS:
+        if len(looked.contents.arrays) <= MAX_ARRAYS:
             _LOOKED.pop(where, None)
             _LOOKED[where] = looked  # the newest
-            for oldest in list(_LOOKED)[:-MOST_FILES]:  # simulated ranks are threads: another one may do so, too
+            for oldest in list(_LOOKED)[:-MAX_FILES]:  # simulated ranks are threads: another one may do so, too
                 _LOOKED.pop(oldest, None)
     return looked
 
@@ -152,7 +152,7 @@ class KeptLoad:
 
     def __init__(self, call: str, shared: SharedContents, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
         self.call, self.shared, self.reader, self.mesh, self.checks = call, shared, reader, mesh, checks
-        self.is_short = len(shared.contents.arrays) <= MOST_ARRAYS
+        self.is_short = len(shared.contents.arrays) <= MAX_ARRAYS
         self.is_mixed = any(request.layout.mesh.size != mesh.size for request in reader.requests)
         self._where, self._is_settled = "", False  # what the first device knows
 
@@ -194,7 +194,7 @@ class KeptLoads:
     def keep(self, key: Hashable, load: KeptLoad) -> None:
         """Keep *load*; at the limit the one goes that was used longest ago."""
         self._loads[key] = load
-        if len(self._loads) > MOST_FILES:
+        if len(self._loads) > MAX_FILES:
             del self._loads[next(iter(self._loads))]
 
     def free(self) -> None:

@@ -41,11 +41,11 @@ from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.selection import READ_OVER
 
-MOST_UNEVEN = 8
+MAX_UNEVEN = 8
 """Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
 A compromise, not measured."""
 
-MOST_OPENERS = 16
+MAX_OPENERS = 16
 """Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
 compromise, not measured."""
 
@@ -388,19 +388,19 @@ def _grain(route: Route, unit: int, limit: int) -> int:
         return 1
     row = prod(route.full[axis] for axis in after) * route.itemsize
     share = longest(route, route.cut) // route.extra_blocks
-    while unit > PAGE and lcm(unit, row) * MOST_UNEVEN > min(share * row, limit // route.merged):
+    while unit > PAGE and lcm(unit, row) * MAX_UNEVEN > min(share * row, limit // route.merged):
         unit //= 2
     grain = unit // gcd(unit, row)
-    return grain if grain * MOST_UNEVEN <= share else 1
+    return grain if grain * MAX_UNEVEN <= share else 1
 
 
 def _with_few_openers(route: Route, machine: Machine) -> Route:
-    """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
+    """Return *route*, with so many blocks merged that at most `MAX_OPENERS` devices of a node touch the file.
 
     Blocks are merged along the cut axis, or else the first sharded axis; not along an axis that stays block-cyclic.
     """
     mesh = route.layout.mesh
-    if mesh.size <= MOST_OPENERS:
+    if mesh.size <= MAX_OPENERS:
         return route
     sharded = [axis for axis, blocks in enumerate(route.layout.shape) if blocks > 1]
     axis = route.cut if route.cut is not None else sharded[0] if sharded else None
@@ -416,7 +416,7 @@ def _with_few_openers(route: Route, machine: Machine) -> Route:
     for name in route.extra:
         numbers = numbers * mesh.dim_size(name) + coordinates[name]
     merged = 1
-    while merged <= numbers.max() and np.bincount(nodes[owners & (numbers % merged == 0)]).max() > MOST_OPENERS:
+    while merged <= numbers.max() and np.bincount(nodes[owners & (numbers % merged == 0)]).max() > MAX_OPENERS:
         merged *= 2
     return route if merged == 1 else route._replace(cut=axis, merged=merged)
 

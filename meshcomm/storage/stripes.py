@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from meshcomm.core._tuning import PAGE
 
-LARGEST_UNIT = 2**24
+MAX_UNIT_BYTES = 2**24
 """Bytes. A larger stripe or block of a file system does not count. A compromise: that of most is below."""
 
 XATTR = "lustre.lov"
@@ -25,7 +25,7 @@ def unit_of(block: int, striping: bytes) -> int:
     (4194304, 4096, 4096)
     """
     for unit in (max(_stripes(striping), default=0), block):
-        if PAGE <= unit <= LARGEST_UNIT and unit.bit_count() == 1:
+        if PAGE <= unit <= MAX_UNIT_BYTES and unit.bit_count() == 1:
             return unit
     return PAGE
 

@@ -34,7 +34,7 @@ from meshcomm.storage.routes import Round, Route, choose_route, runs
 from meshcomm.storage.selection import READ_OVER, READ_TOGETHER, Selection, all_of, close_runs
 from meshcomm.storage.stored import Stored
 
-MOST_EXPECTED = 64
+MAX_EXPECTED = 64
 """Runs of a file. Of the next round, the system reads so many ahead. A compromise: each is a call."""
 
 FORGET_ABOVE = 2**30
@@ -174,7 +174,7 @@ class OpenFiles:
     def expect_reads(self, stored: Stored, byte_runs: ByteRuns) -> None:
         """Let the system read what this rank will ask for next, while the rank does something else."""
         if self.error is None:
-            for segment, offset, _, size in islice(stored.pieces(*byte_runs), MOST_EXPECTED):
+            for segment, offset, _, size in islice(stored.pieces(*byte_runs), MAX_EXPECTED):
                 with self.trying():
                     self.file(segment.file).expect(offset, size)
 

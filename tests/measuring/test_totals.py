@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.tools.measuring import program
-from meshcomm.tools.measuring.totals import MOST_ROWS, PEAK, SHARE, Totals, process_memory
+from meshcomm.tools.measuring.totals import MAX_ROWS, PEAK, SHARE, Totals, process_memory
 from support.reference import simulated
 from support.traces import write_rank
 
@@ -62,10 +62,10 @@ def test_a_merged_trace_has_the_sums(tmp_path):
 
 def test_a_table_of_many_ranks_has_those_that_others_wait_for():
     totals = Totals()
-    for rank in range(MOST_ROWS + 3):
+    for rank in range(MAX_ROWS + 3):
         totals.add(span("wait", 0, 1000 - rank, rank))
     _, *rows, left = totals.table().splitlines()
-    assert [row.split()[1] for row in rows] == [str(rank) for rank in range(3, MOST_ROWS + 3)]
+    assert [row.split()[1] for row in rows] == [str(rank) for rank in range(3, MAX_ROWS + 3)]
     assert left == "3 more ranks, which waited longer, are in the file"
 
 

@@ -15,7 +15,7 @@ from support.sampling import examples
 
 LARGEST = 2**63 - 1
 EDGES = [2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**61, 2**62, LARGEST - 1, LARGEST, -LARGEST, -LARGEST - 1]
-MOST_ITEMS = 3000  # a box may be larger, with strides of 0: then it is described, but not copied
+MAX_ITEMS = 3000  # a box may be larger, with strides of 0: then it is described, but not copied
 
 ANY = st.one_of(st.integers(-3, 300), st.sampled_from(EDGES), st.integers(-LARGEST - 1, LARGEST))
 KNOWN = settings(max_examples=examples(3000))
@@ -103,7 +103,7 @@ def bytes_of(size, seed):
 def can_run(sizes, itemsize, listed):
     """Whether the regions can be allocated, and there are few items to copy."""
     items = sum(prod(extents) for extents, _ in listed)
-    return itemsize > 0 and max(map(max, sizes)) <= 2**16 and items <= MOST_ITEMS
+    return itemsize > 0 and max(map(max, sizes)) <= 2**16 and items <= MAX_ITEMS
 
 
 def column(values):

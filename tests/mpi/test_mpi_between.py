@@ -85,9 +85,9 @@ def test_what_a_request_needs_stays_until_it_is_complete():
 @pytest.fixture
 def small_counts(monkeypatch):
     """An MPI that can count to 100 only, and messages of at most 64 bytes."""
-    monkeypatch.setattr(mpi, "LARGEST_MESSAGE", 64)
+    monkeypatch.setattr(mpi, "MAX_MESSAGE_BYTES", 64)
     for module in (step, choose, packed):
-        monkeypatch.setattr(module, "LARGEST_COUNT", 100)
+        monkeypatch.setattr(module, "MAX_COUNT", 100)
     monkeypatch.setattr(mpi.MPIWorld, "large_counts", False, raising=False)
 
 

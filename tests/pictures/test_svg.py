@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.tools.pictures.layouts import layout_svg
-from meshcomm.tools.pictures.plans import MOST_DEVICES, plan_svg
+from meshcomm.tools.pictures.plans import MAX_DEVICES, plan_svg
 from meshcomm.tools.pictures.svg import COLOURS
 from support.paths import ROOT
 from support.picture_cases import BIG, CUBE, GRID, HUGE, LAYOUTS, PLANS
@@ -119,7 +119,7 @@ def table(tree):
     return [int(text.strip("()").removesuffix(" B")) for text in texts(tree) if re.fullmatch(r"\(?\d+ B\)?", text)]
 
 
-@pytest.mark.parametrize("plan", [plan for plan in PLANS if len(plan.steps) == 1 and len(plan.ranks) <= MOST_DEVICES])
+@pytest.mark.parametrize("plan", [plan for plan in PLANS if len(plan.steps) == 1 and len(plan.ranks) <= MAX_DEVICES])
 def test_the_table_has_all_bytes(plan):
     (step,) = plan.steps
     if type(step).__name__ == "Slice":

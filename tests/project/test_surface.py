@@ -136,7 +136,7 @@ def test_a_new_process_finds_what_it_needs(program):
     printed(program)
 
 
-MOST_MODULES = 15
+MAX_MODULES = 15
 """Modules that ``import meshcomm`` may load besides those of NumPy: seconds differ, but this number does not."""
 LIBRARIES = "mpi4py scipy asyncio email torch"
 MADE = "meshcomm.ones(4, float, meshcomm.Layout(['x'], meshcomm.create_mesh([('x', 1)])))"
@@ -161,7 +161,7 @@ def test_names_load_what_they_need_only(statement, without):
         "assert sys.excepthook is sys.__excepthook__\nprint(*few)\nprint(*(set(sys.modules) - before))"
     )
     few, loaded = ({name for name in line.split() if "cython" not in name} for line in said.splitlines())
-    assert len(few) <= MOST_MODULES, few
+    assert len(few) <= MAX_MODULES, few
     assert [name for name in few if not name.startswith("meshcomm")] == []
     unwanted = [*LIBRARIES.split(), *(f"meshcomm.{name}" for name in without.split())]
     assert [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in unwanted)] == []

@@ -24,7 +24,7 @@ OLD, NEW = np.arange(24.0).reshape(6, 4), np.arange(35.0).reshape(7, 5) + 100
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
-    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 300)
+    monkeypatch.setattr(safetensors, "MAX_SAFETENSORS_BYTES", 300)
 
 
 def save(path, trees, ranks=2, **options):

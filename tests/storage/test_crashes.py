@@ -19,7 +19,7 @@ CASES += [("", True, mc.start_save), (".npy", True, mc.start_save), (".zarr", Fa
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
-    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 100)
+    monkeypatch.setattr(safetensors, "MAX_SAFETENSORS_BYTES", 100)
 
 
 def kills(folder, suffix, over, how):

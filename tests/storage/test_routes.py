@@ -60,7 +60,7 @@ def forgotten():
 @pytest.mark.usefixtures("forgotten")
 def test_random_layouts(seed, crowded, monkeypatch):
     if crowded:
-        for name, value in [("MOST_OPENERS", 2), ("PAGE", 64), ("MOST_UNEVEN", 1)]:
+        for name, value in [("MAX_OPENERS", 2), ("PAGE", 64), ("MAX_UNEVEN", 1)]:
             monkeypatch.setattr(routes, name, value)
     kinds = set()
     for number in range(seed * CASES, (seed + 1) * CASES):

@@ -196,7 +196,7 @@ def test_every_dtype_of_safetensors(kind, tmp_path):
 
 def test_several_safetensors_files(tmp_path, monkeypatch):
     library = pytest.importorskip("safetensors.numpy")
-    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 3 * A.nbytes)
+    monkeypatch.setattr(safetensors, "MAX_SAFETENSORS_BYTES", 3 * A.nbytes)
     path, arrays = tmp_path / "model.safetensors.index.json", {f"layer.{n}": A + n for n in range(7)}
 
     def program():

@@ -13,7 +13,7 @@ import socket
 import sys
 
 _LONGEST = 2**20  # bytes of an environment and arguments
-_MOST_FILES = 8
+_MAX_FILES = 8
 _FREE = 100  # file descriptors from here on are free in a new rank
 
 
@@ -96,7 +96,7 @@ class _Server:
 
     def _fork(self):
         connection, _ = self._listener.accept()
-        said, files, _, _ = socket.recv_fds(connection, _LONGEST, _MOST_FILES)
+        said, files, _, _ = socket.recv_fds(connection, _LONGEST, _MAX_FILES)
         if not said:  # it has been killed meanwhile
             connection.close()
             return None

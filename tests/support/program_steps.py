@@ -9,7 +9,7 @@ import meshcomm as mc
 from support.random_cases import random_boundaries
 from support.random_programs import bytes_of
 
-MOST_TENSORS = 10
+MAX_TENSORS = 10
 
 
 def is_number(tensor):
@@ -470,7 +470,7 @@ STEPS = {
 
 def random_step(p):
     """Make and run one step, or none."""
-    if len(p.tensors) > MOST_TENSORS:
+    if len(p.tensors) > MAX_TENSORS:
         forget(p)
     (step,) = p.random.choices(list(STEPS), list(STEPS.values()))
     step(p)

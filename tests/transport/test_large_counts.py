@@ -124,5 +124,5 @@ def test_what_is_sent_at_once_can_be_counted():
     for size in (0, 1, 2**30, 2**31 - 1, 2**31, 2**32 + 5, 2**40):
         messages = mpi._countable(Long(0, size))
         assert sum(map(len, messages)) == size
-        assert all(0 < len(message) <= _tuning.LARGEST_COUNT for message in messages)
+        assert all(0 < len(message) <= _tuning.MAX_COUNT for message in messages)
         assert all(a.stop == b.start for a, b in pairwise(messages))

@@ -29,7 +29,7 @@ from typing import TypeVar
 from meshcomm.core._tuning import POLL_TO
 from meshcomm.core.failures.launchers import job_name
 
-_MOST_WAITING = 4096
+_MAX_WAITING = 4096
 """Connections that a signal holds; a host has fewer ranks."""
 
 _LISTENS_WITHIN = 0.5
@@ -38,7 +38,7 @@ _LISTENS_WITHIN = 0.5
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
 
-_LONGEST_MESSAGE = 2**16
+_MAX_MESSAGE_LENGTH = 2**16
 """Bytes. An answer has some hundred."""
 
 _ONE = struct.Struct("<q")
@@ -100,7 +100,7 @@ def answer_channel(rank: int, question: bytes) -> socket.socket | None:
 
 def receive_message(other: socket.socket) -> bytes:
     """Return the message that has come from *other*; ``OSError`` if none has."""
-    message = bytearray(_LONGEST_MESSAGE)
+    message = bytearray(_MAX_MESSAGE_LENGTH)
     return bytes(message[: other.recv_into(message)])
 
 
@@ -309,7 +309,7 @@ def _new_socket(name: str, *, shows: bool) -> socket.socket | None:
             new_socket.setblocking(False)
             if shows:
                 new_socket.bind(_address(name))
-                new_socket.listen(_MOST_WAITING)
+                new_socket.listen(_MAX_WAITING)
                 return new_socket
             new_socket.connect(_address(name))
             if _is_ours(new_socket):

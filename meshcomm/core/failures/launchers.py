@@ -65,7 +65,7 @@ _PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "
 _LAST_NORMAL_STEP = 2**32 - 16
 """Steps of Slurm that are none of srun come after it: a batch script, an interactive shell, what ssh starts."""
 
-_MOST_ANCESTORS = 16
+_MAX_ANCESTORS = 16
 
 
 class Launch(NamedTuple):
@@ -180,7 +180,7 @@ def _launcher_process(process: int, mark: str) -> str:
     process, namespace = os.getppid(), ""
     with contextlib.suppress(OSError, ValueError):  # it belongs to another user, as launchers may
         namespace = os.readlink("/proc/self/ns/pid")
-        for _ in range(_MOST_ANCESTORS):
+        for _ in range(_MAX_ANCESTORS):
             program = os.readlink(f"/proc/{process}/exe").rpartition("/")[2]
             if program.startswith("python") or f"{mark}\0".encode() not in _read(f"/proc/{process}/environ"):
                 break
@@ -325,7 +325,7 @@ def _is_child_of_rank(facts: Launch, *, uses_mpi: bool = False) -> bool:
     """
     process, mark = os.getppid(), f"{facts.evidence}\0".encode()
     with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
-        for _ in range(_MOST_ANCESTORS):
+        for _ in range(_MAX_ANCESTORS):
             folder = f"/proc/{process}"
             if mark not in _read(f"{folder}/environ"):
                 return False

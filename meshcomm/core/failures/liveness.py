@@ -42,7 +42,7 @@ from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import Call, WatchedRankSet, watch
 
-_LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
+_MAX_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
 
 class _Census:
@@ -331,4 +331,4 @@ def _serve_until(
         if time.monotonic() > end:
             return False
         time.sleep(pause)
-        pause = min(1.5 * pause, _LONGEST_PAUSE)
+        pause = min(1.5 * pause, _MAX_PAUSE)

@@ -10,7 +10,7 @@ from meshcomm.errors import CollectiveMismatch
 
 K = TypeVar("K")
 
-MOST_RANKS = MOST_LINES = 8
+MAX_RANKS = MAX_LINES = 8
 
 
 def ranks_by_value(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
@@ -31,7 +31,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     >>> ranks_text([3]), ranks_text(range(10))
     ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
-    return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, MOST_RANKS)}"
+    return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, MAX_RANKS)}"
 
 
 def spans(ranks: Sequence[int]) -> str:
@@ -51,7 +51,7 @@ def spans(ranks: Sequence[int]) -> str:
 
 def first_of(lines: list[str]) -> list[str]:
     """Return the first *lines*, and dots if there are more."""
-    return lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)
+    return lines[:MAX_LINES] + ["..."] * (len(lines) > MAX_LINES)
 
 
 def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:

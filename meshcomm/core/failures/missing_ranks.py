@@ -33,7 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.core.failures.answers import Answer
-from meshcomm.core.failures.messages import MOST_LINES, first_of, ranks_by_value, ranks_text, spans
+from meshcomm.core.failures.messages import MAX_LINES, first_of, ranks_by_value, ranks_text, spans
 from meshcomm.core.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
@@ -92,7 +92,7 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
             kinds.add(kind(operation))
             text = f"{operation}, and {'ended' if answer.has_ended else 'went on'}"
             calls.setdefault((text, answer.digest, ""), []).append(rank)
-    lines = [f"  {ranks_text(ranks)}: {text}{error}" for (text, _, error), ranks in calls.items()][:MOST_LINES]
+    lines = [f"  {ranks_text(ranks)}: {text}{error}" for (text, _, error), ranks in calls.items()][:MAX_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"

@@ -14,10 +14,10 @@ from types import FrameType
 
 from meshcomm.core._callers import is_ours
 
-MOST_CALLS = 3
+MAX_CALLS = 3
 """Calls of the program that a message names."""
 
-_LONGEST_LINE = 80
+_MAX_LINE_LENGTH = 80
 """Characters of a line of the program that a message shows."""
 
 _RUNNERS = (threading.__file__, runpy.__file__, "<frozen runpy>")
@@ -48,7 +48,7 @@ def of_program() -> str:
         if thread != threading.get_ident():
             calls = [_frame_text(call) for call in _calls_of_program(frame)]
             if calls:
-                return ", called by ".join(calls[:MOST_CALLS]) + (", ..." if len(calls) > MOST_CALLS else "")
+                return ", called by ".join(calls[:MAX_CALLS]) + (", ..." if len(calls) > MAX_CALLS else "")
     return ""
 
 
@@ -85,5 +85,5 @@ def _frame_text(frame: FrameType) -> str:
 
 def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
-    cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
+    cut = f"{line[: _MAX_LINE_LENGTH - 3]}..." if len(line) > _MAX_LINE_LENGTH else line
     return f"{_frame_text(frame)}{': ' if cut else ''}{cut}"

@@ -597,11 +597,11 @@ def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     )
 
 
-_MOST_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is a mistake, or an attack
+_MAX_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is a mistake, or an attack
 
 
 def _checked_rank(rank: object, least: int = 0) -> int:
     number = as_integer(rank, "rank", LayoutError)
-    if not least <= number <= _MOST_AXES:
-        raise LayoutError(f"rank {quote(number)}; here it is {least} .. {_MOST_AXES}")
+    if not least <= number <= _MAX_AXES:
+        raise LayoutError(f"rank {quote(number)}; here it is {least} .. {_MAX_AXES}")
     return number

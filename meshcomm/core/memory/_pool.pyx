@@ -101,7 +101,7 @@ cdef extern from *:
 
 cdef enum:
     TOKEN = 16  # bytes at the beginning of the file; other processes know our file by them
-    MOST_LINES = 4096  # how many rendezvous of a process can be open at once
+    MAX_LINES = 4096  # how many rendezvous of a process can be open at once
     CLASSES = 32  # of ranges, by the logarithm of their length in pages
     TRACED = 389047  # the domain in which tracemalloc counts the memory of NumPy's arrays
     LOOKED_AT = 16  # ranges of a list that are looked at, of which all may be too short
@@ -183,7 +183,7 @@ cdef class Pool(Memory):
 
     def __cinit__(self, Py_ssize_t share, bint private=False, double window=_tuning.POOL_WINDOW):
         global mc_pools
-        cdef Py_ssize_t lines = 0 if private else MOST_LINES
+        cdef Py_ssize_t lines = 0 if private else MAX_LINES
         cdef Py_ssize_t before = PAGE * _pages(TOKEN) + PAGE * _pages(lines * LINES)
         cdef mc_pool *system
         cdef Range *ranges

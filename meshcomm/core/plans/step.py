@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
+from meshcomm.core._tuning import GATHERED_AT_ONCE, MAX_COUNT
 from meshcomm.core._types import FieldsOnly, Indices, Names, Ranks
 from meshcomm.core.layouts.boxes import Box, Boxes, boxes_of_overlaps
 from meshcomm.core.layouts.coordinates import (
@@ -324,7 +324,7 @@ class AllGather(Step):
     @property
     def at_once(self) -> bool:
         before, after = (layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target))
-        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after <= LARGEST_COUNT
+        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after <= MAX_COUNT
 
 
 class AllToAll(Step):

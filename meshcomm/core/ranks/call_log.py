@@ -34,7 +34,7 @@ from meshcomm.errors import CollectiveMismatch, MeshcommError
 
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
-_LONGEST_TEXT = 400  # letters
+_MAX_TEXT_LENGTH = 400  # letters
 _NOTED = "_noted_as_refusal"  # an attribute of errors
 
 
@@ -224,7 +224,7 @@ def next_digest(before: int, number: int) -> int:
 def _call_arguments(before: int, digest: int, keys: Mapping[int, Hashable]) -> str:
     """Return the arguments of the call, one of *keys* by number, that makes *digest* of the one *before*."""
     text = key_text(next((key for number, key in keys.items() if next_digest(before, number) == digest), None))
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
+    return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[: _MAX_TEXT_LENGTH - 3]}..."
 
 
 def key_text(key: Hashable) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm.core._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POLL_TO
+from meshcomm.core._tuning import CHANNELS_PER_GROUP, MAX_MESSAGE_BYTES, POLL_FROM, POLL_TO
 from meshcomm.core._types import Bytes, Counts, Indices, Ranks
 from meshcomm.core.failures import forks
 from meshcomm.core.failures.launchers import forget_launcher
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-_LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ranks have a digest instead
+_MAX_NAME_LENGTH = 40  # letters, in the name of a communicator; longer lists of ranks have a digest instead
 
 _NUMBER_TAG = 1  # other messages have the tag 0
 
@@ -123,7 +123,7 @@ class _MPINumberMessages:
 
 def _countable(data: Bytes) -> list[Bytes]:
     """Return *data* as messages whose lengths every MPI can count."""
-    return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
+    return [data[start : start + MAX_MESSAGE_BYTES] for start in range(0, len(data), MAX_MESSAGE_BYTES)]
 
 
 def _with_bytes(counts: Counts, first: int) -> list[int]:
@@ -407,7 +407,7 @@ _connected: Counter[str] = Counter()
 def _new_name(ranks: Ranks) -> str:
     """Return a name for a new communicator over these *ranks* of COMM_WORLD, the same on all of them."""
     text = spans(ranks)
-    if len(text) > _LONGEST_NAME:
+    if len(text) > _MAX_NAME_LENGTH:
         text = f"{len(ranks)} ranks {blake2b(text.encode(), digest_size=8).hexdigest()}"
     _connected[text] += 1
     return f"{text} #{_connected[text]}"

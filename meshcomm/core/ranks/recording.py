@@ -29,7 +29,7 @@ from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
 WAITS = "wait until the others are ready"
 """What a rank does before it copies in shared memory."""
 
-_MOST_TEXTS = 1024
+_MAX_TEXTS = 1024
 """Texts of known calls that are kept while a trace goes on; then they are made anew."""
 
 
@@ -148,7 +148,7 @@ class Recorder:
         text = self._texts.get(key) if key is not None else None
         if text is None:
             text = describe(*subject)
-            if key is not None and len(self._texts) < _MOST_TEXTS:
+            if key is not None and len(self._texts) < _MAX_TEXTS:
                 self._texts[key] = text
         stack[-1].text = text
 
@@ -224,7 +224,7 @@ class Recorder:
 
     def _shared_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Return *positions* as one tuple for all operations that have the same ones."""
-        if len(self._positions) > _MOST_TEXTS:
+        if len(self._positions) > _MAX_TEXTS:
             self._positions.clear()
         return self._positions.setdefault(tuple(positions), tuple(positions))
 

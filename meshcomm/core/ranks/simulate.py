@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from meshcomm.core._arguments import as_integer, quote
-from meshcomm.core._tuning import MOST_PAUSES, POLL_TO
+from meshcomm.core._tuning import MAX_PAUSES, POLL_TO
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.messages import explain_none, in_calls, ranks_text
 from meshcomm.core.failures.watch import watch
@@ -44,7 +44,7 @@ def simulate(size: int) -> "SimulatedWorld":
     return SimulatedWorld(size)
 
 
-_MOST_RANKS = 2**16  # each is a thread while a program runs
+_MAX_RANKS = 2**16  # each is a thread while a program runs
 
 
 class SimulatedWorld:
@@ -55,8 +55,8 @@ class SimulatedWorld:
 
     def __init__(self, size: int) -> None:
         size = as_integer(size, "size of a simulated world")
-        if not 1 <= size <= _MOST_RANKS:
-            raise MeshError(f"a simulated world has 1 to {_MOST_RANKS} ranks, not {quote(size)}")
+        if not 1 <= size <= _MAX_RANKS:
+            raise MeshError(f"a simulated world has 1 to {_MAX_RANKS} ranks, not {quote(size)}")
         self.size = size
         self.bytes_moved = [0] * size
         self.messages = [0] * size
@@ -348,7 +348,7 @@ class SimulatedRank(World):
         events = self.simulated_world.events
         self._pauses = self._pauses + 1 if events == self._paused_at else 0
         self._paused_at = events
-        if self._pauses > MOST_PAUSES:
+        if self._pauses > MAX_PAUSES:
             raise CollectiveMismatch(f"simulated rank {self.rank} asks again and again for what does not come")
         self._let_others_run()
 

@@ -53,7 +53,7 @@ import numpy as np
 from meshcomm._kernels import BoxCopies
 from meshcomm.core._tuning import (
     GATHERED_AT_ONCE,
-    LARGEST_COUNT,
+    MAX_COUNT,
     MESSAGE_BYTES,
     ROUND_BYTES,
     SLOW_MESSAGE_BYTES,
@@ -98,7 +98,7 @@ def received_traffic(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     """Return whether *count* blocks of this many bytes together are small enough for one MPI_Allgatherv."""
-    return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
+    return gathered_bytes <= min(count * GATHERED_AT_ONCE, MAX_COUNT)
 
 
 def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> int:

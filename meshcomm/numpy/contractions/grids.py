@@ -37,8 +37,8 @@ from meshcomm.numpy.contractions.contraction import (
 )
 
 TOLERATED = 1.1
-_MOST_LOOPED = 4  # indices: the longest ones are tried as loops
-_MOST_LOOPS = 3  # of them, one within the other
+_MAX_LOOP_CANDIDATES = 4  # indices: the longest ones are tried as loops
+_MAX_LOOPS = 3  # of them, one within the other
 
 IndexAssignment: TypeAlias = dict[str, str | None]
 """For each mesh dimension, the index that it cuts; None if it cuts none."""
@@ -227,7 +227,7 @@ class IndexGrid:
             if n > 1
             and (self.blocks[index] == 1 or all(index not in f.indices or f in moving for f in self.problem.factors))
         ]
-        return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
+        return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MAX_LOOP_CANDIDATES]
 
     def loops(self, limit: float, number: int) -> PanelLoops | None:
         """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
@@ -247,7 +247,7 @@ class IndexGrid:
         """Return the fewest bytes that factors take in any panels."""
         return min(
             self._panel_bytes(dict.fromkeys(order, 1))
-            for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
+            for number in range(min(_MAX_LOOPS, len(self.looped)) + 1)
             for order in permutations(self.looped, number)
         )
 
@@ -391,7 +391,7 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
 
 def _best_grid(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
+    candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MAX_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 

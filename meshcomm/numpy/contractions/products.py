@@ -243,15 +243,15 @@ def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> Call | DTensor
             )
         if number:
             _check_lengths("numpy.linalg.multi_dot", (factors[number - 1].shape, -1), (x.shape, 0))
-    while len(factors) > _MOST_FACTORS:
-        factors[:_MOST_FACTORS] = [multi_dot(factors[:_MOST_FACTORS])]
+    while len(factors) > _MAX_FACTORS:
+        factors[:_MAX_FACTORS] = [multi_dot(factors[:_MAX_FACTORS])]
     terms = [ascii_letters[i : i + 2] for i in range(len(factors))]
     terms[0], terms[-1] = terms[0][-factors[0].ndim :], terms[-1][: factors[-1].ndim]
     result = terms[0][:-1] + terms[-1][1:]
     return _einsum("linalg.multi_dot", f"{','.join(terms)}->{result}", factors, out)
 
 
-_MOST_FACTORS = 24
+_MAX_FACTORS = 24
 """Matrices in one call of `einsum`, which has a letter for each axis."""
 
 

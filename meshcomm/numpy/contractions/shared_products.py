@@ -24,7 +24,7 @@ SHARED_FROM = 2**20
 """Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
 are. A compromise: pieces of less are multiplied faster after one exchange."""
 
-SHORTEST_SHARED = 256
+MIN_SHARED = 256
 """Elements of an axis of a block. Blocks that are shorter along an axis are not multiplied where they are: BLAS needs
 more to do in one call. Measured with 4096 x 4096 in pieces of the summed axis: 128 elements have 0.75 of the speed of
 one product, 256 have 0.88, 512 have 0.96."""
@@ -74,7 +74,7 @@ def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
                 continue
             if not (cut.is_consecutive and there.is_consecutive):
                 return False
-            if cut.shortest < SHORTEST_SHARED:
+            if cut.shortest < MIN_SHARED:
                 return False
         moving += target.largest_block(operand.shape) * operand.dtype.itemsize
     return moving >= SHARED_FROM and 0 not in contraction.lengths.values()

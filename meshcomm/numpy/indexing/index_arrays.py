@@ -46,7 +46,7 @@ IndexArray: TypeAlias = DTensor | Indices
 Nonzero: TypeAlias = Callable[[IndexArray], tuple[IndexArray, ...]]
 """Returns where a mask is true."""
 
-_MOST_AXES = 64
+_MAX_AXES = 64
 """Axes. NumPy 2 allows no more."""
 
 
@@ -207,9 +207,9 @@ def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
 def _broadcast_shape(arrays: dict[int, IndexArray], axes: int) -> Shape:
     """Return the shape that index arrays broadcast to, for a base with so many *axes*."""
     shapes = [array.shape for array in arrays.values()]
-    if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MOST_AXES:
+    if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MAX_AXES:
         raise IndexError(
-            f"too many indices: an index has fewer than {_MOST_AXES} arrays, and a result at most {_MOST_AXES} axes"
+            f"too many indices: an index has fewer than {_MAX_AXES} arrays, and a result at most {_MAX_AXES} axes"
         )
     try:
         return np.broadcast_shapes(*shapes)

@@ -37,10 +37,10 @@ def small_arrays_on(mesh: Mesh) -> SmallArrays:
     """Return where small arrays lie on *mesh*."""
     result = _by_mesh.get(id(mesh))
     if result is None:
-        if len(_by_mesh) > _MOST_MESHES:
+        if len(_by_mesh) > _MAX_MESHES:
             _by_mesh.clear()
         result = _by_mesh[id(mesh)] = SmallArrays(mesh)
     return result
 
 
-_MOST_MESHES = 16
+_MAX_MESHES = 16

@@ -33,7 +33,7 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
 
-MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
+MAX_SAMPLES, MIN_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
 """Samples of a rank in a sort, on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 %
 uneven."""
 
@@ -197,7 +197,7 @@ class _Sort(NamedTuple):
         from numpy.random import default_rng  # by np.random, two threads at once could end in a RecursionError
 
         count = self.ranks.size
-        per_rank = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // count))
+        per_rank = min(MAX_SAMPLES, max(MIN_SAMPLES, ALL_SAMPLES // count))
         number = min(len(block), -(-per_rank * count * len(block) // self.size))
         # One at random from each of equal intervals: the same ones in every run.
         draws = np.arange(number) + default_rng([self.ranks.position, len(block)]).random(number)

@@ -24,16 +24,16 @@ from meshcomm.storage.stored import Stored
 TEXTS = "it holds texts of any length"
 """Why an array cannot be loaded."""
 
-MOST_AXES = 32
+MAX_AXES = 32
 """Axes of an array. NumPy has more since version 2, but does not broadcast them."""
 
-MOST_EMPTY = 2**20
+MAX_EMPTY = 2**20
 """Elements of no bytes, such as texts without characters, of an array in a file."""
 
-MOST_SMALL_CHUNKS = 2**20
+MAX_SMALL_CHUNKS = 2**20
 """Chunks of less than a page in an array: zarr's library takes five minutes for so many that are not there."""
 
-MOST_VALUES = 2**22
+MAX_VALUES = 2**22
 """Values of JSON in a file. An empty object takes 72 bytes of memory, and three in the file."""
 
 
@@ -275,8 +275,8 @@ def parsed_json(text: bytes, what: object) -> Json:
             raise ValueError("a key is there twice")
         return result
 
-    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise CheckpointError(f"{what} has more than {MAX_VALUES} values")
     try:
         result: Json = json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
@@ -314,16 +314,16 @@ def checked_dtype(dtype: DType, what: str) -> DType:
 def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
     """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have.
 
-    Elements without bytes take nothing of a file, but time of whoever goes over them: there may be `MOST_EMPTY`.
+    Elements without bytes take nothing of a file, but time of whoever goes over them: there may be `MAX_EMPTY`.
     """
-    if not isinstance(shape, list | tuple) or len(shape) > MOST_AXES:
-        raise CheckpointError(f"{what}: shape {quote(shape)} is no list of at most {MOST_AXES} lengths")
+    if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
+        raise CheckpointError(f"{what}: shape {quote(shape)} is no list of at most {MAX_AXES} lengths")
     size = max(itemsize, 1)
     for n in shape:
         if type(n) is not int or n < 0:
             raise CheckpointError(f"{what}: shape {quote(shape)} has a length that is no integer, zero or more")
         size *= max(n, 1)
-    if size >= 2**62 or (not itemsize and prod(shape) > MOST_EMPTY):
+    if size >= 2**62 or (not itemsize and prod(shape) > MAX_EMPTY):
         raise CheckpointError(f"{what}: shape {quote(shape)} is too large")
     return tuple(shape)
 
@@ -334,8 +334,8 @@ def refuse_many_chunks(what: str, shape: Shape, chunk: Shape, itemsize: int, sto
     *stored* is the size of all chunks in the file, if known: a missing chunk takes no bytes.
     """
     count = prod(-(-n // max(1, length)) for n, length in zip(shape, chunk, strict=True))
-    if count > max(MOST_SMALL_CHUNKS, stored) and prod(chunk) * itemsize < PAGE:
-        raise CheckpointError(f"{what} has {count} chunks of less than {PAGE} bytes, more than {MOST_SMALL_CHUNKS}")
+    if count > max(MAX_SMALL_CHUNKS, stored) and prod(chunk) * itemsize < PAGE:
+        raise CheckpointError(f"{what} has {count} chunks of less than {PAGE} bytes, more than {MAX_SMALL_CHUNKS}")
 
 
 def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:

@@ -38,13 +38,13 @@ from meshcomm.storage.formats.base import (
     refuse_overlaps,
 )
 from meshcomm.storage.formats.indexed import IndexedWriter
-from meshcomm.storage.routes import MOST_UNEVEN
+from meshcomm.storage.routes import MAX_UNEVEN
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
 from meshcomm.storage.values import all_values
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "meshcomm checkpoint", 1
-LONGEST_MANIFEST = 2**30
+MAX_MANIFEST_LENGTH = 2**30
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 _END = re.compile(rb',\n"crc32": ([0-9]{1,10})\}\n')
 
@@ -93,7 +93,7 @@ class FolderWriter(IndexedWriter):
     def _lay_out(self, file: File) -> list[Stored]:
         stored, offset, largest = [], 0, file.unit()
         for array in self.arrays:
-            shared = array.nbytes >= 2 * MOST_UNEVEN * largest  # else ranks do not share it by `largest`
+            shared = array.nbytes >= 2 * MAX_UNEVEN * largest  # else ranks do not share it by `largest`
             unit = largest if shared else PAGE
             offset += -offset % unit
             stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name)._replace(unit=unit))
@@ -127,8 +127,8 @@ class FolderWriter(IndexedWriter):
         }
         text = _in_lines(manifest)
         text += f',\n"crc32": {zlib.crc32(text)}}}\n'.encode()
-        if len(text) > LONGEST_MANIFEST:
-            raise CheckpointError(f"the manifest of a checkpoint has at most {LONGEST_MANIFEST} bytes")
+        if len(text) > MAX_MANIFEST_LENGTH:
+            raise CheckpointError(f"the manifest of a checkpoint has at most {MAX_MANIFEST_LENGTH} bytes")
         self.swap(text)
 
     def abandon(self) -> None:
@@ -229,7 +229,7 @@ def _refuse_link(file: Path) -> None:
 def _manifest(path: Path) -> JsonObject:
     _refuse_link(path / MANIFEST)
     try:
-        text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
+        text = files.whole(path / MANIFEST, MAX_MANIFEST_LENGTH)
     except FileNotFoundError:
         checkpoints = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
         what = (

@@ -60,7 +60,7 @@ _FILLS = {
     "u8": 2**64 - 2,
 }
 """What netCDF has where nothing was written, by dtype, unless the file says it. Source: netcdf.h of Unidata."""
-MOST_LEVELS, MOST_NAMES = 100, 2**20
+MAX_LEVELS, MAX_NAMES = 100, 2**20
 _NAMES_AGAIN, _BYTES_OF_NAME = 500, 64
 """Names of what has another name, in a small file, and one more for so many bytes. 30 groups in each other, each with
 two names, have 2**30 members."""
@@ -123,8 +123,8 @@ class _Walk:
         address = self._address(group)
         if address in above:
             return
-        if len(above) > MOST_LEVELS:
-            raise CheckpointError(f"{self._path} has more than {MOST_LEVELS} levels at {quote(prefix)}")
+        if len(above) > MAX_LEVELS:
+            raise CheckpointError(f"{self._path} has more than {MAX_LEVELS} levels at {quote(prefix)}")
         for key in list(group):
             name = prefix + _text(key, self._path)
             link = group.get(key, getlink=True)
@@ -133,8 +133,8 @@ class _Walk:
                 self.links[name] = f"it is a link, to {quote(link.path)}{where}: load that"
             if isinstance(link, self._h5py.HardLink):
                 self._count += 1
-                if self._count > MOST_NAMES:
-                    raise CheckpointError(f"{self._path} has more than {MOST_NAMES} names")
+                if self._count > MAX_NAMES:
+                    raise CheckpointError(f"{self._path} has more than {MAX_NAMES} names")
                 member = group[key]
                 self._seen.add(self._address(member))
                 if self._count - len(self._seen) > self._most_again:

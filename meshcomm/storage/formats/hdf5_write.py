@@ -38,10 +38,10 @@ from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Chunking, Stored, in_one_file
 
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 """Characters of a name in netCDF."""
 
-LARGEST_CHUNK = 2**32 - 1
+MAX_CHUNK_BYTES = 2**32 - 1
 """Bytes of a chunk, by the format."""
 
 _NETCDF = frozenset(("f4", "f8", "S1", *(f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8))))
@@ -150,13 +150,13 @@ class Hdf5Writer(SnapshotWriter):
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
             holds = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
             raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
-        if self.netcdf and (array.name.strip() != array.name or len(array.name) > LONGEST_NAME):
+        if self.netcdf and (array.name.strip() != array.name or len(array.name) > MAX_NAME_LENGTH):
             raise ValueError(f"no name of netCDF: {quote(array.name)}; it begins or ends with a space, or is too long")
         chunks = self._chunks_of(array)
         nbytes = prod(chunks or ()) * array.dtype.itemsize
-        if chunks and nbytes > LARGEST_CHUNK:
+        if chunks and nbytes > MAX_CHUNK_BYTES:
             raise ShapeError(
-                f"chunks of {quote(array.name)} would have {nbytes} bytes; in HDF5 at most {LARGEST_CHUNK}"
+                f"chunks of {quote(array.name)} would have {nbytes} bytes; in HDF5 at most {MAX_CHUNK_BYTES}"
             )
 
     def _chunks_of(self, array: ArrayToSave) -> Shape | None:

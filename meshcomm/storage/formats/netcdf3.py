@@ -21,7 +21,7 @@ from meshcomm.storage.values import attribute, decoded_text
 
 MAGIC = b"CDF"
 VERSIONS = (1, 2, 5)
-LONGEST_HEADER = 2**26
+MAX_HEADER_LENGTH = 2**26
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
 _CHAR = 2
 DTYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
@@ -108,7 +108,7 @@ def header(path: Path) -> Classic:
     """Return what the header says. ``CheckpointError`` if it is damaged."""
     with files.for_reading(path) as file:
         size = file.size()
-        read = _HeaderReader(files.section(file, 0, min(size, LONGEST_HEADER)), path)
+        read = _HeaderReader(files.section(file, 0, min(size, MAX_HEADER_LENGTH)), path)
     records = read.number()
     dims = [(read.text(), read.number()) for _ in read.entries(_DIMENSIONS)]
     attributes = read.attributes()

@@ -17,8 +17,8 @@ from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
-LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
-HEADER_WITHIN = LONGEST_HEADER + 100
+MAX_HEADER_LENGTH = 10_000  # as numpy.load has it, which also refuses longer ones
+HEADER_WITHIN = MAX_HEADER_LENGTH + 100
 
 
 class NpyWriter(FileWriter):
@@ -74,8 +74,8 @@ def _padded(header: bytes, begin: int) -> bytes:
     longer = -(begin + len(header)) % PAGE
     size = 2 if header[6] == 1 else 4
     length = int.from_bytes(header[8 : 8 + size], "little") + longer
-    if length > LONGEST_HEADER:
-        if length - longer > LONGEST_HEADER:
+    if length > MAX_HEADER_LENGTH:
+        if length - longer > MAX_HEADER_LENGTH:
             raise DTypeError(f"a .npy header of {length - longer} bytes, which numpy.load refuses: save to a folder")
         return header
     return header[:8] + length.to_bytes(size, "little") + header[8 + size : -1] + b" " * longer + header[-1:]
@@ -113,13 +113,13 @@ def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:
     if version in ((1, 0), (2, 0)):
         begins = text.tell() + (2 if version == (1, 0) else 4)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        fields = read(text, max_header_size=LONGEST_HEADER)
+        fields = read(text, max_header_size=MAX_HEADER_LENGTH)
         _refuse_keys_twice(text.getvalue()[begins : text.tell()].decode("latin1"))
         return fields
     if version != (3, 0):
         raise ValueError(f"version {version}")
     length = int.from_bytes(text.read(4), "little")
-    if length > LONGEST_HEADER:
+    if length > MAX_HEADER_LENGTH:
         raise ValueError(f"a header of {length} bytes")
     header = text.read(length).decode()
     fields = ast.literal_eval(header)

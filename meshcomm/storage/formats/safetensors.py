@@ -27,13 +27,13 @@ from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Stored, in_one_file
 
-LARGEST_SAFETENSORS = 5 * 10**9
+MAX_SAFETENSORS_BYTES = 5 * 10**9
 """Bytes of arrays in each of several .safetensors files with an index: what its library's users expect."""
 
 INDEX = ".safetensors.index.json"
 _NUMBERS = r"[0-9a-f]{16}-\d{5}-of-\d{5}\.safetensors"
 _OURS = re.compile(rf".*-{_NUMBERS}")
-LONGEST_HEADER = 100_000_000  # bytes, as its library has it
+MAX_HEADER_LENGTH = 100_000_000  # bytes, as its library has it
 
 OF_NUMPY = {
     "BOOL": "?",
@@ -73,7 +73,7 @@ class SafetensorsWriter(FileWriter):
 
 
 class SafetensorsIndexWriter(IndexedWriter):
-    """New .safetensors files of at most `LARGEST_SAFETENSORS` bytes, unless an array has more, and their index."""
+    """New .safetensors files of at most `MAX_SAFETENSORS_BYTES` bytes, unless an array has more, and their index."""
 
     beside: ClassVar[bool] = True
     adds: ClassVar[bool] = True
@@ -151,7 +151,7 @@ class SafetensorsIndexWriter(IndexedWriter):
         groups: list[list[_Named]] = [[]]
         size = 0
         for array in _in_order(arrays):
-            if groups[-1] and size + array.nbytes > LARGEST_SAFETENSORS:
+            if groups[-1] and size + array.nbytes > MAX_SAFETENSORS_BYTES:
                 groups.append([])
                 size = 0
             groups[-1].append(array)
@@ -213,8 +213,8 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, object], cal
         offset += size
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-(8 + len(encoded)) % PAGE)
-    if len(encoded) > LONGEST_HEADER:
-        raise CheckpointError(f"the header of a .safetensors file has at most {LONGEST_HEADER} bytes")
+    if len(encoded) > MAX_HEADER_LENGTH:
+        raise CheckpointError(f"the header of a .safetensors file has at most {MAX_HEADER_LENGTH} bytes")
     first = 8 + len(encoded)
     file.sized(first + offset)
     file.write(len(encoded).to_bytes(8, "little") + encoded, 0)
@@ -231,7 +231,7 @@ def contents(path: Path) -> FileContents:
     with files.for_reading(path) as file:
         size = file.size()
         length = int.from_bytes(files.section(file, 0, 8), "little") if size >= 8 else size
-        if length > min(LONGEST_HEADER, size - 8):
+        if length > min(MAX_HEADER_LENGTH, size - 8):
             raise CheckpointError(f"{path}: a header of {length} bytes in a file of {size}; no .safetensors file")
         header = parsed_json(files.section(file, 8, length), path)
     if not isinstance(header, dict):
@@ -296,7 +296,7 @@ def _dtype_name(array: ArrayToSave) -> tuple[str, DType]:
 
 def _weight_map(path: Path) -> tuple[JsonObject, dict[str, str], JsonObject]:
     """Return the index at *path*, which file has which array, and the metadata."""
-    index = parsed_json(files.whole(path, LONGEST_HEADER), path)
+    index = parsed_json(files.whole(path, MAX_HEADER_LENGTH), path)
     index = index if isinstance(index, dict) else {}
     names, metadata = index.get("weight_map"), index.get("metadata")
     files_of = {name: file for name, file in names.items() if isinstance(file, str)} if isinstance(names, dict) else {}

@@ -51,7 +51,7 @@ def refuse_odd(folder: Path, largest: int | None = None) -> None:
     """
     for entry in files.below(folder):
         of_metadata = entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
-        problem = files.odd(entry, zarr_store.LONGEST_METADATA if of_metadata else largest)
+        problem = files.odd(entry, zarr_store.MAX_METADATA_LENGTH if of_metadata else largest)
         if problem:
             raise CheckpointError(f"{quote(str(entry))} {problem}; all of a store must be in its folder")
 

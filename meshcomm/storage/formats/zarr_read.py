@@ -49,7 +49,7 @@ def contents(path: Path) -> FileContents:
         folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
         zarr_store.refuse_link(file, folder)
         text = old.get(file.relative_to(path).as_posix())
-        node = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
+        node = parsed_json(files.whole(file, zarr_store.MAX_METADATA_LENGTH) if text is None else text, file)
         if not isinstance(node, dict) or node.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
         if folder == path:

@@ -19,7 +19,7 @@ from meshcomm.storage.formats.base import parsed_json
 from meshcomm.storage.formats.zarr_metadata import METADATA
 from meshcomm.storage.formats.zarr_undo import UNDO
 
-LONGEST_METADATA = 2**26
+MAX_METADATA_LENGTH = 2**26
 MARK = ".meshcomm.json"
 OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _OF_NODES = (METADATA, ".zgroup", ".zarray")
@@ -68,7 +68,7 @@ def attributes_of(metadata: JsonObject | None) -> JsonObject:
 
 
 def _parsed(file: Path) -> JsonObject:
-    value = parsed_json(files.whole(file, LONGEST_METADATA), file)
+    value = parsed_json(files.whole(file, MAX_METADATA_LENGTH), file)
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} holds {quote(value)}; it must hold an object")
     return value

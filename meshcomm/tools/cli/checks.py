@@ -11,7 +11,7 @@ from meshcomm.tools.cli.facts import THREADS, Connection, Facts
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-LEAST_SHM = 2**26
+MIN_SHM = 2**26
 """Bytes: what a container has if nobody asks for more. An MPI needs some of it for each rank."""
 
 SLOW_LATENCY, SLOW_BANDWIDTH = 20e-6, 1e9
@@ -139,7 +139,7 @@ def _memory(facts: Facts) -> CheckResults:
             "ulimit -v unlimited"
         )
         yield NOTE, text
-    if 0 <= facts["shm"] <= LEAST_SHM:
+    if 0 <= facts["shm"] <= MIN_SHM:
         text = (
             f"/dev/shm has only {bytes_text(facts['shm'])}, which an MPI may need: in a container, run it with "
             "--shm-size=1g"
@@ -151,7 +151,7 @@ def _memory(facts: Facts) -> CheckResults:
             "removes that, on this host"
         )
         yield NOTE, text
-    small = 0 <= facts["shm"] <= LEAST_SHM
+    small = 0 <= facts["shm"] <= MIN_SHM
     if facts["memory"] >= facts["physical"] and facts["address_space"] < 0 and not small and not facts["left"]:
         yield OK, f"{bytes_text(facts['physical'])}, no limit below it"
 

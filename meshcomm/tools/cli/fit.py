@@ -53,10 +53,10 @@ WRITTEN = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
 SMALL = 2**15
 """Bytes of a message between nodes, at most, of the probes that are not large."""
 
-MOST_BYTES = 2**23
+MAX_BYTES = 2**23
 """Bytes. A rank receives at most this many in a probe."""
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Ranks. At most this many exchange with each other in a probe."""
 
 PASSED = tuple(2**power for power in (16, 18, 20, 21, 22))
@@ -150,13 +150,13 @@ def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
     across = list(np.array([node[:fewest] for node in nodes]).T)
     if len(nodes) > 2 or fewest == 1:
         return _pairs_and_more(across)
-    share = min(fewest, MOST_RANKS // 2)
+    share = min(fewest, MAX_RANKS // 2)
     return [_group_mesh(across, 2), _group_mesh([np.concatenate([node[:share] for node in nodes])], 2 * share)]
 
 
 def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
     """Return meshes in which ranks of the same row exchange with each other: one of pairs, and one of many."""
-    return [_group_mesh(rows, size) for size in sorted({2, min(MOST_RANKS, min(map(len, rows)))})]
+    return [_group_mesh(rows, size) for size in sorted({2, min(MAX_RANKS, min(map(len, rows)))})]
 
 
 def _group_mesh(rows: list[Indices], size: int) -> Mesh:
@@ -172,7 +172,7 @@ def _exchange_probes(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) ->
     """
     size = mesh.dim_size("x")
     rows, columns = Layout(["x", UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MOST_BYTES)]
+    lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MAX_BYTES)]
     lengths += [total // (size - 1) for total in large]
     return [_probe_of((size, size * length), rows, columns, machine) for length in lengths]
 
@@ -214,7 +214,7 @@ def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:
 
 
 def _probe_of(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
-    plan = plan_relayout(shape, np.uint8, source, target, 2 * MOST_BYTES, machine)
+    plan = plan_relayout(shape, np.uint8, source, target, 2 * MAX_BYTES, machine)
     load, location = plan.for_device(0).load, location_in(source.mesh)
     if location is None:
         return _Probe(load, None)

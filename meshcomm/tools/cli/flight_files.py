@@ -11,13 +11,13 @@ from meshcomm.core.failures.messages import first_of, ranks_text
 from meshcomm.core.failures.watch import kind
 from meshcomm.errors import MeshcommError, printable
 
-_LARGEST_FILE = 2**24
+_MAX_FILE_BYTES = 2**24
 """Bytes: a flight file that is larger is none. Those of 64 calls and a dozen threads have some 20 KiB."""
 
 _OF_LINES = ("reason", "stack")
 """Texts of several lines."""
 
-_MOST_RANKS = 2**23
+_MAX_RANKS = 2**23
 """No job has more ranks; a file that says so is no flight file."""
 
 T = TypeVar("T")
@@ -44,11 +44,11 @@ def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
 
 def _read_flight(path: Path) -> Flight:
     """Return what is in a file; one of several errors if that is no flight."""
-    if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
-        raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
+    if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+        raise ValueError(f"it must be a file of at most {_MAX_FILE_BYTES} bytes")
     content = json.loads(path.read_text())
     flight = _plain_entries(content, Flight)
-    if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
+    if not 0 <= flight["rank"] < flight["size"] <= _MAX_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
     flight["calls"] = [_plain_entries(call, Flown) for call in content["calls"]]
     if not all(isinstance(digest, str) for call in flight["calls"] for digest in call["digests"]):

@@ -32,7 +32,7 @@ from meshcomm.tools.cli.terminal import say
 Row: TypeAlias = tuple[str, str]  # a label and its value
 Rows: TypeAlias = list[Row]
 
-MOST_HOSTS = 16
+MAX_HOSTS = 16
 """Hosts. If there are more, only this many are listed."""
 
 
@@ -159,11 +159,11 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     """Return rows that show how many ranks and cores each host has."""
     count = sum(host.ranks for host in hosts)
     rows = [("ranks", f"{count} on {counted(len(hosts), 'host')}")]
-    for host in hosts[:MOST_HOSTS]:
+    for host in hosts[:MAX_HOSTS]:
         slow = "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
         rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{slow}"))
-    if len(hosts) > MOST_HOSTS:
-        rows.append(("  ...", f"and {len(hosts) - MOST_HOSTS} more hosts"))
+    if len(hosts) > MAX_HOSTS:
+        rows.append(("  ...", f"and {len(hosts) - MAX_HOSTS} more hosts"))
     return rows
 
 

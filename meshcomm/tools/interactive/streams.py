@@ -12,7 +12,7 @@ from meshcomm.core.arrays import conditions
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.tools.interactive.cells import Job
 
-_LONGEST_OUTPUT = 1 << 17
+_MAX_OUTPUT_LENGTH = 1 << 17
 """Characters that a rank keeps of what it prints in a cell: half from the beginning, half from the end."""
 
 
@@ -28,8 +28,8 @@ class OutcomeStream(io.TextIOBase):
     def write(self, text: str) -> int:
         """Keep *text*, or forget what is in the middle."""
         output = self._job.outcome.get("output", "") + text
-        if len(output) > 2 * _LONGEST_OUTPUT:
-            half = _LONGEST_OUTPUT // 2
+        if len(output) > 2 * _MAX_OUTPUT_LENGTH:
+            half = _MAX_OUTPUT_LENGTH // 2
             output = f"{output[:half]}\n...\n{output[-half:]}"
         self._job.outcome["output"] = output
         return len(text)

@@ -30,10 +30,10 @@ from meshcomm.tools.measuring.events import ARRIVES, DEFAULT_MAX_EVENTS, Events,
 from meshcomm.tools.measuring.totals import Totals, TraceEvent
 from meshcomm.tools.measuring.waits import Arrivals, waiting_spans
 
-_MOST_VALUES = 2**24
+_MAX_VALUES = 2**24
 """Values of JSON in a file: those of an event are some dozen, and each takes up to 72 bytes of memory."""
 
-_LARGEST_FILE = 2**28
+_MAX_FILE_BYTES = 2**28
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
 
 
@@ -198,10 +198,10 @@ def _reading_trace(path: Path) -> Iterator[None]:
 
 def _load(path: Path) -> tuple[_About, list[TraceEvent]]:
     """Return what the file of a rank tells about itself, and its events."""
-    if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
-        raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
+    if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+        raise ValueError(f"it must be a file of at most {_MAX_FILE_BYTES} bytes")
     text = path.read_bytes()
-    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise ValueError(f"it has more than {_MAX_VALUES} values")
     content = json.loads(text)
     return content["otherData"], list(content["traceEvents"])

@@ -9,7 +9,7 @@ from meshcomm.core._json import read
 from meshcomm.core._types import JsonObject
 from meshcomm.tools.measuring.columns import in_columns
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Rows of a table for people. Of more ranks it shows those that waited least: the others wait for them."""
 
 PEAK, SHARE = "VmHWM bytes", "Pss bytes"
@@ -103,7 +103,7 @@ class Totals:
 
     def table(self) -> str:
         """Return a table for people, with a row for each rank. Of many ranks it has those that waited least."""
-        shown = sorted(self._ranks, key=lambda rank: self._ranks[rank].times[_WAITING])[:MOST_ROWS]
+        shown = sorted(self._ranks, key=lambda rank: self._ranks[rank].times[_WAITING])[:MAX_ROWS]
         rows = [("seconds", *_OF_KIND.values(), "peak MiB", "share MiB")]
         for rank in sorted(shown):
             sums = self._ranks[rank]

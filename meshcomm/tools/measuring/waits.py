@@ -20,9 +20,9 @@ from meshcomm.tools.measuring.events import ARRIVES, NEEDS
 from meshcomm.tools.measuring.totals import TraceEvent
 
 _MOVING = "moving"
-_MOST_RANKS = 2**24
+_MAX_RANKS = 2**24
 """No job has more ranks; a file that names more is no trace."""
-_MOST_UNKNOWN = 2**20
+_MAX_UNKNOWN = 2**20
 """Operations of a stream that may lack in the trace of a rank between others; a file with more is no trace."""
 
 
@@ -70,7 +70,7 @@ class Arrivals:
             of.setdefault((arrival.stream, arrival.position), {})[arrival.number] = time
         for (stream, position), times in of.items():
             first, last = min(times), max(times)
-            if last - first > len(times) + _MOST_UNKNOWN:
+            if last - first > len(times) + _MAX_UNKNOWN:
                 raise ValueError(f"the operations of {stream} have numbers from {first} to {last}")
             row = array("q", (times.get(number, -1) for number in range(first, last + 1)))
             self._begun.setdefault(stream, {})[position] = _OperationStarts(rank, first, row)
@@ -139,5 +139,5 @@ def _parsed_positions(text: str) -> tuple[int, ...]:
     positions: list[int] = []
     for numbers in filter(None, text.split(", ")):
         first, _, last = numbers.partition("-")
-        positions += range(int(first), min(int(last or first), _MOST_RANKS) + 1)
+        positions += range(int(first), min(int(last or first), _MAX_RANKS) + 1)
     return tuple(positions)

@@ -15,7 +15,7 @@ from meshcomm.errors import LayoutError
 from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, ShownInterval, SvgDrawing, draw_box, draw_view
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, shown_numbers, wrapped
 
-MOST_PANELS, MOST_DEVICES, MOST_PIECES = 2, 8, 8
+MAX_PANELS, MAX_DEVICES, MAX_PIECES = 2, 8, 8
 """Slabs of a layout, devices in a table of bytes, and pieces along an axis of a box, that are drawn."""
 WORDS = 110
 """Characters in a line of words above a picture."""
@@ -38,7 +38,7 @@ def plan_svg(plan: Plan, *, alone: bool = True) -> str:
         y = drawing.height + 2 * LINE
     if not plan.steps:
         drawing.text(8, y, "Nothing moves: each device keeps its block.", bold=True)
-        draw_view(drawing, LayoutView(plan.target, plan.shape), (8, y + LINE), limit=MOST_PANELS)
+        draw_view(drawing, LayoutView(plan.target, plan.shape), (8, y + LINE), limit=MAX_PANELS)
     return drawing.svg(" ".join(repr(plan).split()), alone=alone)
 
 
@@ -70,11 +70,11 @@ def _draw_step(drawing: SvgDrawing, step: Step, y: float) -> None:
         for words, view in (("Before.", before), (f"After, with the colours of before{front}.", after))
     ]
     drawing.text(8, y + LINE / 2, captions[0])
-    x = draw_view(drawing, before, (8, y + LINE), limit=MOST_PANELS)
+    x = draw_view(drawing, before, (8, y + LINE), limit=MAX_PANELS)
     drawing.arrow(x + 16, y + 90, x + 56)
     x = max(x + 72, 8 + CHARACTER * (len(captions[0]) + 2))
     drawing.text(x, y + LINE / 2, captions[1])
-    right = draw_view(drawing, after, (x, y + LINE), _PiecePainter(before, after), limit=MOST_PANELS)
+    right = draw_view(drawing, after, (x, y + LINE), _PiecePainter(before, after), limit=MAX_PANELS)
     x = max(right + 48, x + CHARACTER * (len(captions[1]) + 2))
     if not isinstance(step, Slice):
         _draw_table(drawing, step, x, y)
@@ -96,7 +96,7 @@ class _PiecePainter:
             self._overlapping_intervals(self.before.row_axis, row),
             self._overlapping_intervals(self.before.column_axis, column),
         )
-        if max(len(down), len(across)) > MOST_PIECES:
+        if max(len(down), len(across)) > MAX_PIECES:
             drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart
         else:
             for one, other in product(down, across):
@@ -115,7 +115,7 @@ class _PiecePainter:
             return [shown.interval]
         ruler = self.before.rulers[axis]
         numbers = ruler.interval_numbers(shown.interval.start or 0, shown.interval.stop or 0)
-        return [ruler.interval(number) for number in numbers[: MOST_PIECES + 1]]
+        return [ruler.interval(number) for number in numbers[: MAX_PIECES + 1]]
 
     def _draw_piece(
         self,
@@ -179,7 +179,7 @@ def _draw_table(drawing: SvgDrawing, step: Step, x: float, y: float) -> None:
 def _shown_devices(step: Step, layout: Layout) -> list[int | None]:
     """Return the devices of *step* that hold blocks of *layout* and are shown; None stands for those left out."""
     ranks = layout.mesh.ranks
-    return [None if at is None else step.ranks.index(ranks[at]) for at in shown_numbers(len(ranks), MOST_DEVICES)]
+    return [None if at is None else step.ranks.index(ranks[at]) for at in shown_numbers(len(ranks), MAX_DEVICES)]
 
 
 def _bytes(step: Step, senders: Sequence[int | None], receivers: Sequence[int | None]) -> dict[tuple[int, int], int]:

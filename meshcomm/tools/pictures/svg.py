@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, panels
 
-MOST_BOXES, MOST_PANELS = 8, 4
+MAX_BOXES, MAX_PANELS = 8, 4
 """Boxes along an axis, and slabs, that are drawn. Of more, the middle is left out."""
 LONGER, SHORTER = 220.0, 100.0
 """Pixels: the longer side of a picture, before boxes are widened for their text, and the least of the shorter side."""
@@ -109,7 +109,7 @@ def draw_view(
     view: LayoutView,
     corner: tuple[float, float],
     paint: Paint | None = None,
-    limit: int = MOST_PANELS,
+    limit: int = MAX_PANELS,
 ) -> float:
     """Draw the pictures of *view* side by side, and return where they end on the right.
 
@@ -139,7 +139,7 @@ def _draw_panel(
 ) -> float:
     """Draw one picture, and return where it ends on the right."""
     x, y = corner
-    rows, columns = (view.intervals(axis, MOST_BOXES) for axis in (view.row_axis, view.column_axis))
+    rows, columns = (view.intervals(axis, MAX_BOXES) for axis in (view.row_axis, view.column_axis))
     labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
     tops = [_heading(view.column_axis, column) for column in columns]
     heads = [_heading(view.row_axis, row) for row in rows]
@@ -214,9 +214,9 @@ def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: S
 def left_out(view: LayoutView) -> list[str]:
     """Return a sentence on what the picture of *view* leaves out, or none."""
     counts = [
-        (1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.row_axis, view.column_axis)
+        (1 if axis is None else view.rulers[axis].count, MAX_BOXES) for axis in (view.row_axis, view.column_axis)
     ]
-    counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
+    counts.append((prod(view.rulers[axis].count for axis in view.slabs), MAX_PANELS))
     what = ("rows of boxes", "columns of boxes", "slabs")
     texts = [
         f"{limit} of {count:,} {name}" for (count, limit), name in zip(counts, what, strict=True) if count > limit

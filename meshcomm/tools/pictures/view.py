@@ -20,7 +20,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import fixed_length
 
-MOST_LISTED = 3
+MAX_LISTED = 3
 """Runs of devices in a list; a longer list is shortened to the first two and the last one."""
 
 
@@ -276,13 +276,13 @@ def listed(numbers: Indices) -> str:
     ('0-2,5', '0,2,...,18', '7')
     """
     ends = np.flatnonzero(np.diff(numbers) != 1)
-    if len(ends) >= MOST_LISTED:
+    if len(ends) >= MAX_LISTED:
         middle = [*ends[:2], -1]
         firsts = [0, int(ends[0]) + 1, int(ends[-1]) + 1]
     else:
         middle, firsts = [*ends, -1], [0, *(int(end) + 1 for end in ends)]
     runs = [_run_text(int(numbers[first]), int(numbers[last])) for first, last in zip(firsts, middle, strict=True)]
-    return ",".join([*runs[:2], "...", *runs[2:]] if len(ends) >= MOST_LISTED else runs)
+    return ",".join([*runs[:2], "...", *runs[2:]] if len(ends) >= MAX_LISTED else runs)
 
 
 def _run_text(first: int, last: int) -> str:

@@ -15,7 +15,7 @@ from meshcomm.tools.cli.turns import Run, Turns
 BUDGET = 0.35
 """Seconds after which no further round of a size begins, if no number of rounds is asked for."""
 
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 50
+MIN_ROUNDS, MAX_ROUNDS = 5, 50
 
 
 class Case(NamedTuple):
@@ -62,10 +62,10 @@ def measure_case(communicator: Communicator, case: Case, rounds: int | None = No
     """Return what *case* takes in so many *rounds*, by default as many as the budget has time for. Collective."""
     turns = Turns(communicator, (case.run, case.reference))
     end = time.perf_counter() + BUDGET
-    while turns.num_turns < (rounds or MOST_ROUNDS):
+    while turns.num_turns < (rounds or MAX_ROUNDS):
         if (
             rounds is None
-            and turns.num_turns >= FEWEST_ROUNDS
+            and turns.num_turns >= MIN_ROUNDS
             and any(communicator.allgather_json(time.perf_counter() > end))
         ):
             break
