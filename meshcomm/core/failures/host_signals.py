@@ -75,8 +75,8 @@ class Questions:
 
     def answer(self, reply: Callable[[bytes], bytes]) -> None:
         """Send to each that has asked what *reply* makes of its question. Does not wait."""
-        answer_channel, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
-        for other in answer_channel:
+        connections, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
+        for other in connections:
             try:
                 question = receive_message(other)
                 if question:

@@ -171,10 +171,10 @@ def _forward_slice(item: Item) -> Item:
     return AxisSlice(item.start + (item.length - 1) * item.step, item.length, -item.step)
 
 
-def _slice_around(as_sharded: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
+def _slice_around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
     """Return a slice with all elements of *item* that can stay where it is, and the elements as a slice of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
-    begin, end = as_sharded.around(item.start, end)
+    begin, end = cut.around(item.start, end)
     return AxisSlice(begin, end - begin), AxisSlice(item.start - begin, item.length, item.step)
 
 
