@@ -78,7 +78,7 @@ class StaleViewError(MeshcommError, RuntimeError):
 class CollectiveMismatch(MeshcommError, RuntimeError):
     """Ranks that should have made the same collective call made different ones.
 
-    If a call raises it, its mesh makes no call any more, nor does any over some of its ranks. To go on, close it and
+    After this error, the mesh, and every mesh that shares ranks with it, refuses further calls. To go on, close it and
     make it again, on all ranks at the same step.
     """
 
@@ -94,7 +94,7 @@ class CollectiveTimeout(MeshcommError, RuntimeError):
 class CheckpointError(MeshcommError, RuntimeError):
     """A file or checkpoint is damaged, incomplete, or holds something else than is asked for.
 
-    Names in its text are those that files have, which may hold anything: it has `printable` lines.
+    Its text may have names from files, so unprintable characters are escaped: see `printable`.
     """
 
     __module__ = "meshcomm"
@@ -103,10 +103,10 @@ class CheckpointError(MeshcommError, RuntimeError):
         return "\n".join(map(printable, super().__str__().split("\n")))
 
     unknown_name = False
-    """Whether a name was asked for that the file does not have, and all else may be right."""
+    """Whether the only error may be that the file has no such name."""
 
     of_objects = False
-    """Whether the elements are objects of Python, which are never loaded, and all else may be right."""
+    """Whether the only error may be that elements are objects of Python, which are never loaded."""
 
 
 def printable(text: str) -> str:

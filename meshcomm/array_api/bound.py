@@ -24,7 +24,7 @@ from meshcomm.numpy.protocols import takes_tensors
 
 Function: TypeAlias = Callable[..., Any]
 
-_ABOUT_DTYPES = ("dtype", "errstate", "issubdtype", "promote_types")
+_DTYPE_NAMES = ("dtype", "errstate", "issubdtype", "promote_types")
 """NumPy's names for dtypes that programs look for beside its functions."""
 
 _namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()  # by the id of the mesh, which they hold
@@ -47,22 +47,22 @@ class Namespace(ModuleType):
     Parameters
     ----------
     standard: a module with the standard's names; they come first
-    numpys: the module of NumPy that has the same names and others
+    numpy_module: the corresponding module of NumPy, for names that the standard lacks
     mesh: the mesh of created tensors
     """
 
-    def __init__(self, standard: ModuleType, numpys: ModuleType, mesh: Mesh) -> None:
+    def __init__(self, standard: ModuleType, numpy_module: ModuleType, mesh: Mesh) -> None:
         super().__init__(standard.__name__, f"{standard.__name__} on the {mesh}.\n\n{standard.__doc__}")
-        self._standard, self._numpys, self._mesh = standard, numpys, mesh
+        self._standard, self._numpy_module, self._mesh = standard, numpy_module, mesh
 
     def __getattr__(self, name: str) -> object:
         if name in self._standard.__all__:
             value = self._of_standard(name)
-        elif self._numpys is np and name in OWN_FUNCTIONS:
+        elif self._numpy_module is np and name in OWN_FUNCTIONS:
             value = _bound_to(OWN_FUNCTIONS[name], Everywhere(self._mesh))
-        elif name[0] != "_" and _takes_tensors(self._numpys, name):
-            value = getattr(self._numpys, name)
-        elif name == "lib" and self._numpys is np:
+        elif name[0] != "_" and _is_exported(self._numpy_module, name):
+            value = getattr(self._numpy_module, name)
+        elif name == "lib" and self._numpy_module is np:
             value = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
         else:
             raise missing_attribute(f"module {self.__name__!r}", name, {}, dir(self), self)
@@ -72,18 +72,20 @@ class Namespace(ModuleType):
     def _of_standard(self, name: str) -> object:
         value = getattr(self._standard, name)
         if isinstance(value, ModuleType):
-            return Namespace(value, getattr(self._numpys, name), self._mesh)
+            return Namespace(value, getattr(self._numpy_module, name), self._mesh)
         if name == "__array_namespace_info__":
             return partial(Info, self._mesh)
         if not inspect.isfunction(value):
             return value
         if _makes_tensors(value):
             return _bound_to(value, Everywhere(self._mesh))
-        return _with_fallback(value, getattr(self._numpys, name, None))
+        return _with_fallback(value, getattr(self._numpy_module, name, None))
 
     def __dir__(self) -> list[str]:
-        others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
-        return sorted({*self._standard.__all__, *others, *(OWN_FUNCTIONS if self._numpys is np else ())})
+        others = (
+            name for name in dir(self._numpy_module) if name[0] != "_" and _is_exported(self._numpy_module, name)
+        )
+        return sorted({*self._standard.__all__, *others, *(OWN_FUNCTIONS if self._numpy_module is np else ())})
 
     def __repr__(self) -> str:
         return f"<{self.__name__} on the {self._mesh}>"
@@ -97,16 +99,16 @@ class Namespace(ModuleType):
         return hash((self.__name__, self._mesh))
 
 
-def _takes_tensors(numpys: ModuleType, name: str) -> bool:
+def _is_exported(numpy_module: ModuleType, name: str) -> bool:
     """Return whether NumPy's *name* is a function that takes tensors, or a name for dtypes."""
-    value = getattr(numpys, name, None)
+    value = getattr(numpy_module, name, None)
     if isinstance(value, type):
-        return issubclass(value, np.generic) or name in _ABOUT_DTYPES
-    return callable(value) and (name in _ABOUT_DTYPES or takes_tensors(value))
+        return issubclass(value, np.generic) or name in _DTYPE_NAMES
+    return callable(value) and (name in _DTYPE_NAMES or takes_tensors(value))
 
 
 def _makes_tensors(function: Function) -> bool:
-    """Return whether *function* makes tensors: those that take a tensor keep its layout without a device."""
+    """Return whether *function* has a parameter *device*; of a tensor it keeps the layout if none is given."""
     return "device" in inspect.signature(function, follow_wrapped=False).parameters
 
 
@@ -123,9 +125,9 @@ def _bound_to(function: Function, where: Device) -> Function:
 
 
 @cache
-def _with_fallback(function: Function, numpys: Function | None) -> Function:
-    """Return *function* of the standard, which leaves calls that it does not define to *numpys*, NumPy's own."""
-    if numpys is None:
+def _with_fallback(function: Function, numpy_function: Function | None) -> Function:
+    """Return *function* of the standard, which leaves calls that it does not define to *numpy_function*."""
+    if numpy_function is None:
         return function
     signature = inspect.signature(function)
 
@@ -133,7 +135,7 @@ def _with_fallback(function: Function, numpys: Function | None) -> Function:
         try:
             signature.bind(*args, **kwargs)
         except TypeError:
-            return numpys(*args, **kwargs)
+            return numpy_function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return update_wrapper(called, function)

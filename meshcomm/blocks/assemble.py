@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.edges import Edges, WantedIntervals, edges_between
+from meshcomm.blocks.edges import IntervalExchange, WantedIntervals, interval_exchange_between
 from meshcomm.blocks.make import on_device
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._recipes import Call, Recipe
@@ -42,7 +42,7 @@ def assembling(
     Parameters
     ----------
     name: name of the operation
-    tensors: tensors as `Edges` takes them, on the mesh of *layout*
+    tensors: tensors as `IntervalExchange` takes them, on the mesh of *layout*
     axis: axis of the intervals
     wanted: intervals that each block needs
     layout, shape: layout and global shape of the result
@@ -58,26 +58,26 @@ def assembling(
     ...     print(world.run(program))
     [[2], [0, 3]]
     """
-    edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
     assert edges is not None
     run = partial(_assembled_block, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
     return Call(Recipe(run), tuple(tensors))
 
 
-def assembling_if_thin(
+def assembling_if_cheaper(
     name: str, tensors: Sequence[DTensor], axis: int, wanted: WantedIntervals, layout: Layout, *, shape: Shape
 ) -> Call | None:
-    """Return what `assembling` does; None, on all ranks, if it cannot be, or if relayouts are the better way."""
+    """Return the same call as `assembling`; None, on all ranks, if that is not possible or a relayout is cheaper."""
     edges = None
     if layout.mesh is tensors[0].mesh:
-        edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
-    if edges is None or not edges.are_thin:
+        edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    if edges is None or not edges.is_cheaper_than_relayout:
         return None
     return assembling(name, tensors, axis, wanted, layout, shape=shape)
 
 
 def _assembled_block(
-    name: str, edges: Edges, shape: Shape, compute: Compute | None, dtype: DType, *tensors: DTensor
+    name: str, edges: IntervalExchange, shape: Shape, compute: Compute | None, dtype: DType, *tensors: DTensor
 ) -> DTensor:
     axis, layout = edges.axis, edges.layout
 

@@ -1,4 +1,4 @@
-"""Edges: blocks that want intervals of an axis, of which only what other blocks have moves.
+"""IntervalExchange: blocks that want intervals of an axis, of which only what other blocks have moves.
 
             block 0      block 1
     has     0 1 2 3 4    5 6 7 8 9
@@ -41,7 +41,7 @@ from meshcomm.core.ranks.calls import Collective, leave_with
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.choose import exchange
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 
 BlockPiece: TypeAlias = tuple[int, int, Array]
 """Where it is along the axis of a block, from and to, and its elements."""
@@ -70,10 +70,10 @@ class _EdgePlan(NamedTuple):
     receives: tuple[tuple[int, Shape], ...]
 
 
-class Edges:
-    """What moves of tensors of some specs, so that each block has the intervals along an axis that it wants.
+class IntervalExchange:
+    """An exchange along one axis that gives each block the intervals that it needs, of tensors of some specs.
 
-    Two of them are equal if all ranks can take one for the other.
+    Two instances are equal if all ranks may use either of them.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Edges:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Edges) and self._value == other._value
+        return isinstance(other, IntervalExchange) and self._value == other._value
 
     @property
     def num_moved(self) -> int:
@@ -112,8 +112,8 @@ class Edges:
         return self.messages.total()
 
     @property
-    def row(self) -> int:
-        """How many elements at one index of the axis the largest block has."""
+    def max_row_elements(self) -> int:
+        """The largest number of elements that a block has at one index of the axis."""
         spec = self.specs[0]
         return prod(spec.layout.cut(a, n).longest for a, n in enumerate(spec.shape) if a != self.axis)
 
@@ -124,11 +124,11 @@ class Edges:
         for (owner, receiver), count in self.messages.items():
             sent[owner] += count
             received[receiver] += count
-        return max([0, *sent.values(), *received.values()]) * self.row
+        return max([0, *sent.values(), *received.values()]) * self.max_row_elements
 
     @property
-    def are_thin(self) -> bool:
-        """Whether relayouts are no better: little moves, or half of what blocks want at most."""
+    def is_cheaper_than_relayout(self) -> bool:
+        """Whether this costs no more than a relayout: few bytes move, or at most half of the requested elements."""
         total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
         return 2 * self.num_moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
@@ -136,7 +136,7 @@ class Edges:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
-    def lazily(self, tensor: DTensor, name: str, device: int) -> Pieces:
+    def lazy_pieces(self, tensor: DTensor, name: str, device: int) -> Pieces:
         """Return what `pieces_of_one` does; what stays may be expressions that wait, if that of *tensor* does."""
         return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
 
@@ -156,16 +156,16 @@ class Edges:
             assert data is not None
             received = data
         dtype, pieces = self.specs[0].dtype, list[tuple[int, int, object]]()
-        for start, stop, which, at in plan.pieces:
-            if at is None:
+        for start, stop, which, index in plan.pieces:
+            if index is None:
                 begin, shape = next(received_pieces)
                 pieces.append((start, stop, np.ndarray(shape, dtype, received, begin)))
             else:
-                pieces.append((start, stop, _part(blocks[which], at)))
+                pieces.append((start, stop, _part(blocks[which], index)))
         return pieces
 
     def _sent_bytes(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
-        parts = [array_of(_part(blocks[which], at)) for which, at in plan.sends]
+        parts = [array_of(_part(blocks[which], index)) for which, index in plan.sends]
         if len(parts) < 2:
             return as_bytes(contiguous(parts[0])) if parts else NOTHING
         return np.concatenate([as_bytes(contiguous(part)) for part in parts])  # of elements it would give native ones
@@ -184,7 +184,7 @@ class Edges:
         """Return what the edges of a *device* are."""
         axis, number, spec = self.axis, self.layout.block_numbers(device)[self.axis], self.specs[0]
         before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
-        row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
+        row_bytes = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
         def interval_slices(which: int, start: int, stop: int) -> Slices:
             starts = self._starts[which]
@@ -193,17 +193,19 @@ class Edges:
 
         senders = sorted(owner for owner, receiver in self.messages if receiver == number)
         lengths = [self.messages[owner, number] for owner in senders]
-        filled = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
-        pieces, receives, at = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
+        receive_offsets = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
+        pieces, receives, offset = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
         for which, start, stop, owner in self._intervals(number):
-            end = at + stop - start
+            end = offset + stop - start
             if owner == number:
-                pieces.append((at, end, which, interval_slices(which, start, stop)))
+                pieces.append((offset, end, which, interval_slices(which, start, stop)))
             else:
-                pieces.append((at, end, which, None))
-                receives.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
-                filled[owner] += end - at
-            at = end
+                pieces.append((offset, end, which, None))
+                receives.append(
+                    (receive_offsets[owner] * row_bytes, (*shape[:axis], end - offset, *shape[axis + 1 :]))
+                )
+                receive_offsets[owner] += end - offset
+            offset = end
         receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
         sends = [
             (which, interval_slices(which, start, stop))
@@ -228,11 +230,11 @@ def _part(block: Expression | Array, at: Slices) -> Expression | Array:
 
 
 @lru_cache(maxsize=1024)
-def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
-    """Return what moves if tensors of *spec* come to be cut as *axes* say; None if that is better done by a relayout.
+def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange | None:
+    """Return the exchange that cuts tensors of *spec* as *axes* say; None if a relayout is preferable.
 
-    It is, unless one axis differs, which is cut into consecutive blocks over the same mesh dimensions before and
-    afterwards, and more than half of the elements stay.
+    It is, unless exactly one axis differs, which is cut into consecutive blocks over the same mesh dimensions before
+    and after, and at least half of its elements stay.
     """
     layout, shape = spec.layout, spec.shape
     differing = [a for a, (old, new) in enumerate(zip(layout.axes, axes, strict=True)) if old != new]
@@ -241,21 +243,23 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
     (axis,) = differing
     target = layout._recut(axes)
     new = target.cut(axis, shape[axis])
-    if not new.is_consecutive or not _come_together([spec], target, axis):
+    if not new.is_consecutive or not _are_compatible([spec], target, axis):
         return None
     wanted = tuple(((0, start, stop),) for start, stop in pairwise(new.all_starts()))
-    edges = Edges((spec,), target, axis, wanted)
+    edges = IntervalExchange((spec,), target, axis, wanted)
     return edges if 2 * edges.num_moved <= shape[axis] else None
 
 
 @lru_cache(maxsize=1024)
-def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> Edges | None:
-    """Return what moves if blocks of *layout* want intervals of tensors; None if these are not as `Edges` says."""
-    return Edges(specs, layout, axis, wanted) if _come_together(specs, layout, axis) else None
+def interval_exchange_between(
+    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals
+) -> IntervalExchange | None:
+    """Return the exchange that gives blocks of *layout* intervals of tensors; None if these are not compatible."""
+    return IntervalExchange(specs, layout, axis, wanted) if _are_compatible(specs, layout, axis) else None
 
 
-def _come_together(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:
-    """Return whether tensors differ from each other, and from *layout*, along one axis only, and as `Edges` says."""
+def _are_compatible(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:
+    """Return whether tensors differ from each other, and from *layout*, only as `IntervalExchange` says."""
     names, first = tuple(layout.axes[axis]), specs[0]
     others = [a for a in range(layout.ndim) if a != axis]
     for spec in specs:
@@ -275,29 +279,29 @@ def _come_together(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bo
 class _Message(NamedTuple):
     """What one rank sends to another one, by their positions: elements, from and to.
 
-    Indices count all elements that are sent, one sender after the other; *at* is where they begin in the elements that
-    the receiver gets.
+    Indices count all elements that are sent, one sender after the other; *target_start* is where they begin in the
+    elements that the receiver gets.
     """
 
     sender: int
     receiver: int
     start: int
     stop: int
-    at: int
+    target_start: int
 
 
 @dataclass(frozen=True)
-class _Messages(Exchanged):
-    """Messages of any lengths, in the indices of all that is sent; *at* is where each begins, by its first index."""
+class _Messages(BoxExchange):
+    """Messages of any lengths, in the indices of all that is sent; *target_starts* has their starts by first index."""
 
-    at: dict[int, int] = field(default_factory=dict)
+    target_starts: dict[int, int] = field(default_factory=dict)
 
     def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
-        at = self.at[start[0]]
+        at = self.target_starts[start[0]]
         return [at], [at + stop[0] - start[0]]
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
-        begins = np.array([self.at[start] for (start,) in boxes.starts.tolist()], np.intp)
+        begins = np.array([self.target_starts[start] for (start,) in boxes.starts.tolist()], np.intp)
         regions, steps = np.full(len(begins), region, np.intp), np.full_like(boxes.starts, self.itemsize)
         return Strided(regions, begins * self.itemsize, steps, boxes.stops - boxes.starts)
 
@@ -325,11 +329,17 @@ def _exchange_of(messages: Sequence[_Message], itemsize: int, position: int) -> 
         return boxes(received, [message.sender for message in received])
 
     return _Messages(
-        itemsize, position, source, target, sends, receives, at={message.start: message.at for message in messages}
+        itemsize,
+        position,
+        source,
+        target,
+        sends,
+        receives,
+        target_starts={message.start: message.target_start for message in messages},
     )
 
 
-def _edges_text(name: str, edges: Edges) -> str:
+def _edges_text(name: str, edges: IntervalExchange) -> str:
     of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
     where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
     several = len(edges.specs) > 1
@@ -340,7 +350,7 @@ def _edges_text(name: str, edges: Edges) -> str:
     return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
 
 
-def _edge_exchange(name: str, edges: Edges, location: Location) -> Callable[[Bytes], Bytes]:
+def _edge_exchange(name: str, edges: IntervalExchange, location: Location) -> Callable[[Bytes], Bytes]:
     """Return a function that sends the bytes of this rank, and returns those that come."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
     mesh, itemsize = layout.mesh, spec.dtype.itemsize
@@ -348,17 +358,17 @@ def _edge_exchange(name: str, edges: Edges, location: Location) -> Callable[[Byt
     group, position = group_along(location, mesh, names)
     devices = [mesh.ranks.index(rank) for rank in group.members]
     positions = {layout.block_numbers(device)[axis]: i for i, device in enumerate(devices)}
-    row = prod(without(spec.layout.block_shape(spec.shape, location.device), [axis]))
+    row_elements = prod(without(spec.layout.block_shape(spec.shape, location.device), [axis]))
     messages, end, received = list[_Message](), 0, Counter[int]()
-    for (owner, receiver), count in sorted(edges.messages.items()) if row * itemsize else ():
-        start, end = end, end + count * row
+    for (owner, receiver), count in sorted(edges.messages.items()) if row_elements * itemsize else ():
+        start, end = end, end + count * row_elements
         messages.append(_Message(positions[owner], positions[receiver], start, end, received[receiver]))
-        received[receiver] += count * row
+        received[receiver] += count * row_elements
     max_bytes = edges.max_elements * itemsize
     number = fingerprint(f"edges of {itemsize} bytes along {names}: {sorted(edges.messages.items())}")
-    terms = ExchangeSpec(number, max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
+    exchange_spec = ExchangeSpec(number, max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
     exchanged = _exchange_of(messages, itemsize, position)
-    operation, size = exchange(group, [exchanged], terms), exchanged.target_bytes(position)
+    operation, size = exchange(group, [exchanged], exchange_spec), exchanged.target_bytes(position)
 
     def run(sent: Array | None) -> Bytes:
         assert sent is not None
@@ -373,7 +383,7 @@ def _edge_exchange(name: str, edges: Edges, location: Location) -> Callable[[Byt
     return comparing_replicas(run, name, spec.shape, spec.layout, location)
 
 
-def _exchange_form(name: str, edges: Edges) -> Hashable:
+def _exchange_form(name: str, edges: IntervalExchange) -> Hashable:
     """Return what moves, whatever the lengths of the blocks are: calls with equal ones exchange alike."""
     axis, spec, layout = edges.axis, edges.specs[0], edges.layout
     others = without(layout.axes, [axis]), without(spec.shape, [axis])
@@ -382,13 +392,13 @@ def _exchange_form(name: str, edges: Edges) -> Hashable:
 
 
 _EXCHANGE = Collective[Bytes](_edges_text, _edge_exchange, form=_exchange_form)
-"""An exchange of edges, from the bytes that this rank sends to those that come. Its subject is a name and `Edges`."""
+"""An exchange of edges, from the bytes that this rank sends to those that come. Subject: a name and the exchange."""
 
 
 # -- functions of pieces ----------------------------------------------------------------------------------------------
 
 
-def in_pieces(
+def apply_piecewise(
     function: Callable[..., object],
     blocks: Sequence[Array | list[BlockPiece] | object],
     into: Array,

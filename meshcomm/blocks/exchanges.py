@@ -19,7 +19,7 @@ from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.transport import choose
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 from meshcomm.core.transport.shared_reads import SharedRead
 
 R = TypeVar("R")
@@ -72,7 +72,7 @@ class Exchange:
     tensors: boxes of each tensor that go from one rank to another
     call: text of the call, the same on all ranks
     most_bytes: bytes that a rank sends at most
-    one_memory: True if the blocks before and after are the same memory, as for ghosts
+    is_in_place: True if the blocks before and after are the same memory, as for ghosts
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Exchange:
         call_session: Session,
         mesh: Mesh,
         names: Names,
-        tensors: Sequence[Exchanged],
+        tensors: Sequence[BoxExchange],
         *,
         call: str,
         most_bytes: int,
-        one_memory: bool,
+        is_in_place: bool,
     ) -> None:
         self._group, _ = group_along(call_session.location, mesh, names)
         self._tensors = tensors
-        self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, one_memory=one_memory)
+        self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, is_in_place=is_in_place)
 
     def between(self) -> Callable[[list[Bytes], list[Bytes]], None]:
         """Return a function that fills the bytes of new blocks from those of the blocks before. Collective."""

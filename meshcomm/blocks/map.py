@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
-from meshcomm.blocks.edges import Edges, edges_of, in_pieces, unshared_pieces
+from meshcomm.blocks.edges import IntervalExchange, apply_piecewise, interval_exchange_for_axes, unshared_pieces
 from meshcomm.blocks.make import map_into
 from meshcomm.blocks.rules import (
     ADVICE,
@@ -62,7 +62,7 @@ def elementwise_results(
 def deciding(
     name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
 ) -> Call | DTensor | Sequence[DTensor]:
-    """Return the call that makes what `elementwise` does, or the results if that is no call that may be kept.
+    """Return a call that computes what `elementwise` does, or its results if the call cannot be kept.
 
     Collective where it returns results, or an operand is a plain array. Arguments are those of `elementwise`.
     """
@@ -70,11 +70,11 @@ def deciding(
     if call is not None:
         return call
     agreed = agree_on_plain(name, operands, mesh_of((*operands, *out)))
-    mapping = _run_of(name, function, agreed, out)
-    if mapping.single and len(out) < 2 and not any(map(is_plain, operands)):
-        return Call(Recipe(mapping.run_again), tuple(operands), out[0] if out else None)
-    results = mapping.run(agreed, out)
-    return results[0] if mapping.single else results
+    run = _elementwise_run(name, function, agreed, out)
+    if run.single and len(out) < 2 and not any(map(is_plain, operands)):
+        return Call(Recipe(run.run_single), tuple(operands), out[0] if out else None)
+    results = run.run(agreed, out)
+    return results[0] if run.single else results
 
 
 class _ElementwiseRun(NamedTuple):
@@ -86,9 +86,9 @@ class _ElementwiseRun(NamedTuple):
     layout, shape: layout and global shape of the result
     dtypes: dtype of each result
     single: True if the function returns no tuple
-    edges: for each operand the edges that move, if no more does
+    edges: for each operand its interval exchange; None if it is relaid, or aligned already
     device: device of this rank; None outside of the mesh
-    is_large: True if the block and all dtypes let the result wait
+    may_wait: whether the result may wait: by the block, the dtypes and the function
     """
 
     name: str
@@ -97,17 +97,17 @@ class _ElementwiseRun(NamedTuple):
     shape: Shape
     dtypes: tuple[DType, ...]
     single: bool
-    edges: tuple[Edges | None, ...]
+    edges: tuple[IntervalExchange | None, ...]
     device: int | None
-    is_large: bool
+    may_wait: bool
 
-    def run_again(self, *operands: Operand, out: tuple[DTensor, ...] = ()) -> DTensor:
+    def run_single(self, *operands: Operand, out: tuple[DTensor, ...] = ()) -> DTensor:
         """Return the one result of *operands*. Collective if an operand has to move."""
         return self.run(operands, out)[0]
 
     def run(self, operands: Sequence[Operand], out: Sequence[DTensor]) -> Sequence[DTensor]:
         """Return the results. Collective if an operand has to move."""
-        if self.is_large and not out and may_wait() and self._can_wait(operands):
+        if self.may_wait and not out and may_wait() and self._can_wait(operands):
             return [self._waiting_result(operands)]
         # All are computed in the layout of the first one.
         targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
@@ -148,7 +148,7 @@ class _ElementwiseRun(NamedTuple):
             value: object = x
             if isinstance(x, DTensor) and edges is not None:
                 assert self.device is not None
-                owner, value = x, edges.lazily(x, self.name, self.device)
+                owner, value = x, edges.lazy_pieces(x, self.name, self.device)
             elif isinstance(x, DTensor) and x._is_alone:
                 value = relaid(x, aligned_axes(x.shape, self.shape, self.layout), self.name)
             elif not isinstance(x, NUMBERS):  # the program may write to it later
@@ -162,9 +162,9 @@ class _ElementwiseRun(NamedTuple):
         if edges:
             if targets:  # of which a piece may be written before another one is read
                 blocks = [unshared_pieces(block, targets[0]) if isinstance(block, list) else block for block in blocks]
-            shape, ends = _in_pieces(self.layout, self.shape, self.edges, self.device)
+            shape, ends = _block_shape_and_ends(self.layout, self.shape, self.edges, self.device)
             into = targets or [new_block(shape, self.dtypes[0])]
-            in_pieces(self.function, blocks, into[0], edges[0].axis, ends)
+            apply_piecewise(self.function, blocks, into[0], edges[0].axis, ends)
             return [*into]
         if targets:
             self.function(*blocks, out=tuple(targets))
@@ -173,13 +173,17 @@ class _ElementwiseRun(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], device: int) -> tuple[Shape, list[int]]:
+def _block_shape_and_ends(
+    layout: Layout, shape: Shape, edges: tuple[IntervalExchange | None, ...], device: int
+) -> tuple[Shape, list[int]]:
     """Return the shape of a block, and where the pieces of operands begin and end in it, each end once."""
     ends = {end for x in edges if x is not None for end in x.piece_ends(device)}
     return layout.block_shape(shape, device), sorted(ends)
 
 
-def _run_of(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _ElementwiseRun:
+def _elementwise_run(
+    name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]
+) -> _ElementwiseRun:
     """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
     shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
@@ -190,11 +194,11 @@ def _run_of(name: str, function: OfBlocks, operands: Sequence[Operand], out: Seq
         samples = function(*map(sample, operands), **into)
     dtypes = tuple(as_dtype(np.asarray(x).dtype) for x in _as_tuple(samples))
     layout = out[0].layout if out else common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
-    edges: list[Edges | None] = [None] * len(operands)
+    edges: list[IntervalExchange | None] = [None] * len(operands)
     if isinstance(function, np.ufunc) and not isinstance(samples, tuple):
         for i, x in enumerate(operands):
             if isinstance(x, DTensor) and x.shape == shape and x.mesh is layout.mesh and x.layout is not layout:
-                edges[i] = edges_of(x._spec, layout.axes)
+                edges[i] = interval_exchange_for_axes(x._spec, layout.axes)
         if len({x.axis for x in edges if x is not None}) > 1:
             edges = [None] * len(operands)
     single, device = not isinstance(samples, tuple), layout.mesh.rank
@@ -209,7 +213,7 @@ def _call_if_alike(
 ) -> Call | Sequence[DTensor] | None:
     """Return the call, or its results, if all tensors have one layout and shape, or no axes; None if not.
 
-    It is the most common case, and for small blocks the way of all others takes most of the time.
+    It is the most common case, and for small blocks the overhead of the general path would dominate.
     """
     tensors = [x for x in (*operands, *out) if type(x) is DTensor]
     first = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
@@ -254,7 +258,9 @@ def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], cas
 
 
 def with_out(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
-    """Return *result*, or *out* with it in it, if there is an *out*. Collective if that is in another layout.
+    """Return *result*; if *out* is given, copy *result* into *out* and return *out*.
+
+    Collective if *out* is in another layout.
 
     *out* is a tensor, or a tuple with one. *name* is the operation, *casting* NumPy's rule for the conversion.
     """

@@ -20,7 +20,7 @@ from meshcomm.core.layouts.boxes import Box, Boxes
 from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import BoxLoops, Strided, strided
-from meshcomm.core.transport.exchange import Exchanged
+from meshcomm.core.transport.exchange import BoxExchange
 from meshcomm.halos.axes import AxisRule, HaloRun, runs_from, runs_of, sources_of
 
 
@@ -130,7 +130,7 @@ def _as_boxes(peers: Indices, starts: Indices, stops: Indices) -> Boxes:
 
 
 @dataclass(frozen=True)
-class Ghosts(Exchanged):
+class Ghosts(BoxExchange):
     """The ghosts that a group exchanges, in the indices of the receiving block.
 
     Parameters
@@ -187,7 +187,7 @@ def ghosts(pattern: HaloPattern, dims: Names, device: int) -> Ghosts:
 
 
 @dataclass(frozen=True)
-class GhostReturns(Exchanged):
+class GhostReturns(BoxExchange):
     """The ghosts that a group sends back to their owners, each into its own interval of the owner's buffer.
 
     Boxes have one more axis in front: the position of the device with the ghosts.

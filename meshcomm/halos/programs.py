@@ -146,5 +146,5 @@ def _ghost_exchange(
     limit = sum(pattern.most_bytes() for pattern in patterns)
     call = f"{use} of ghosts {text}"
     return Exchange(
-        call_session, patterns[0].layout.mesh, dims, tensors, call=call, most_bytes=limit, one_memory=back is None
+        call_session, patterns[0].layout.mesh, dims, tensors, call=call, most_bytes=limit, is_in_place=back is None
     )

@@ -43,7 +43,7 @@ The layout does not know the size of blocks along an axis that one device holds 
 def cyclic_axes(layout: Layout) -> tuple[CyclicAxis, CyclicAxis] | None:
     """Return the block-cyclic axes of a matrix, or None unless ScaLAPACK can use the blocks as they are.
 
-    Every device must hold other elements, and an axis over several devices must be `Cyclic`. An axis that one device
+    No element may be on two devices, and an axis over several devices must be `Cyclic`. An axis that one device
     holds completely counts as block-cyclic with blocks of any size.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
@@ -116,18 +116,18 @@ def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
     of_a, of_b = cyclic_axes(a), cyclic_axes(b)
     if of_a is None and of_b is None:
         mesh, rows, summed = _default_axes(a.mesh, block)
-        first, columns = rows, summed
+        b_rows, columns = rows, summed
     elif of_a is None:
         assert of_b is not None
-        mesh, (first, columns) = b.mesh, of_b
-        rows, summed = CyclicAxis(first.names, block), CyclicAxis(columns.names, first.block)
+        mesh, (b_rows, columns) = b.mesh, of_b
+        rows, summed = CyclicAxis(b_rows.names, block), CyclicAxis(columns.names, b_rows.block)
     else:
         mesh, (rows, summed) = a.mesh, of_a
-        first, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
-        if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*first[:2], columns.names):
-            first, columns = of_b  # b fits as it is
-    pairs = (rows, summed), (first, columns), (rows, columns)
-    layouts = tuple(Layout([one.spec, other.spec], mesh) for one, other in pairs)
+        b_rows, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
+        if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*b_rows[:2], columns.names):
+            b_rows, columns = of_b  # b fits as it is
+    pairs = (rows, summed), (b_rows, columns), (rows, columns)
+    layouts = tuple(Layout([row_axis.spec, column_axis.spec], mesh) for row_axis, column_axis in pairs)
     return layouts, (rows.block, summed.block, columns.block)
 
 
@@ -144,6 +144,6 @@ def descriptor(
     does not know them where one device holds an axis completely. They are at most the length of the axis, so that they
     fit into 32 bits.
     """
-    numbers = layout.descriptor(shape, context, device)
+    entries = layout.descriptor(shape, context, device)
     rows, columns = (min(block, max(1, length)) for block, length in zip(blocks, shape, strict=True))
-    return (*numbers[:4], columns, rows, *numbers[6:])
+    return (*entries[:4], columns, rows, *entries[6:])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.blocks.edges import edges_of
+from meshcomm.blocks.edges import interval_exchange_for_axes
 from support.sampling import sampled
 from support.tensors import on
 
@@ -150,10 +150,17 @@ def test_what_is_better_relaid():
     mesh = mc.Mesh(range(2), {"x": 2})
     spec = type(mc.zeros(3, layout=mc.Layout.replicated(mc.create_mesh([("x", 1)]), 1))._spec)
     of = spec(mc.Layout(["x", mc.UNSHARDED], mesh), (8, 8), np.dtype("f8"))
-    assert edges_of(of, ((), ("x",))) is None  # another axis
-    assert edges_of(of, (mc.Cuts("x", (0, 8, 8)), ())) is not None  # a half moves
-    assert edges_of(spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), of.layout.axes) is not None
+    assert interval_exchange_for_axes(of, ((), ("x",))) is None  # another axis
+    assert interval_exchange_for_axes(of, (mc.Cuts("x", (0, 8, 8)), ())) is not None  # a half moves
     assert (
-        edges_of(spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), (mc.Cuts("x", (0, 8, 8)), ()))
+        interval_exchange_for_axes(
+            spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), of.layout.axes
+        )
+        is not None
+    )
+    assert (
+        interval_exchange_for_axes(
+            spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), (mc.Cuts("x", (0, 8, 8)), ())
+        )
         is None
     )

@@ -14,7 +14,7 @@ from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport import choose, comparison, relay
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 from meshcomm.core.transport.local_copies import block_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
@@ -282,7 +282,7 @@ def neighbours(size, itemsize):
         order = np.lexsort([found[:, 0], who])
         return Boxes(who[order], np.arange(len(kept), dtype=np.intp), found[order], found[order] + 1)
 
-    class Rows(Exchanged):
+    class Rows(BoxExchange):
         def in_source(self, position, region, boxes):
             own = boxes._replace(starts=boxes.starts * 0 + 1, stops=boxes.stops * 0 + 2)
             return super().in_source(position, region, own)
@@ -307,7 +307,7 @@ def test_repeated_exchanges(ranks, hosts, shared):
         blocks = [rank.block(3 * its(here).itemsize, shared or here != 2) for its in tensors]
         views = [block.view(f"u{its(here).itemsize}") for block, its in zip(blocks, tensors, strict=True)]
         its = choose.RepeatedExchange(
-            rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks
+            rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, is_in_place=True), blocks
         )
         for turn in range(5):
             for number, view in enumerate(views):
@@ -337,7 +337,7 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
     def program(rank):
         blocks = [rank.block(24, True)]
         its = choose.RepeatedExchange(
-            rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks
+            rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, is_in_place=True), blocks
         )
         its.run()
         rank.group.rank_set.call_digest += rank.position == 2

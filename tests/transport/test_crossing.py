@@ -11,7 +11,7 @@ from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.plans import costs
 from meshcomm.core.plans.step import Slice
 from meshcomm.core.transport.crossing import BufferCopies, Crossing, Nodes
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 from meshcomm.core.transport.relay import Relayed
 from support.reference import numbered
 from support.strategies import layouts, relayouts
@@ -47,7 +47,7 @@ def devices_in_groups(step):
 
 def described(step, group, position):
     """The boxes that the devices of a *group* exchange in *step*, for the one at *position*."""
-    return Exchanged(
+    return BoxExchange(
         step.itemsize,
         position,
         lambda position: step.held_box(group[position]),

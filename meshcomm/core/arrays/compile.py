@@ -1,6 +1,6 @@
 """From plans to exchanges: no other module turns a plan into exchanges.
 
-Each step of a plan that moves data is described once, as a `Exchanged` of boxes in global indices.
+Each step of a plan that moves data is described once, as a `BoxExchange` of boxes in global indices.
 `meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from
 the block that the device holds.
 """
@@ -29,7 +29,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.rank_sets import Group, Location
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import (
-    Exchanged,
+    BoxExchange,
     ExchangeSpec,
     Order,
     Transport,
@@ -54,7 +54,7 @@ Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, 
 def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None) -> Move:
     """Return a function that makes the new block of the device at *location* by *plan*. To call it is Collective.
 
-    In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.Exchanged`.
+    In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.BoxExchange`.
     It may be a larger block than the plan begins with: *held_box*, in the indices of the plan.
     """
     if order is None and held_box is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
@@ -233,7 +233,7 @@ def group_of(step: Step, location: Location) -> Group:
     return location.rank_set.group((step.mesh, step.dims), devices[0], members)
 
 
-def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> Exchanged:
+def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> BoxExchange:
     """Return the boxes that the group of the device at *location* exchanges in *step*, out of blocks *held_box*."""
     source, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
     devices = step.group_of(location.device)
@@ -244,7 +244,7 @@ def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None
             return from_boxes(step.itemsize, position, sources, targets)
     before = cache(lambda position: source(devices[position]))
     after = cache(lambda position: step.target_box(devices[position]))
-    return Exchanged(
+    return BoxExchange(
         step.itemsize,
         position,
         before,
@@ -257,7 +257,7 @@ def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None
 def _spec_of(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
     """Return what all ranks know about the exchange of *step*, the same on each of them."""
     return ExchangeSpec(
-        number=fingerprint(_step_text(step)),
+        fingerprint=fingerprint(_step_text(step)),
         most_bytes=most_bytes(step),
         rounds=step.rounds,
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
@@ -279,11 +279,11 @@ def _target_bytes(step: Step, location: Location) -> int:
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
-def _kept_exchange(plan: Plan, device: int) -> Exchanged:
+def _kept_exchange(plan: Plan, device: int) -> BoxExchange:
     """Return what *device* keeps of its block, as an exchange with itself."""
     step = plan.copy_step
     source, target = step.held_box(device), step.target_box(device)
     assert source is not None
     assert target is not None
     boxes = step.kept_boxes(device)
-    return Exchanged(step.itemsize, 0, lambda _: source, lambda _: target, lambda _: boxes, lambda _: boxes)
+    return BoxExchange(step.itemsize, 0, lambda _: source, lambda _: target, lambda _: boxes, lambda _: boxes)

@@ -94,11 +94,13 @@ class CallListener(Protocol):
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
     def record_exchange(self, way: str, began: int, traffic: Traffic) -> None: ...
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY
+        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None: ...
-    def timer(self, what: str, peers: Waits = NOBODY) -> "Timer": ...
+    def timer(self, what: str, dependencies: Waits = NOBODY) -> "Timer": ...
     def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
-    def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> "Timer": ...
+    def point_to_point_timer(
+        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+    ) -> "Timer": ...
     def record_shared_exchange(
         self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
     ) -> None: ...
@@ -113,20 +115,20 @@ class Timer:
     ----------
     recorder: recorder to report to
     what: name of the function of MPI
-    peers: ranks that may wait for the operation, and for which it may wait
+    dependencies: ranks that may wait for the operation, and for which it may wait
     """
 
-    __slots__ = ("_began", "_peers", "_recorder", "_what")
+    __slots__ = ("_began", "_dependencies", "_recorder", "_what")
 
-    def __init__(self, recorder: CallListener, what: str, peers: Waits) -> None:
-        self._recorder, self._what, self._peers = recorder, what, peers
+    def __init__(self, recorder: CallListener, what: str, dependencies: Waits) -> None:
+        self._recorder, self._what, self._dependencies = recorder, what, dependencies
         self._began = monotonic_ns()
 
     def __call__(self) -> None:
         """Tell that the operation is over."""
-        self._recorder.record_interval("mpi", self._what, self._began, None, self._peers)
+        self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies)
 
     def posted(self) -> Waits:
         """Tell that a nonblocking operation has begun, and return whom to wait for later."""
-        self._recorder.record_interval("mpi", self._what, self._began, None, self._peers._replace(needed=()))
-        return self._peers._replace(arrivals=())
+        self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies._replace(needed=()))
+        return self._dependencies._replace(arrivals=())

@@ -63,7 +63,7 @@ class MPIChannels:
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
             to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
-            channel.peers = (recorder.in_pairs("MPI_Startall", self._communicator, to, sources).posted(),)
+            channel.peers = (recorder.point_to_point_timer("MPI_Startall", self._communicator, to, sources).posted(),)
         return channel
 
     def _new_channel(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":

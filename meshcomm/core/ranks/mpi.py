@@ -179,7 +179,7 @@ class MPICommunicator(Communicator):
         requests, memory = [], (send, receive)
         in_flight[id(memory)] = memory
         ends = _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
-        timed = watch.recorder.in_pairs("MPI_Isend", self, *ends) if watch.recorder else None
+        timed = watch.recorder.point_to_point_timer("MPI_Isend", self, *ends) if watch.recorder else None
         for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
             for rank in _with_bytes(side[1], self.rank):
                 requests += [start([message, self._byte], rank) for message in _countable(message_of(side, rank))]
@@ -190,7 +190,7 @@ class MPICommunicator(Communicator):
         requests, memory = [], (data, into)
         in_flight[id(memory)] = memory
         ends = ([] if rank is None else [rank] for rank in (to, source))
-        timed = watch.recorder.in_pairs("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
         if source is not None:
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
@@ -264,13 +264,13 @@ class MPICommunicator(Communicator):
         timed()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder.in_pairs("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
         timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder.in_pairs("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
         timed()

@@ -29,7 +29,7 @@ from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
 WAITS = "wait until the others are ready"
 """What a rank does before it copies in shared memory."""
 
-_MAX_TEXTS = 1024
+_MAX_CACHED = 1024
 """Texts of known calls that are kept while a trace goes on; then they are made anew."""
 
 
@@ -39,7 +39,7 @@ class Span:
     Parameters
     ----------
     operation: operation of the call, with the name that the user gave it
-    stack: calls of this thread that go on; the first one is what the user called
+    stack: calls in progress on this thread, outermost first
     listeners: listeners that hear of it
     """
 
@@ -78,7 +78,7 @@ class Listener:
     def on_interval(self, kind: str, what: str, interval: tuple[int, int], dependencies: Waits) -> None:
         """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
 
-    def on_start(self, numbers: dict[str, int]) -> None:
+    def on_start(self, sequence_numbers: dict[str, int]) -> None:
         """Hear how many operations of each stream this rank has made before it listens."""
 
     def on_job_end(self) -> None:
@@ -103,19 +103,19 @@ class Recorder:
         self._listeners: dict[SimulatedRank | None, tuple[Listener, ...]] = {}
         self._thread = _Thread()
         self._texts: dict[Hashable, str] = {}
-        self._numbers: dict[str, int] = {}
+        self._sequence_numbers: dict[str, int] = {}
         self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._wants_details = False
 
     def add(self, listener: Listener) -> None:
         """Let *listener* hear of this rank from now on."""
         rank = current_rank()
-        listener.on_start(dict(self._numbers))
+        listener.on_start(dict(self._sequence_numbers))
         self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
         self._listeners_changed()
 
     def remove(self, listener: Listener) -> None:
-        """Tell *listener* no more."""
+        """Stop notifying *listener*."""
         for rank, listeners in list(self._listeners.items()):
             left = tuple(other for other in listeners if other is not listener)
             if left:
@@ -132,13 +132,13 @@ class Recorder:
         measure_times(self._wants_details)
         watch.recorder = self if self._listeners else None
 
-    def _heard_by(self) -> tuple[Listener, ...]:
+    def _current_listeners(self) -> tuple[Listener, ...]:
         listeners, rank = self._listeners, current_rank()
         return listeners.get(None, ()) if rank is None else (*listeners.get(None, ()), *listeners.get(rank, ()))
 
     def begin(self, operation: str) -> Span:
         """Return a call that begins. The caller puts it on its stack."""
-        return Span(operation, self._thread.stack, self._heard_by())
+        return Span(operation, self._thread.stack, self._current_listeners())
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
         """Say what the call that goes on is about, if a trace wants to know: what *describe* makes of *subject*."""
@@ -148,52 +148,58 @@ class Recorder:
         text = self._texts.get(key) if key is not None else None
         if text is None:
             text = describe(*subject)
-            if key is not None and len(self._texts) < _MAX_TEXTS:
+            if key is not None and len(self._texts) < _MAX_CACHED:
                 self._texts[key] = text
         stack[-1].text = text
 
     def record_exchange(self, way: str, began: int, traffic: Traffic) -> None:
-        """Tell of an exchange of data that *began* then and is over."""
+        """Report a completed exchange of data that started at *began* (``monotonic_ns``)."""
         stack = self._thread.stack
         for span in stack:
             span.traffic = span.traffic.plus(traffic)
         operation = stack[0].operation if stack else ""
         interval = began, monotonic_ns()
-        for listener in self._heard_by():
+        for listener in self._current_listeners():
             listener.on_exchange(operation, way, interval, traffic)
 
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY
+        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None:
         """Tell how this rank spent the time since *began*, or until it *ended*."""
         if self._wants_details:
             interval = began, monotonic_ns() if ended is None else ended
-            for listener in self._heard_by():
-                listener.on_interval(kind, what, interval, peers)
+            for listener in self._current_listeners():
+                listener.on_interval(kind, what, interval, dependencies)
 
-    def timer(self, what: str, peers: Waits = NOBODY) -> Timer:
+    def timer(self, what: str, dependencies: Waits = NOBODY) -> Timer:
         """Return what to call when *what*, which now begins in MPI, is over."""
-        return Timer(self, what, peers)
+        return Timer(self, what, dependencies)
 
     def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
         if not self._wants_details or not communicator.name:
             return Timer(self, what, NOBODY)
-        positions = range(communicator.size) if counts is None else self._shared_tuple(np.flatnonzero(counts).tolist())
+        positions = (
+            range(communicator.size) if counts is None else self._interned_tuple(np.flatnonzero(counts).tolist())
+        )
         return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
 
-    def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> Timer:
+    def point_to_point_timer(
+        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+    ) -> Timer:
         """Return the timer of messages to some ranks, and from some."""
         if not self._wants_details or not communicator.name:
             return Timer(self, what, NOBODY)
         name, rank = communicator.name, communicator.rank
         sent, received = (
-            [f"{name}: {rank} to {peer}" for peer in to],
+            [f"{name}: {rank} to {peer}" for peer in destinations],
             [f"{name}: {peer} to {rank}" for peer in sources],
         )
-        arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
+        arrivals = tuple(Arrival(stream, self._next_number(stream), 0) for stream in sent)
         return Timer(
-            self, what, Waits(arrivals, tuple(NeededArrivals(stream, self._next(stream), (0,)) for stream in received))
+            self,
+            what,
+            Waits(arrivals, tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received)),
         )
 
     def record_shared_exchange(
@@ -209,22 +215,22 @@ class Recorder:
         communicator, rendezvous, dependencies = group.opened, group.rendezvous, NOBODY
         if communicator is not None and communicator.name and rendezvous is not None:
             stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
-            dependencies = self._in_stream(stream, rendezvous.position, self._shared_tuple(peers))
+            dependencies = self._in_stream(stream, rendezvous.position, self._interned_tuple(peers))
         self.record_interval("wait", WAITS, began, ready, dependencies)
         self.record_interval("copy", "copy", ready, copied)
         self.record_interval("wait", "wait until the others have copied", copied, left)
 
     def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
-        number = self._next(stream)
+        number = self._next_number(stream)
         return Waits((Arrival(stream, number, position),), (NeededArrivals(stream, number, positions),))
 
-    def _next(self, stream: str) -> int:
-        number = self._numbers[stream] = self._numbers.get(stream, 0) + 1
+    def _next_number(self, stream: str) -> int:
+        number = self._sequence_numbers[stream] = self._sequence_numbers.get(stream, 0) + 1
         return number
 
-    def _shared_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
+    def _interned_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Return *positions* as one tuple for all operations that have the same ones."""
-        if len(self._positions) > _MAX_TEXTS:
+        if len(self._positions) > _MAX_CACHED:
             self._positions.clear()
         return self._positions.setdefault(tuple(positions), tuple(positions))
 
@@ -236,7 +242,7 @@ class Recorder:
 
     def record_agreement(self) -> None:
         """Tell that this rank exchanged a few bytes with others to agree on a call."""
-        for listener in self._heard_by():
+        for listener in self._current_listeners():
             listener.on_agreement()
 
 

@@ -16,7 +16,7 @@ from meshcomm.core.memory._pool import Pool
 from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.copies import as_byte_boxes
 from meshcomm.core.ranks.rank_sets import Group
-from meshcomm.core.transport.exchange import Exchanged
+from meshcomm.core.transport.exchange import BoxExchange
 
 
 class ChannelOffer(TypedDict):
@@ -46,7 +46,7 @@ class OpenedChannel(NamedTuple):
     sends: bool
 
 
-def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> OpenedChannel:
+def open_channel(group: Group, tensors: Sequence[BoxExchange], blocks: Sequence[Bytes]) -> OpenedChannel:
     """Return a channel for the exchange of *tensors* from *blocks* to the same blocks. Collective over the group."""
     communicator, everyone = group.communicator(), np.arange(len(group.members), dtype=np.intp)
     nodes, rendezvous, position = group.nodes, group.rendezvous, tensors[0].position
@@ -66,7 +66,7 @@ def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[By
     return OpenedChannel(channel, np.flatnonzero(np.array(nodes) != nodes[position]), copies, sends)
 
 
-def _peers(tensors: Sequence[Exchanged], members: Sequence[int], position: int) -> list[int]:
+def _peers(tensors: Sequence[BoxExchange], members: Sequence[int], position: int) -> list[int]:
     """Return the positions of the local peers with which this rank has bytes to exchange."""
     positions: set[int] = set()
     for tensor in tensors:
@@ -94,7 +94,7 @@ def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> Channel
 
 
 def _channel(
-    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, ChannelOffer]
+    rendezvous: Rendezvous, tensors: Sequence[BoxExchange], peers: Sequence[int], offers: dict[int, ChannelOffer]
 ) -> Channel:
     position, members, described = tensors[0].position, rendezvous.members, []
     for peer in peers:
@@ -115,7 +115,7 @@ def _channel(
     return Channel(_pool(rendezvous), own_offer["lines"], own_offer["blocks"], described, epoch, names)
 
 
-def _copies(tensors: Sequence[Exchanged], sender: int, receiver: int) -> BoxCopies | None:
+def _copies(tensors: Sequence[BoxExchange], sender: int, receiver: int) -> BoxCopies | None:
     """Return the copies from the blocks of one rank to those of another; this rank is one of both."""
     froms, tos = [], []
     for region, tensor in enumerate(tensors):

@@ -71,7 +71,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.ranks.traffic import traffic_from
 from meshcomm.core.transport.channels import open_channel
-from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Transport, own_copies
+from meshcomm.core.transport.exchange import BlockSizes, BoxExchange, ExchangeSpec, Transport, own_copies
 from meshcomm.core.transport.in_place import InPlace
 from meshcomm.core.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.core.transport.relay import Relayed
@@ -80,14 +80,14 @@ from meshcomm.errors import CollectiveMismatch
 OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
-def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> Transport:
+def exchange(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> Transport:
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
         return LocalCopy(tensors)
     return _Chosen(group, tensors, spec)
 
 
-def received_traffic(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
+def received_traffic(group: Group, tensors: Sequence[BoxExchange]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
     for tensor in tensors:
@@ -101,7 +101,7 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, MAX_COUNT)
 
 
-def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> int:
+def _rounds(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> int:
     """Return the rounds of an exchange over MPI: those that the scratch limit asks for, or more.
 
     More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
@@ -133,7 +133,7 @@ _left_behind: list["RepeatedExchange"] = []
 class LocalCopy:
     """The exchange of a rank with itself."""
 
-    def __init__(self, tensors: Sequence[Exchanged]) -> None:
+    def __init__(self, tensors: Sequence[BoxExchange]) -> None:
         self._sizes = BlockSizes(tensors)
         self._copies = own_copies(tensors)
 
@@ -149,7 +149,7 @@ class Nonblocking:
     Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
+    def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> None:
         self._group, self._tensors = group, tensors
         packed = Packed(group, tensors, spec, _rounds_by_length(group, spec), overlaps=True)
         self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
@@ -178,8 +178,8 @@ class RepeatedExchange:
     To make one is Collective over the group. The blocks must stay where they are.
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, blocks: list[Bytes]) -> None:
-        self._group, self._tensors, self._number, self._blocks = group, tensors, spec.number, blocks
+    def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec, blocks: list[Bytes]) -> None:
+        self._group, self._tensors, self._number, self._blocks = group, tensors, spec.fingerprint, blocks
         self._waiting = exchange(group, tensors, spec)
         self._channel: Channel | None = None
         self._messages: Packed | None = None
@@ -281,7 +281,7 @@ class _RepeatedInFlight:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
+    def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> None:
         self._group, self._tensors, self._spec = group, tensors, spec
         self._sizes = BlockSizes(tensors)
         self._way: Transport | None = None
@@ -326,7 +326,7 @@ class _Chosen:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
-        if (several_nodes and spec.root is not None) or (spec.one_memory and len(tensors) > 1):
+        if (several_nodes and spec.root is not None) or (spec.is_in_place and len(tensors) > 1):
             return self._over_mpi()  # several blocks that are not in one allocation go in place by a channel only
         rounds = _rounds(group, tensors, spec)
         remaining = MessagesOnNode(group, tensors, spec, rounds)

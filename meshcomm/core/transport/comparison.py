@@ -16,7 +16,7 @@ from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.ranks.communicator import Communicator, Comparison, NumberMessages
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport._digests import Digests
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 from meshcomm.errors import CollectiveMismatch
 
 _NUMBER_BYTES = 8
@@ -31,7 +31,7 @@ Begun: TypeAlias = Any
 class Comparing(Protocol):
     """How the ranks of an exchange compare their calls."""
 
-    tensors: list[Exchanged]
+    tensors: list[BoxExchange]
     """What the messages carry: the tensors of the exchange, and perhaps a header."""
 
     def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Begun]:
@@ -49,7 +49,7 @@ class Comparing(Protocol):
 
 def comparing(
     group: Group,
-    tensors: Sequence[Exchanged],
+    tensors: Sequence[BoxExchange],
     spec: ExchangeSpec,
     peers: tuple[Indices, Indices],
     *,
@@ -66,10 +66,10 @@ def comparing(
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.rank_set.world.takes_turns:
         if packed or (small and scratch <= spec.scratch_limit):
-            return DigestHeader(group, spec.number, tensors, *peers)
+            return DigestHeader(group, spec.fingerprint, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
-            return Pairs(group, spec.number, tensors, *peers)
-    return SeparateComparison(group, spec.number, tensors)
+            return Pairs(group, spec.fingerprint, tensors, *peers)
+    return SeparateComparison(group, spec.fingerprint, tensors)
 
 
 class DigestHeader(Digests):
@@ -84,7 +84,7 @@ class DigestHeader(Digests):
     """
 
     def __init__(
-        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
+        self, group: Group, number: int, tensors: Sequence[BoxExchange], sends_to: Indices, receives_from: Indices
     ) -> None:
         super().__init__(group.rank_set, number, len(receives_from))
         self._group, self._peers = group, receives_from.tolist()
@@ -93,7 +93,7 @@ class DigestHeader(Digests):
         one = np.ones((1, 1), dtype=np.intp)
         sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
         receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
-        header = Exchanged(
+        header = BoxExchange(
             _NUMBER_BYTES,
             tensors[0].position,
             lambda position: ((0, 1),),
@@ -121,7 +121,7 @@ class Pairs:
     """
 
     def __init__(
-        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
+        self, group: Group, number: int, tensors: Sequence[BoxExchange], sends_to: Indices, receives_from: Indices
     ) -> None:
         self._group, self._number = group, number
         self._peers = sends_to.tolist(), receives_from.tolist()
@@ -155,7 +155,7 @@ class SeparateComparison:
     tensors: boxes that they exchange
     """
 
-    def __init__(self, group: Group, number: int, tensors: Sequence[Exchanged] = ()) -> None:
+    def __init__(self, group: Group, number: int, tensors: Sequence[BoxExchange] = ()) -> None:
         self._group, self._number = group, number
         self.tensors = list(tensors)
 

@@ -22,7 +22,7 @@ from meshcomm.core._tuning import LINE
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes, as_rows, from_rows
 from meshcomm.core.memory.copies import Strided
-from meshcomm.core.transport.exchange import Exchanged
+from meshcomm.core.transport.exchange import BoxExchange
 
 
 class Nodes:
@@ -146,7 +146,7 @@ class BufferCopies:
     tensor: boxes that the group exchanges; this rank is at `tensor.position`
     """
 
-    def __init__(self, nodes: Nodes, tensor: Exchanged) -> None:
+    def __init__(self, nodes: Nodes, tensor: BoxExchange) -> None:
         node = int(nodes.of[tensor.position])
         self._tensor = tensor
         self._outgoing = Crossing(nodes, node, tensor.sends_of, True, tensor.itemsize)
@@ -169,11 +169,11 @@ class BufferCopies:
                 offsets[:, peer] = self._outgoing.begins[other], self.sent_bytes + self._incoming.begins[other]
         return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None
 
-    def hands_to(self) -> tuple[list[int], list[int]]:
+    def pack_peers(self) -> tuple[list[int], list[int]]:
         """Return the local peers that get boxes of this rank in their buffers, and those that put boxes in its own."""
         return self._holders(self._outgoing)
 
-    def takes_from(self) -> tuple[list[int], list[int]]:
+    def unpack_peers(self) -> tuple[list[int], list[int]]:
         """Return the local peers with boxes for this rank in their buffers, and those that find some in its own."""
         return self._holders(self._incoming)
 

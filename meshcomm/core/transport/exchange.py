@@ -1,8 +1,8 @@
 """What the ranks of a group exchange: the boxes of one or several tensors.
 
-An `Exchanged` describes this for one tensor, once for every transport: which box of the global array each position of
-the group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out in
-memory, in `Exchanged.in_source` and `Exchanged.in_target`.
+A `BoxExchange` describes this for one tensor, once for every transport: which box of the global array each position
+of the group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out
+in memory, in `BoxExchange.in_source` and `BoxExchange.in_target`.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ class Remaining(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class BoxExchange:
     """The boxes of one tensor that the ranks of a group exchange, in global indices.
 
     Parameters
@@ -73,7 +73,7 @@ class Exchanged:
     @property
     def is_in_order(self) -> bool:
         """Whether blocks lie in memory as their boxes say, in the order of their axes."""
-        return self.order is None and type(self).in_source is Exchanged.in_source
+        return self.order is None and type(self).in_source is BoxExchange.in_source
 
     @cached_property
     def sends(self) -> Boxes:
@@ -85,7 +85,7 @@ class Exchanged:
         """The boxes that this rank receives."""
         return self.receives_of(self.position)
 
-    def between(self, senders: Indices, receivers: Indices) -> "Exchanged":
+    def between(self, senders: Indices, receivers: Indices) -> "BoxExchange":
         """Return what this rank receives from *senders* and sends to *receivers*."""
         return replace(
             self,
@@ -131,8 +131,8 @@ class ExchangeSpec:
 
     Parameters
     ----------
-    number: number of the exchange, the same on all ranks, and different for other exchanges
-    most_bytes: bytes of the largest block of any rank
+    fingerprint: hash of the exchange, the same on all ranks, and different for other exchanges
+    most_bytes: upper bound on the bytes that a rank sends or receives, the same on all ranks
     rounds: smallest number of rounds that keeps to the scratch limit
     scratch_limit: bytes that a rank may use beyond its blocks
     permutes: whether each rank sends to one rank at most, and receives from one at most
@@ -140,11 +140,12 @@ class ExchangeSpec:
     root: position whose block all ranks get, in a broadcast; None without one
     relay_pays: whether messages through aggregators are predicted to pay between nodes
     stages: whether a block that is not shared may be copied to shared memory
-    one_memory: whether the blocks before and after are the same memory, as for ghosts. MPI may not receive into what
-        it sends from, so all is packed; and the new blocks of several tensors do not lie in one allocation
+    is_in_place: whether the new block overwrites the old one in the same memory, as for ghosts. MPI cannot receive
+        into a buffer that it sends from, so all is packed; and the new blocks of several tensors are not in one
+        allocation
     """
 
-    number: int
+    fingerprint: int
     most_bytes: int
     rounds: int = 1
     scratch_limit: int = DEFAULT_SCRATCH
@@ -153,15 +154,15 @@ class ExchangeSpec:
     root: int | None = None
     relay_pays: bool = False
     stages: bool = True
-    one_memory: bool = False
+    is_in_place: bool = False
 
 
-def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Exchanged:
+def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> BoxExchange:
     """Return the exchange in which each new block takes from each block what the two boxes share.
 
     *sources* and *targets* are the boxes of all positions in one index space, so that no element is in two sources.
     """
-    return Exchanged(
+    return BoxExchange(
         itemsize,
         position,
         sources.__getitem__,
@@ -171,8 +172,8 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
     )
 
 
-def once_each(tensors: Sequence[Exchanged], find: Callable[[Exchanged], T]) -> list[T]:
-    """Return the result of *find* for each tensor. Those of one description share one call."""
+def map_distinct(tensors: Sequence[BoxExchange], find: Callable[[BoxExchange], T]) -> list[T]:
+    """Return ``[find(tensor) for tensor in tensors]``, with one call of *find* for each distinct object."""
     results: dict[int, T] = {}
     for tensor in tensors:
         if id(tensor) not in results:
@@ -180,8 +181,8 @@ def once_each(tensors: Sequence[Exchanged], find: Callable[[Exchanged], T]) -> l
     return [results[id(tensor)] for tensor in tensors]
 
 
-def numbered(blocks: Sequence[Strided]) -> list[Strided]:
-    """Return where boxes lie, with a region for each of *blocks*: that of its number."""
+def with_region_numbers(blocks: Sequence[Strided]) -> list[Strided]:
+    """Return *blocks* with the region number of all boxes of block i set to i."""
     return [Strided(np.full(len(block.regions), i, dtype=np.intp), *block[1:]) for i, block in enumerate(blocks)]
 
 
@@ -194,12 +195,12 @@ class BlockSizes:
 
     __slots__ = ("_sources", "_targets")
 
-    def __init__(self, tensors: Sequence[Exchanged]) -> None:
+    def __init__(self, tensors: Sequence[BoxExchange]) -> None:
         self._sources = [tensor.source_bytes(tensor.position) for tensor in tensors]
         self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
 
     def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Raise what `wrong` returns, if anything."""
+        """Raise the error that `size_error` returns, if any."""
         error = self.size_error(sources, targets)
         if error is not None:
             raise error
@@ -226,23 +227,23 @@ def wrong_length(length: int, wanted: int) -> ShapeError:
     )
 
 
-def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
+def own_copies(tensors: Sequence[BoxExchange]) -> BoxCopies | None:
     """Return the copies of what this rank sends to itself, from block to block, if there are any."""
     return next(iter(own_pieces(tensors, 1)), None)
 
 
-def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
+def own_pieces(tensors: Sequence[BoxExchange], pieces: int) -> list[BoxCopies]:
     """Return the same copies in *pieces* of about the same size, perhaps none."""
 
-    def sent(tensor: Exchanged) -> Strided:
+    def sent(tensor: BoxExchange) -> Strided:
         position, sends = tensor.position, tensor.sends
         return tensor.in_source(position, 0, sends.subset(sends.of(position)))
 
-    def received(tensor: Exchanged) -> Strided:
+    def received(tensor: BoxExchange) -> Strided:
         position, receives = tensor.position, tensor.receives
         return tensor.in_target(position, 0, receives.subset(receives.of(position)))
 
-    froms, tos = numbered(once_each(tensors, sent)), numbered(once_each(tensors, received))
+    froms, tos = with_region_numbers(map_distinct(tensors, sent)), with_region_numbers(map_distinct(tensors, received))
     itemsizes = [tensor.itemsize for tensor in tensors]
     (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
     if not len(source.offsets):
@@ -294,11 +295,11 @@ def has_intervals(box: Box) -> bool:
 _FEW = 16
 """Boxes. A compromise: arrays take about as long for a few of them as for one."""
 
-Row: TypeAlias = tuple[int, Box, list[int], list[int]]
+PlacedBox: TypeAlias = tuple[int, Box, list[int], list[int]]
 """A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""
 
 
-def strided_rows(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
+def strided_rows(rows: Sequence[PlacedBox], ndim: int, itemsize: int) -> Strided:
     """Return where boxes of *ndim* axes lie in blocks that are one interval along each axis."""
     regions, offsets, strides, extents = [], list[int](), list[list[int]](), list[list[int]]()
     for region, block, start, stop in rows:

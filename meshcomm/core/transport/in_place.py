@@ -17,7 +17,7 @@ from meshcomm.core.memory.blocks import NOTHING
 from meshcomm.core.memory.pools import locate
 from meshcomm.core.memory.scratch import shared_scratch
 from meshcomm.core.ranks.rank_sets import Group
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec, Remaining
 from meshcomm.core.transport.local_copies import LocalCopies
 
 
@@ -32,7 +32,7 @@ class InPlace:
     remaining: exchange of blocks that no copy can move
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec, remaining: Remaining) -> None:
         rendezvous = group.rendezvous
         assert rendezvous is not None
         self._group = group
@@ -54,7 +54,7 @@ class InPlace:
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
             source = self._staged_copy(source)
         # With the digest of all calls: ranks that made other calls are found out here.
-        number = self._spec.number ^ self._group.rank_set.call_digest
+        number = self._spec.fingerprint ^ self._group.rank_set.call_digest
         rendezvous.exchange(routes, number, source, target, several)
         if watch.recorder is not None:
             watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._peers)

@@ -18,14 +18,14 @@ from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.memory.copies import Strided, as_byte_boxes, concatenated
 from meshcomm.core.transport.exchange import (
-    Exchanged,
-    Row,
+    BoxExchange,
+    PlacedBox,
     are_few,
     has_intervals,
-    numbered,
-    once_each,
+    map_distinct,
     run_length,
     strided_rows,
+    with_region_numbers,
 )
 
 
@@ -51,7 +51,7 @@ class LocalCopies:
         index there
     """
 
-    def __init__(self, tensors: Sequence[Exchanged], members: tuple[int, ...]) -> None:
+    def __init__(self, tensors: Sequence[BoxExchange], members: tuple[int, ...]) -> None:
         self.tensors = tensors
         self.members = members
         self.several = len(tensors) > 1
@@ -99,7 +99,7 @@ class LocalCopies:
         return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
 
     def _laid_out(
-        self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+        self, tensor: BoxExchange, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided]:
         """Return where boxes that are *chosen* of local peers lie before and after; peers are the regions there."""
         position, froms, tos = tensor.position, list[Strided](), list[Strided]()
@@ -114,13 +114,13 @@ class LocalCopies:
         return concatenated(froms, loops), concatenated(tos, loops)
 
     def _laid_out_by_integers(
-        self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+        self, tensor: BoxExchange, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided] | None:
         """Return what `_laid_out` does, by integers of Python; None if there are many boxes, or some have gaps."""
         if not tensor.is_in_order or not are_few(boxes):
             return None
         starts, stops, position = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
-        froms, tos = list[Row](), list[Row]()
+        froms, tos = list[PlacedBox](), list[PlacedBox]()
         for number, which in chosen:
             sender, receiver = (self.members[number], position) if receives else (position, self.members[number])
             source, target = tensor.source(sender), tensor.target(receiver)
@@ -136,8 +136,8 @@ class LocalCopies:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
         offsets = {number: self._offsets_of(self.members[number]) for number in peers}
         sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
-        sides = once_each(self.tensors, lambda tensor: self._written_boxes(tensor, sorted(peers)))
-        sources = numbered([source for source, _ in sides])
+        sides = map_distinct(self.tensors, lambda tensor: self._written_boxes(tensor, sorted(peers)))
+        sources = with_region_numbers([source for source, _ in sides])
         begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
         for number, starts in offsets.items():
             begins[number] = starts[: len(self.tensors)]
@@ -152,7 +152,7 @@ class LocalCopies:
         source_sizes = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
         return BoxCopies(source_sizes, sizes, itemsize, *source[:3], *target, len(self.members))
 
-    def _written_boxes(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
+    def _written_boxes(self, tensor: BoxExchange, peers: Sequence[int]) -> tuple[Strided, Strided]:
         """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
         chosen = [(number, tensor.sends.of(self.members[number])) for number in peers]
         return self._laid_out(tensor, tensor.sends, [row for row in chosen if len(row[1])], receives=False)
@@ -163,7 +163,7 @@ class LocalCopies:
         return block_offsets(sizes) if self.several else [0, sizes[0]]
 
 
-def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:
+def _rather_writes(tensor: BoxExchange, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
     if tensor.is_in_order and boxes.repeats is None:
         before, after = tensor.source(sender), tensor.target(receiver)

@@ -33,7 +33,14 @@ from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import Comparing, DigestHeader, SeparateComparison, comparing
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, UncopiedPeers, numbered, once_each, own_pieces
+from meshcomm.core.transport.exchange import (
+    BoxExchange,
+    ExchangeSpec,
+    UncopiedPeers,
+    map_distinct,
+    own_pieces,
+    with_region_numbers,
+)
 from meshcomm.core.transport.in_flight import InChannels, InFlight
 
 
@@ -125,17 +132,23 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-def _sending(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+def _sending(ranks: int, tensors: Sequence[BoxExchange], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     boxes_by_id = {id(tensor): tensor_boxes for tensor, tensor_boxes in zip(tensors, boxes, strict=True)}
-    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_source(tensor.position, 0, boxes_by_id[id(tensor)])))
+    blocks = with_region_numbers(
+        map_distinct(tensors, lambda tensor: tensor.in_source(tensor.position, 0, boxes_by_id[id(tensor)]))
+    )
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
-def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+def _receiving(
+    ranks: int, tensors: Sequence[BoxExchange], boxes: list[Boxes], rounds: int, packs: bool = False
+) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     boxes_by_id = {id(tensor): tensor_boxes for tensor, tensor_boxes in zip(tensors, boxes, strict=True)}
-    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_target(tensor.position, 0, boxes_by_id[id(tensor)])))
+    blocks = with_region_numbers(
+        map_distinct(tensors, lambda tensor: tensor.in_target(tensor.position, 0, boxes_by_id[id(tensor)]))
+    )
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
@@ -165,7 +178,7 @@ class Packed:
     def __init__(
         self,
         group: Group,
-        tensors: Sequence[Exchanged],
+        tensors: Sequence[BoxExchange],
         spec: ExchangeSpec,
         rounds: int = 1,
         *,
@@ -178,8 +191,8 @@ class Packed:
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._advances = rounds > 1 and not group.rank_set.machine.one_node and not group.rank_set.world.takes_turns
         ranks = len(group.members)
-        sends = once_each(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
-        receives = once_each(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
+        sends = map_distinct(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
+        receives = map_distinct(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
         self._comparing: Comparing | None = None
         carried = list(tensors)
         if ranks > 1 and not between_pairs:
@@ -188,8 +201,8 @@ class Packed:
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
         self._alone = ranks == 1
-        self.send = _sending(ranks, carried, sends, rounds, spec.one_memory)
-        self.receive = _receiving(ranks, carried, receives, rounds, spec.one_memory)
+        self.send = _sending(ranks, carried, sends, rounds, spec.is_in_place)
+        self.receive = _receiving(ranks, carried, receives, rounds, spec.is_in_place)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
         self._kept = [self._computed_counts(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
@@ -351,7 +364,7 @@ class MessagesOnNode:
     group, tensors, spec, rounds: as in `Packed`
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, rounds: int) -> None:
+    def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec, rounds: int) -> None:
         self._group, self._tensors, self._spec, self._rounds = group, tensors, spec, rounds
         self._packed: dict[UncopiedPeers, Packed] = {}
 
@@ -376,7 +389,7 @@ class Gathered:
 
     rounds = 1
 
-    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec) -> None:
+    def __init__(self, group: Group, tensor: BoxExchange, spec: ExchangeSpec) -> None:
         self._group = group
         position, ranks = tensor.position, len(group.members)
         everyone = np.arange(ranks, dtype=np.intp)
@@ -417,16 +430,20 @@ class Broadcast:
 
     def __init__(self, group: Group, spec: ExchangeSpec) -> None:
         assert spec.root is not None
-        self._group, self._root, self._beside = group, spec.root, SeparateComparison(group, spec.number)
+        self._group, self._root, self._comparison_reduction = (
+            group,
+            spec.root,
+            SeparateComparison(group, spec.fingerprint),
+        )
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         communicator, target = self._group.communicator(), targets[0]
         if communicator.rank == self._root:
             target[:] = sources[0]
-        comparison = self._beside.start()
+        comparison = self._comparison_reduction.start()
         communicator.broadcast(target, self._root)
-        self._beside.check(comparison)
+        self._comparison_reduction.check(comparison)
 
 
 def _to_itself(boxes: Boxes, position: int) -> Boxes:

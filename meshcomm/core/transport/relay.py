@@ -5,10 +5,10 @@ between each pair of nodes. `meshcomm.core.transport.crossing` says who exchange
 
 A relayed exchange has four stages on each rank:
 
-1. hand: copy the boxes for other nodes to the buffers of the aggregators; a rendezvous ends this stage
+1. pack: copy the boxes for other nodes to the buffers of the aggregators; a rendezvous ends this stage
 2. aggregators start the messages between their buffers; each rank copies what stays on it
 3. aggregators wait for their messages
-4. take: copy the boxes from other nodes out of the buffers, and boxes of local peers straight between the blocks; a
+4. unpack: copy the boxes from other nodes out of the buffers, and boxes of local peers straight between the blocks; a
    rendezvous ends this stage
 
 So the ranks of a node wait for each other only twice. A rank that shares no memory is a node of its own.
@@ -26,7 +26,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.transport.comparison import SeparateComparison
 from meshcomm.core.transport.crossing import BufferCopies, Nodes
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining, own_copies
+from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec, Remaining, own_copies
 from meshcomm.core.transport.local_copies import LocalCopies
 
 
@@ -41,13 +41,13 @@ class Relayed:
     remaining: exchange of blocks that no copy can move
     """
 
-    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensor: BoxExchange, spec: ExchangeSpec, remaining: Remaining) -> None:
         assert group.nodes is not None
         self._group, self._tensor, self._spec, self._remaining = group, tensor, spec, remaining
         self._rendezvous: Rendezvous | None = group.rendezvous
         self._buffers = BufferCopies(Nodes(group.nodes), tensor)
-        self._own = own_copies([tensor])
-        self._beside = SeparateComparison(group, spec.number)
+        self._self_copies = own_copies([tensor])
+        self._comparison_reduction = SeparateComparison(group, spec.fingerprint)
 
     @property
     def scratch_bytes(self) -> int:
@@ -70,61 +70,61 @@ class Relayed:
         buffers, me = self._buffers, (self._buffers.me,)
         self._memory = memory
         self._sent, self._received = memory[: buffers.sent_bytes], memory[buffers.sent_bytes : buffers.buffer_bytes]
-        self._own_out, self._own_in = buffers.out(me), buffers.into(me)
+        self._own_pack, self._own_unpack = buffers.out(me), buffers.into(me)
         if self._rendezvous is not None:
             self._local = LocalCopies([self._tensor], self._rendezvous.members)
-            self._hand, self._take = self._routes()
+            self._pack_routes, self._unpack_routes = self._routes()
         return True
 
     def _routes(self) -> tuple[Routes, Routes]:
         """Return who copies to aggregators, and who copies from them; local peers exchange with the latter, too."""
         size, me = len(self._buffers.members), self._buffers.me
-        holders, givers = self._buffers.hands_to()
-        # With True, the sender rather writes: to the buffer of the aggregator.
-        incoming, outgoing = [(peer, True) for peer in givers], [(peer, True) for peer in holders]
-        self._hand_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
-        hand = Routes(size, me, incoming, outgoing, self._hand_copies)
-        holders, takers = self._buffers.takes_from()
+        buffer_owners, packing_peers = self._buffers.pack_peers()
+        # True: prefer that the sender writes, here to the buffer of the aggregator.
+        incoming, outgoing = [(peer, True) for peer in packing_peers], [(peer, True) for peer in buffer_owners]
+        self._pack_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
+        pack = Routes(size, me, incoming, outgoing, self._pack_copies)
+        buffer_owners, unpacking_peers = self._buffers.unpack_peers()
         self._senders = tuple(peer for peer, _ in self._local.pairs(True))
         self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
-        incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
-        outgoing = [(peer, False) for peer in takers] + [(peer, True) for peer in self._receivers]
-        self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
-        return hand, Routes(size, me, incoming, outgoing, self._take_copies)
+        incoming = [(peer, False) for peer in buffer_owners] + [(peer, True) for peer in self._senders]
+        outgoing = [(peer, False) for peer in unpacking_peers] + [(peer, True) for peer in self._receivers]
+        self._unpack_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
+        return pack, Routes(size, me, incoming, outgoing, self._unpack_copies)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         source, target = sources[0], targets[0]
         rendezvous = self._rendezvous
-        if self._own_out is not None:
-            self._own_out.run([source], self._at_own(self._sent))
+        if self._own_pack is not None:
+            self._own_pack.run([source], self._in_own_slot(self._sent))
         if rendezvous is not None:
-            rendezvous.exchange(self._hand, self._spec.number, source, self._sent)
+            rendezvous.exchange(self._pack_routes, self._spec.fingerprint, source, self._sent)
             if watch.recorder is not None:
-                watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._hand_peers)
-        comparison = self._beside.start()
+                watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._pack_peers)
+        comparison = self._comparison_reduction.start()
         pending = self._start_messages()
-        if self._own is not None:
-            self._own.run(sources, targets)
+        if self._self_copies is not None:
+            self._self_copies.run(sources, targets)
         if pending is not None:
             pending.wait()
-        if self._own_in is not None:
-            self._own_in.run(self._at_own(self._received), [target])
-        self._beside.check(comparison)
+        if self._own_unpack is not None:
+            self._own_unpack.run(self._in_own_slot(self._received), [target])
+        self._comparison_reduction.check(comparison)
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
-        rendezvous.exchange(self._take, self._spec.number, self._received, target, [source])
+        rendezvous.exchange(self._unpack_routes, self._spec.fingerprint, self._received, target, [source])
         if watch.recorder is not None:
-            watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._take_peers)
-        left = self._senders if locate(target) < 0 else (), self._unwritten
-        if left != ((), ()):
-            self._remaining.run(left, sources, targets)
+            watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._unpack_peers)
+        uncopied_peers = self._senders if locate(target) < 0 else (), self._unwritten
+        if uncopied_peers != ((), ()):
+            self._remaining.run(uncopied_peers, sources, targets)
 
-    def _hand_copies(self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]) -> tuple[None, BoxCopies | None]:
+    def _pack_copies(self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]) -> tuple[None, BoxCopies | None]:
         return None, self._buffers.out(writes_to)
 
-    def _take_copies(
+    def _unpack_copies(
         self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
     ) -> tuple[BoxCopies | None, BoxCopies | None]:
         self._unwritten = tuple(peer for peer in self._receivers if peer not in writes_to)
@@ -138,5 +138,5 @@ class Relayed:
         communicator = self._group.opened or self._group.communicator()
         return communicator.start_messages((self._memory, *sent), (self._memory, *received))
 
-    def _at_own(self, memory: Bytes) -> list[Bytes | None]:
+    def _in_own_slot(self, memory: Bytes) -> list[Bytes | None]:
         return [memory if peer == self._buffers.me else None for peer in range(len(self._buffers.members))]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
-from meshcomm.blocks.edges import Edges, edges_of, unshared_pieces
+from meshcomm.blocks.edges import IntervalExchange, interval_exchange_for_axes, unshared_pieces
 from meshcomm.blocks.make import as_sharded, map_into, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
@@ -331,7 +331,7 @@ class _Assigning(NamedTuple):
     at: At
     lengths: Shape
     axes: Axes | None
-    edges: Edges | None
+    edges: IntervalExchange | None
     stays: bool
     device: int | None
 
@@ -350,7 +350,7 @@ class _Assigning(NamedTuple):
         if isinstance(value, DTensor) and value_shape:
             axes = part.layout.axes
             stays = value.layout.axes == axes
-            edges = None if stays else edges_of(value._spec, axes)
+            edges = None if stays else interval_exchange_for_axes(value._spec, axes)
             stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
         at = _slices_at(tensor._spec, items, part, device)
         return cls(name, at, part.lengths, axes, edges, stays, device)
@@ -368,7 +368,7 @@ class _Assigning(NamedTuple):
         source: Operand = value
         if isinstance(value, DTensor):
             if self.edges is not None:
-                pieces = None if self.device is None else self.edges.lazily(value, self.name, self.device)
+                pieces = None if self.device is None else self.edges.lazy_pieces(value, self.name, self.device)
             else:
                 source = (value if self.axes is None else relaid(value, self.axes, self.name))._block
         if self.device is None:

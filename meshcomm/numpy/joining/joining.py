@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.assemble import assembling_if_thin, join_blocks
+from meshcomm.blocks.assemble import assembling_if_cheaper, join_blocks
 from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import as_sharded, mapping
 from meshcomm.blocks.map import with_out
@@ -133,7 +133,7 @@ def _joined(
     new = target.cut(axis, shape[axis])
     if filled and new.is_consecutive:
         wanted = tuple(_spans(ends, [tensor.shape[axis] for tensor in filled]) for ends in pairwise(new.all_starts()))
-        assembled = assembling_if_thin(name, filled, axis, wanted, target, shape=shape)
+        assembled = assembling_if_cheaper(name, filled, axis, wanted, target, shape=shape)
         if assembled is not None:
             return assembled
     result, start = empty(shape, dtype, target), 0

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.assemble import assembling_if_thin
+from meshcomm.blocks.assemble import assembling_if_cheaper
 from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
@@ -159,7 +159,9 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
-    assembled = assembling_if_thin("roll", [tensor], axis, tuple(_intervals(ends, by, n)), layout, shape=tensor.shape)
+    assembled = assembling_if_cheaper(
+        "roll", [tensor], axis, tuple(_intervals(ends, by, n)), layout, shape=tensor.shape
+    )
     if assembled is not None:
         return assembled
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis

@@ -78,8 +78,8 @@ class Events(Listener):
     def on_interval(self, kind: str, what: str, interval: Interval, dependencies: Waits) -> None:
         self._keep(_Event(kind, what, interval, threading.get_ident(), dependencies=dependencies))
 
-    def on_start(self, numbers: dict[str, int]) -> None:
-        self._initial_numbers = numbers
+    def on_start(self, sequence_numbers: dict[str, int]) -> None:
+        self._initial_numbers = sequence_numbers
 
     def _keep(self, event: _Event) -> None:
         if event.thread not in self._threads:

@@ -121,7 +121,7 @@ class _BoxStyle(NamedTuple):
     ellipsis: str
     colour: bool
 
-    def line(self, border: str, widths: Sequence[int]) -> str:
+    def border_line(self, border: str, widths: Sequence[int]) -> str:
         """Return a line over boxes of these widths; *border* has its left end, stroke, joint and right end."""
         left, stroke, joint, right = tuple(border)
         return left + joint.join(stroke * width for width in widths) + right
@@ -151,23 +151,27 @@ def _grid_lines(view: LayoutView, panel: SlabPanel, style: _BoxStyle, width: int
             [_cell(view, panel, row, column, style, longest=width - margin_width - 10) for column in columns]
             for row in rows
         ]
-        column_labels = ["" if view.column_axis is None else style.ellipsis if c is None else c.text for c in columns]
+        column_labels = [
+            "" if view.column_axis is None else style.ellipsis if column is None else column.text for column in columns
+        ]
         widths = [
-            2 + max(len(column_label), *(len(line[at].text) for line in cells))
-            for at, column_label in enumerate(column_labels)
+            2 + max(len(column_label), *(len(cell_row[index].text) for cell_row in cells))
+            for index, column_label in enumerate(column_labels)
         ]
         if margin_width + 1 + sum(widths) + len(widths) <= width or max_columns == 1:
             break
         max_columns -= 1
     margin = " " * margin_width
-    centred = [f"{column_label:^{wide}}" for column_label, wide in zip(column_labels, widths, strict=True)]
+    centred = [
+        f"{column_label:^{column_width}}" for column_label, column_width in zip(column_labels, widths, strict=True)
+    ]
     lines = [f"{margin} {' '.join(centred)}".rstrip()]
     lines = lines if any(column_labels) else []
-    for number, (row_label, line) in enumerate(zip(row_labels, cells, strict=True)):
-        lines.append(margin + style.line(style.between if number else style.above, widths))
-        drawn = (_drawn_text(cell, wide, style) for cell, wide in zip(line, widths, strict=True))
+    for number, (row_label, cell_row) in enumerate(zip(row_labels, cells, strict=True)):
+        lines.append(margin + style.border_line(style.between if number else style.above, widths))
+        drawn = (_drawn_text(cell, column_width, style) for cell, column_width in zip(cell_row, widths, strict=True))
         lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(drawn)}{style.side}")
-    lines.append(margin + style.line(style.below, widths))
+    lines.append(margin + style.border_line(style.below, widths))
     return lines + wrapped(_left_out(view, rows, columns, style), width)
 
 
