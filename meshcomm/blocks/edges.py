@@ -38,7 +38,7 @@ from meshcomm.core.memory.blocks import NOTHING, as_bytes, new_bytes
 from meshcomm.core.memory.copies import Strided, contiguous, exact_copy
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import Collective, leave_with
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.choose import exchange
 from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
@@ -341,7 +341,7 @@ def _exchange_of(messages: Sequence[_Message], itemsize: int, position: int) -> 
 
 def _edges_text(name: str, edges: IntervalExchange) -> str:
     of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
-    where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
+    where = f"{mesh_description(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
     several = len(edges.specs) > 1
     taken = "; ".join(
         ", ".join(f"{f'of {number} ' if several else ''}{start}:{stop}" for number, start, stop in intervals)

@@ -52,8 +52,8 @@ class Prepared(Generic[R]):
         ----------
         call_session: the session
         key: identity of the call on this rank
-        subject: arguments of *describe* and *build*
-        arguments: arguments of the function that runs the call
+        subject: arguments of *describe* and *build*, by which calls differ
+        arguments: arguments of the function that *build* returns
         error: error that this rank, maybe alone, raises after it has taken part
         """
         run = self._calls.prepared(call_session.location.rank_set, key, subject, call_session, error=error)
@@ -71,7 +71,7 @@ class Exchange:
     mesh, names: mesh and mesh dimensions of the ranks
     tensors: boxes of each tensor that go from one rank to another
     call: text of the call, the same on all ranks
-    most_bytes: bytes that a rank sends at most
+    most_bytes: upper bound on the bytes that a rank sends or receives
     is_in_place: True if the blocks before and after are the same memory, as for ghosts
     """
 
@@ -90,11 +90,11 @@ class Exchange:
         self._tensors = tensors
         self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, is_in_place=is_in_place)
 
-    def between(self) -> Callable[[list[Bytes], list[Bytes]], None]:
+    def to_new_blocks(self) -> Callable[[list[Bytes], list[Bytes]], None]:
         """Return a function that fills the bytes of new blocks from those of the blocks before. Collective."""
         return choose.exchange(self._group, self._tensors, self._spec).run
 
-    def repeated(self, blocks: list[Bytes]) -> "Repeated":
+    def in_same_blocks(self, blocks: list[Bytes]) -> "Repeated":
         """Return the exchange from *blocks* to the same blocks, time and again. Collective."""
         return Repeated(self._group, self._tensors, self._spec, blocks)
 
@@ -102,20 +102,20 @@ class Exchange:
 class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
-    def begin(self, buffer: Callable[[str, int], Bytes], request: Callable[[BegunExchange], R]) -> R:
-        """Begin to exchange, and return the *request* for it. Collective over the ranks.
+    def begin(self, buffer: Callable[[str, int], Bytes], make_request: Callable[[BegunExchange], R]) -> R:
+        """Begin to exchange, and return what *make_request* makes of it. Collective over the ranks.
 
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
         """
         try:
-            return request((self.start(buffer), self._group.rank_set))
+            return make_request((self.start(buffer), self._group.rank_set))
         except BaseException as error:  # before there is a request
             self.fail(error)
             raise
 
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
-"""From a block to the new block, which is written into the second argument if that is given."""
+"""A function of the old block and, optionally, an array to write to; it returns the new block."""
 
 
 def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box: BoxOfDevice | None = None) -> Move:

@@ -22,7 +22,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.ranks.calls import Collective, agree_on, collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Group, Location
 from meshcomm.core.transport.reduce import AllReduce, reduction
 
@@ -97,7 +97,7 @@ def _compute_shares_now(partial: Partial, tensor: DTensor, layout: Layout, shape
 
 def _call_text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
     specs = tensor.layout.specs_text
-    return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(layout.mesh)}"
+    return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {mesh_description(layout.mesh)}"
 
 
 def _share_reduction(

@@ -12,7 +12,7 @@ from meshcomm.core.layouts.boxes import Box, box_shape, box_size
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.transport.choose import exchange, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 
@@ -33,7 +33,7 @@ def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     if not names:
         return contiguous(cut_out(tensor._block, find()))
     text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "
-    text += location_text(tensor.mesh)
+    text += mesh_description(tensor.mesh)
     with collective(call.partition("(")[0], tensor.mesh) as location:
         assert location is not None
         group, position = group_along(location, tensor.mesh, names)

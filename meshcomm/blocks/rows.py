@@ -38,7 +38,7 @@ from meshcomm.core.memory.pools import locate
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import Communicator
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Group
 from meshcomm.core.ranks.traffic import note_received
 
@@ -143,7 +143,7 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
     with collective(operation, mesh) as location:
         assert location is not None
         with exchanging(location.rank_set):
-            yield RowRanks(*group_along(location, mesh, names), f"{call} on {location_text(mesh)}")
+            yield RowRanks(*group_along(location, mesh, names), f"{call} on {mesh_description(mesh)}")
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------

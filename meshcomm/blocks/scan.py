@@ -19,7 +19,7 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import Collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.reduce import ExclusiveScan
 
@@ -71,7 +71,7 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
 
 
 def _scan_text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
-    where = f"{layout.specs_text} on {location_text(layout.mesh)}"
+    where = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
     return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
 
 

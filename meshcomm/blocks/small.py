@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._arguments import refuse_masked
-from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
+from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
 from meshcomm.core.arrays.create import broadcast_from_root, from_local
@@ -24,7 +24,7 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 
 R = TypeVar("R")
 
@@ -111,7 +111,7 @@ def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor
         return of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
     row = block.shape[1:]
     layout = Layout([tuple(names), *((),) * len(row)], mesh)
-    call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {location_text(mesh)}"
+    call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {mesh_description(mesh)}"
     ends = ends_of_rows(name, call, layout, len(block))
     return DTensor(np.ascontiguousarray(block), cut_by_ends(layout, ends), (ends[-1], *row), block.dtype)
 
@@ -152,7 +152,7 @@ def is_passing(tensor: DTensor) -> bool:
 
 def is_short(tensor: DTensor) -> bool:
     """Return whether a tensor of one axis goes to all devices as it is, without a plan."""
-    if tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
+    if tensor.ndim > 1 or not 0 < tensor.nbytes <= MAX_UNPLANNED_BYTES or tensor.mesh.size > SMALL_MESHES:
         return False
     return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 

@@ -12,12 +12,12 @@ WHOLE_ARRAY = 2**26
 labels and results, which are small; each rank needs the memory, and a program should ask for more by `to_numpy`."""
 
 WHOLE_BELOW = 2**20
-"""Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank, unless
-``MESHCOMM_WHOLE_BELOW`` says another size. Measured on 2 ranks of a busy node, time of a cut array over that of a
-whole one, at 256 KiB, 1 MiB and 4 MiB: a stencil by slices 5, 0.7 and 0.3 in one dimension, 2.9, 1.6 and 0.6 in two; a
-sum 5.6, 4.6 and 0.7; deviations from means of columns 7, 1.6 and 0.8; ``x.T @ x`` 3.8, 1.5 and 0.8; ``x @ x`` 1.5, 0.9
-and 0.6; ``x[5] @ x[7]`` 200 each; elementwise operations 0.5 each. 4 ranks on two cores have the same limits. A
-compromise: programs mix these."""
+"""Bytes of an array that a function of meshcomm.numpy creates. Smaller ones are replicated on every rank, unless
+``MESHCOMM_WHOLE_BELOW`` sets another size. Measured on 2 ranks of a busy node, time of the sharded array over that of
+the replicated one, at 256 KiB, 1 MiB and 4 MiB: a stencil by slices 5, 0.7 and 0.3 in one dimension, 2.9, 1.6 and 0.6
+in two; a sum 5.6, 4.6 and 0.7; deviations from means of columns 7, 1.6 and 0.8; ``x.T @ x`` 3.8, 1.5 and 0.8;
+``x @ x`` 1.5, 0.9 and 0.6; ``x[5] @ x[7]`` 200 each; elementwise operations 0.5 each. 4 ranks on two cores have the
+same limits. A compromise: programs mix these."""
 
 # -- planning ---------------------------------------------------------------------------------------------------------
 
@@ -33,17 +33,18 @@ SAMPLED_DEVICES = 4096
 GATHERED_AT_ONCE = 2**16
 """Bytes of a block. Up to this size MPI_Allgatherv is faster than MPI_Alltoallv on a node; measured with MPICH."""
 
-HEADER_UP_TO = 2**15
+MAX_HEADER_BLOCK_BYTES = 2**15
 """Bytes of a block. Up to this size the digest of calls travels in the messages of an exchange over MPI, whose blocks
 are packed for it. Measured with MPICH on 2 and 4 ranks: for 16 KiB that costs 8 %, messages of their own 20 %."""
 
-PAIRS_UP_TO = 16
+MAX_PAIRWISE_RANKS = 16
 """Ranks of a group. Up to so many, the digest of calls in a large exchange over MPI goes to each peer in a message;
 else it is compared in a reduction. Measured with MPICH and Open MPI on 2 and 4 ranks: half of the time."""
 
 IDLE_CHANNELS = 2
 """Channels that an exchange of small blocks over MPI keeps between calls: the buffers of its messages, and requests.
-While more such exchanges are in flight, more channels are made. One takes about twice `HEADER_UP_TO` at most."""
+While more such exchanges are in flight, more channels are made. One takes about twice `MAX_HEADER_BLOCK_BYTES` at
+most."""
 
 CHANNELS_PER_GROUP = 16
 """Small exchanges of a group that keep channels: those that were first made last. All idle channels of a group
@@ -61,8 +62,9 @@ SLOW_NETWORK, SLOW_MESSAGE_BYTES = 1.4e-9, 2**21
 """Seconds for a byte on the link of a host, and the bytes of a message if it takes longer. Measured at 4 Gbit/s: that
 copy takes less time than such a network, and shorter messages keep it busy from the beginning."""
 
-OWN_PIECES = 4
-"""Copies, for each round between hosts, in which a rank moves what it keeps: between two of them messages advance."""
+LOCAL_COPY_PIECES = 4
+"""Pieces in which a rank copies the elements that it keeps, in each round between hosts: between two of them messages
+advance."""
 
 ADVANCE_EVERY = 3e-4
 """Seconds between two calls of MPI that let messages advance while the program computes. Measured at 4 and 10 Gbit/s:
@@ -76,13 +78,13 @@ LINE = 64
 """Bytes of a cache line. Blocks and messages in a common buffer begin on a line of their own."""
 
 ALIGNED_FROM = 2**18
-"""Bytes. From this size on it matters where scratch begins: see `AWAY_FROM`."""
+"""Bytes. From this size on it matters where scratch begins: see `SCRATCH_PAGE_OFFSETS`."""
 
-AWAY_FROM = {"send": 2048, "receive": 1024}
-"""Bytes of a page by which scratch is away from where the block begins. MPI copies between processes by a call of the
-system. Measured on AMD and Linux: that takes four times as long to an address that is 1 to 31 bytes beyond the one it
-reads, within their pages. With these, messages between a block and scratch, or two kinds of scratch, mostly are not.
-Addresses that are alike within a line of the cache are the fastest."""
+SCRATCH_PAGE_OFFSETS = {"send": 2048, "receive": 1024}
+"""Bytes, modulo a page, from the start of a block to that of scratch memory. MPI copies between processes by a call of
+the system. Measured on AMD and Linux: that takes four times as long to an address that is 1 to 31 bytes beyond the
+source, modulo a page. These offsets avoid it for most messages between a block and scratch, or between two kinds of
+scratch. Copies are the fastest when both addresses have the same offset in a cache line."""
 
 MAX_COUNT = 2**31 - 1
 """Bytes. The largest count of an MPI before version 4.0."""
@@ -103,20 +105,21 @@ array; measured as the time of an MPI_Alltoallv without data."""
 POOLED_FROM = 2**17
 """Bytes. Smaller blocks come from the C library, which keeps freed memory up to this size."""
 
-COPIED_BY_NUMPY = 2**16
-"""Bytes. From this size on our own copy of an array in another order than C's is faster, its preparation included."""
+OWN_COPY_FROM = 2**16
+"""Bytes. From this size on, our own copy of an array that is not C-contiguous is faster than NumPy's, its preparation
+included."""
 
 POOL_KEEPS = 2**26
 """Bytes. A pool keeps this much free memory in any case: what small programs use then never goes back to the system. A
 compromise: it is little beside the memory of a node with a few ranks."""
 
-POOL_WHOLE_FROM = 2**16
-"""Bytes. Free ranges of a pool from this length on are not joined with others, so that a loop finds ranges of the same
-lengths in each turn. Measured: loops with 2 to 6 blocks have no page faults after the second turn."""
+MIN_UNMERGED_RANGE = 2**16
+"""Bytes. Free ranges of a pool of at least this length are not merged with their neighbours, so that each turn of a
+loop finds ranges of the same lengths. Measured: loops with 2 to 6 blocks have no page faults after the second turn."""
 
-POOL_OF_ADDRESSES = 1 / 4
-"""Of the address space that RLIMIT_AS leaves a process when a pool is made. A compromise: with a pool of its own and
-those that it shares, the program keeps more than half of it."""
+MAX_ADDRESS_SPACE_SHARE = 1 / 4
+"""The largest share of the address space, which RLIMIT_AS leaves a process, that a new pool may reserve. A compromise:
+with a pool of its own and those that it shares, the program keeps more than half of it."""
 
 POOL_WINDOW = 10.0
 POOL_WINDOW_FREES = 64
@@ -208,22 +211,23 @@ INTERVAL_BYTES = 2**22
 once. What it needs besides the block and the result stays within a few times that. Measured with deviations along rows
 of 64 MiB: half the time of all at once; 1 and 16 MiB were no faster."""
 
+REDUCED_AT_ONCE = 2**16
+"""Bytes: of a result of a contraction that has replicas, or of all arrays of an all_reduce. Up to this size each
+device adds up all partial sums; of larger ones it adds up a share, which is then gathered. A compromise: that is one
+exchange more."""
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
-FILES_AGAIN_WITHIN = 1.0
-"""Seconds. A rank that has read or written a file so short a time ago counts as one that goes on: ranks that wait for
-it do not warn."""
+FILE_IO_GRACE = 1.0
+"""Seconds. A rank that has read or written a file within this time counts as active: ranks that wait for it do not
+warn."""
 
 FILE_CALL_WITHIN = 600.0
 """Seconds for one call of the system that reads, writes or syncs a file. A rank that takes longer counts as stuck."""
 
 PAGE = 4096
-"""Bytes. Arrays of a checkpoint, and the shares that ranks write, begin at a multiple of this in a file."""
-
-REDUCED_AT_ONCE = 2**16
-"""Bytes: of a result of a contraction that has replicas, or of all arrays of an all_reduce. Up to this size each
-device adds up all partial sums; of larger ones it adds up a share, which is then gathered. A compromise: that is one
-exchange more."""
+"""Bytes of a page of memory. Arrays of a checkpoint, and the shares that ranks write, begin at a multiple of this in a
+file."""
 
 # -- tensors that are small -------------------------------------------------------------------------------------------
 
@@ -233,9 +237,8 @@ SMALL_MESSAGE = 1024
 SMALL_MESHES = 64
 """Devices. Of larger meshes the messages of all ranks, which each rank gets, take longer than a plan."""
 
-PASSING = 2**14
-"""Bytes. A slice up to this size goes to all devices as it is: to plan a relayout of it takes longer than to send it.
-"""
+MAX_UNPLANNED_BYTES = 2**14
+"""Bytes. A slice of at most this size is sent whole to all devices: planning a relayout would take longer."""
 
 PACKED_AT_ONCE = 2**17
 """Bytes that a rank sends or receives. If intervals of several tensors have no more, all of them go packed in one
@@ -258,9 +261,9 @@ operations on one rank, waiting over not waiting: 256 KiB 1.05 to 1.4, 512 KiB 0
 WAITING_OPERATIONS = 32
 """Elementwise operations that wait for one another, at most. A compromise: longer ones gain nothing more."""
 
-WAITING_LEAVES = 2
-"""Blocks that only waiting operations still hold, at most, as a multiple of the result: then they are computed. NumPy
-has about so many temporaries in such a formula."""
+MAX_ORPHANED_RESULTS = 2
+"""Limit on the memory that only waiting operations keep alive, as a multiple of the bytes of the result: above it,
+they are computed. NumPy has about so many temporaries in such a formula."""
 
 PIECE_BYTES = 2**18
 """Bytes of a block that operations which waited go over at once. Measured with 3 to 13 buffers on a core with 512 KiB

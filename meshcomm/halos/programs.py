@@ -78,7 +78,7 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
 
 
 def _built_update(pattern: HaloPattern, call_session: Session) -> Callable[[list[Bytes]], None]:
-    run = _ghost_exchange([pattern], "update", call_session).between()
+    run = _ghost_exchange([pattern], "update", call_session).to_new_blocks()
     return lambda blocks: run(blocks, blocks)
 
 
@@ -97,7 +97,7 @@ def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session
         try:
             repeated = exchanges.pop(serials, None)
             if repeated is None:
-                repeated = exchange.repeated(blocks)
+                repeated = exchange.in_same_blocks(blocks)
                 if len(exchanges) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
                     del exchanges[next(iter(exchanges))]
             exchanges[serials] = repeated
@@ -115,7 +115,7 @@ UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
 
 def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., ReduceBuffers]:
     tensor = returns(ghosts(pattern, _exchange_dims([pattern]), call_session.device))
-    bring_back = _ghost_exchange([pattern], "reduce", call_session, [tensor]).between()
+    bring_back = _ghost_exchange([pattern], "reduce", call_session, [tensor]).to_new_blocks()
 
     def run(padded: Array, data: Bytes, kept: ReduceBuffers | None) -> ReduceBuffers:
         if kept is None:

@@ -18,7 +18,7 @@ from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_repr
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layout_maps.layout_report import LayoutReport, report_of
 from meshcomm.layout_maps.scopes import scope
@@ -429,7 +429,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             descriptions.append(described)
             return described.node, described.ndims
 
-        call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
+        call = f"LayoutMap.distribute from device {root} on {mesh_description(mesh)}"
         node_and_ndims = broadcast_from_device("LayoutMap.distribute", mesh, call, look, root)
         if node_and_ndims is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")

@@ -77,7 +77,7 @@ def no_way(name: str, way: Way | str, why: str) -> ShapeError:
 
 
 def work_dtype(dtypes: Sequence[DType]) -> DType:
-    """Return the dtype in which LAPACK works for operands of these.
+    """Return the dtype in which LAPACK computes for operands of these dtypes.
 
     >>> work_dtype([np.dtype("i4")]), work_dtype([np.dtype("f4"), np.dtype("c8")])
     (dtype('float64'), dtype('complex64'))

@@ -20,7 +20,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, WorkLayouts, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
@@ -178,7 +178,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             side.descriptor(shape, 0)
         return (source, layout), ()
 
-    target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
+    target = f"to {layout.specs_text} on {mesh_description(layout.mesh)}"
     job = ScalapackJob.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
     target_blocks = mapped(lambda block: block, out)  # in C order

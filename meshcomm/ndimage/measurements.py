@@ -29,7 +29,7 @@ from meshcomm.ndimage.arguments import Operand
 from meshcomm.ndimage.calls import input_tensor
 from meshcomm.numpy.elementwise.families import family
 from meshcomm.numpy.statistics.quantiles import median as median_of
-from meshcomm.numpy.statistics.statistics import record
+from meshcomm.numpy.statistics.statistics import structured_array
 
 R = TypeVar("R")
 
@@ -213,7 +213,7 @@ def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
     Of equal extremes it is the first one, except for the last maximum if there are several groups, as in SciPy.
     """
     first = not is_maximum or groups.index is None
-    share = record(
+    share = structured_array(
         value=np.zeros(groups.count, groups.tensor.dtype),
         index=np.zeros(groups.count, _COUNT),
         missing=np.ones(groups.count, bool),
@@ -263,7 +263,7 @@ def _of_one_group(groups: _LabelGroups) -> DTensor:
 def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array:
     """Return *function* of each group, computed on one rank for each; *out* for empty groups. Collective."""
     name, layout = groups.name, groups.tensor.layout
-    share = record(value=out, made=np.zeros(len(out), bool))
+    share = structured_array(value=out, made=np.zeros(len(out), bool))
     values, numbers = groups.members()
     arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
     names = layout.sharding_dims

@@ -1,6 +1,6 @@
 """What was read of files and decided for loads is kept, and counts as long as the files do not change.
 
-Whether a file has changed. Its number, its size and its time of change say so (`files.identity`), but for two cases:
+How changes of a file are detected. Its inode, size and time of change (`files.identity`) say so, but for two cases:
 
 - The clock of a file system has ticks, of milliseconds on local disks and up to two seconds elsewhere. A file that is
   written twice in one tick may look the same. So an identity counts only if the file was looked at `TICK` after its
@@ -36,13 +36,13 @@ from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import node_of_value, value_of_node
 
 TICK = 2 * 10**9
-"""Nanoseconds after a change of a file in which another one may leave it with the same time: that of FAT."""
+"""Nanoseconds. The coarsest timestamp of a file system (FAT): a second change within it may leave the same time."""
 
 MAX_FILES = 64
 """Files whose contents a process keeps, and loads that a rank set keeps. A guess: programs load few files in turn."""
 
 MAX_ARRAYS = 256
-"""Arrays of a file that is kept. Who has more reads a checkpoint, once."""
+"""Files with more arrays are not kept: such a checkpoint is usually loaded once."""
 
 
 _AS_JSON = ("node", "checks", "sizes")
@@ -60,14 +60,14 @@ class CachedContents(NamedTuple):
     time: int
 
     @property
-    def is_settled(self) -> bool:
-        """Whether another change would give the files other identities."""
+    def has_reliable_identity(self) -> bool:
+        """Whether any further change would give the files other identities."""
         origins = self.contents.origins
         return "" in origins and all(changed + TICK < self.time for *_, changed in origins.values())
 
-    def still_true(self) -> bool:
-        """Return whether the files say the same now, as their identities tell."""
-        if not self.is_settled:
+    def is_current(self) -> bool:
+        """Return whether the files are unchanged, by their identities."""
+        if not self.has_reliable_identity:
             return False
         try:
             check_unchanged(self.base, self.contents, self.contents.origins, opens=True)
@@ -87,23 +87,25 @@ class CachedContents(NamedTuple):
         return json.loads(json.dumps(values))
 
 
-_LOOKED: dict[str, CachedContents] = {}
+_contents_cache: dict[str, CachedContents] = {}
 
 
 def cached_contents(path: Path) -> CachedContents:
     """Return what *path* holds, read or remembered. ``FileNotFoundError``, ``CheckpointError``."""
     where = os.path.abspath(path)
-    looked = _LOOKED.get(where)
-    if looked is None or not looked.still_true():
+    cached = _contents_cache.get(where)
+    if cached is None or not cached.is_current():
         begin, absolute = time.time_ns(), Path(where)
         base = absolute.parent if path.name.endswith(INDEX) else absolute
-        looked = CachedContents(base, contents(absolute), begin)
-        if len(looked.contents.arrays) <= MAX_ARRAYS:
-            _LOOKED.pop(where, None)
-            _LOOKED[where] = looked  # the newest
-            for oldest in list(_LOOKED)[:-MAX_FILES]:  # simulated ranks are threads: another one may do so, too
-                _LOOKED.pop(oldest, None)
-    return looked
+        cached = CachedContents(base, contents(absolute), begin)
+        if len(cached.contents.arrays) <= MAX_ARRAYS:
+            _contents_cache.pop(where, None)
+            _contents_cache[where] = cached  # the newest
+            for oldest in list(_contents_cache)[
+                :-MAX_FILES
+            ]:  # simulated ranks are threads: another one may do so, too
+                _contents_cache.pop(oldest, None)
+    return cached
 
 
 def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str], *, opens: bool = False) -> None:
@@ -123,11 +125,11 @@ def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str
 
 
 class SharedContents(NamedTuple):
-    """What all ranks know of files relative to *base*; *text* is that as JSON holds it."""
+    """What all ranks know of files relative to *base*; *fields* is that as JSON holds it."""
 
     base: Path
     contents: FileContents
-    text: ContentsFields | None = None
+    fields: ContentsFields | None = None
 
 
 def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
@@ -136,12 +138,12 @@ def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     def look() -> ContentsFields | None:
         return None if session.device else cached_contents(path).as_json()
 
-    local_text = session.agree_on_result(lambda _: call, look)
-    (text,) = filter(None, session.allgather(local_text))
-    base, arrays, others, *values = text
+    local_fields = session.agree_on_result(lambda _: call, look)
+    (fields,) = filter(None, session.allgather(local_fields))
+    base, arrays, others, *values = fields
     stored = {array[0]: Stored.from_json(array) for array in arrays}
-    fields = {"metadata": {}, **read(dict, value_of_node(others)), **dict(zip(_AS_JSON, values, strict=True))}
-    return SharedContents(Path(base), FileContents(stored, **fields), text)
+    content_fields = {"metadata": {}, **read(dict, value_of_node(others)), **dict(zip(_AS_JSON, values, strict=True))}
+    return SharedContents(Path(base), FileContents(stored, **content_fields), fields)
 
 
 class KeptLoad:
@@ -152,9 +154,9 @@ class KeptLoad:
 
     def __init__(self, call: str, shared: SharedContents, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
         self.call, self.shared, self.reader, self.mesh, self.checks = call, shared, reader, mesh, checks
-        self.is_short = len(shared.contents.arrays) <= MAX_ARRAYS
-        self.is_mixed = any(request.layout.mesh.size != mesh.size for request in reader.requests)
-        self._where, self._is_settled = "", False  # what the first device knows
+        self.is_cacheable = len(shared.contents.arrays) <= MAX_ARRAYS
+        self.has_smaller_meshes = any(request.layout.mesh.size != mesh.size for request in reader.requests)
+        self._where, self._has_reliable_identity = "", False  # what the first device knows
 
     def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
@@ -164,11 +166,11 @@ class KeptLoad:
         check_unchanged(
             self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in opened.files
         )
-        if first and not (self._is_settled and self._where == os.path.abspath(path)):
-            looked = cached_contents(path)
-            if looked.as_json() != self.shared.text:
+        if first and not (self._has_reliable_identity and self._where == os.path.abspath(path)):
+            cached = cached_contents(path)
+            if cached.as_json() != self.shared.fields:
                 raise CheckpointError(f"{path} has changed")
-            self._where, self._is_settled = os.path.abspath(path), looked.is_settled
+            self._where, self._has_reliable_identity = os.path.abspath(path), cached.has_reliable_identity
 
 
 class KeptLoads:

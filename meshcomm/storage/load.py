@@ -100,25 +100,25 @@ def load(
     return run_load(lambda: load_request(path, layout, names, *options), meshes_of(layout, out))
 
 
-def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded:
+def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded:
     """Return what a call of `load` returns. Collective over *meshes*, those of its layouts and tensors.
 
     *requested* checks the arguments. What it raises on one rank, all ranks raise.
     """
     mesh = common_mesh(meshes)
 
-    def steps(session: Session) -> tuple[LoadRequest, dict[str, DTensor], FileContents]:
+    def run_in_session(session: Session) -> tuple[LoadRequest, dict[str, DTensor], FileContents]:
         with session.exchanging():
             try:
-                request = requested()
+                request = make_request()
             except Exception as error:
                 _raise_on_all(error, session)
                 raise
             return request, *_load_tensors(request, request.key(mesh, meshes), mesh, session)
 
-    result = in_session("load", mesh, steps)
+    result = in_session("load", mesh, run_in_session)
     if result is None:  # a rank outside
-        request = requested()
+        request = make_request()
         contents = cached_contents(request.path).contents
         result = request, _tensors_outside(request, contents, mesh), contents
     request, tensors, contents = result
@@ -128,11 +128,11 @@ def run_load(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded
 def load_shared(request: LoadRequest, shared: SharedContents, mesh: Mesh) -> dict[str, DTensor]:
     """Return the tensors that are requested, by name, of files that all ranks know. Collective over *mesh*."""
 
-    def steps(session: Session) -> dict[str, DTensor]:
+    def run_in_session(session: Session) -> dict[str, DTensor]:
         with session.exchanging():
-            return _first(request, shared, mesh, session)[0]
+            return _load_new(request, shared, mesh, session)[0]
 
-    return in_session("load", mesh, steps) or _tensors_outside(request, shared.contents, mesh)
+    return in_session("load", mesh, run_in_session) or _tensors_outside(request, shared.contents, mesh)
 
 
 def _tensors_outside(request: LoadRequest, contents: FileContents, mesh: Mesh) -> dict[str, DTensor]:
@@ -150,20 +150,20 @@ def _load_tensors(
     loads = session.cached_resource("loads", KeptLoads)
     load = loads.get(key)
     if load is not None:
-        tensors = _again(load, request, session)
+        tensors = _repeat_load(load, request, session)
         if tensors is not None:
             loads.use(key)
             return tensors, load.shared.contents
         loads.drop(key)
     shared = shared_contents(request.path, request.text(), session)
-    tensors, load = _first(request, shared, mesh, session, keeps=key is not None)
+    tensors, load = _load_new(request, shared, mesh, session, should_keep=key is not None)
     if load is not None:
         loads.keep(key, load)
     return tensors, shared.contents
 
 
-def _first(
-    request: LoadRequest, shared: SharedContents, mesh: Mesh, session: Session, *, keeps: bool = False
+def _load_new(
+    request: LoadRequest, shared: SharedContents, mesh: Mesh, session: Session, *, should_keep: bool = False
 ) -> tuple[dict[str, DTensor], KeptLoad | None]:
     """Return the tensors that are requested, by name, and what to keep, if any. Collective over *mesh*."""
     contents = shared.contents
@@ -180,22 +180,24 @@ def _first(
             raise
     else:  # nothing is overwritten before all ranks have seen no error
         requests, targets, checks = session.agree_on_result(lambda prepared: _text(request, prepared[0]), prepare)
-        requests = _with_whole_outs(requests, session)
+        requests = _mark_unsliced(requests, session)
     load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
-    opened = OpenFiles(shared.base, False, checks)
-    keeps = keeps and load.is_short and not request.leaves_out(contents)  # which warns each time
+    open_files = OpenFiles(shared.base, False, checks)
+    should_keep = (
+        should_keep and load.is_cacheable and not request.leaves_out(contents)
+    )  # such a load warns on every call
 
-    def agree() -> None:
-        nonlocal keeps
-        with opened.trying():
+    def agree_on_read() -> None:
+        nonlocal should_keep
+        with open_files.trying():
             check_unchanged(shared.base, contents, load.reader.names)
-        keeps = not session.agree(load.call, opened.error, not keeps)
+        should_keep = not session.agree(load.call, open_files.error, not should_keep)
 
-    opened.agree = agree
-    with opened.trying():
+    open_files.agree = agree_on_read
+    with open_files.trying():
         check_unchanged(shared.base, contents, load.reader.names)
-    tensors = _fill_targets(load, targets, request, opened, session)
-    return tensors, load if keeps else None
+    tensors = _fill_targets(load, targets, request, open_files, session)
+    return tensors, load if should_keep else None
 
 
 def _raise_on_all(error: Exception, session: Session) -> None:
@@ -211,20 +213,20 @@ class _Changed(MeshcommError):
     """A file has changed since a load of it, or cannot be read on some rank."""
 
 
-def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
+def _repeat_load(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
     """Return the tensors of a load that was made before; None if it has to be made anew. Collective over the mesh.
 
-    What this rank reads of a file that has changed nobody sees: the ranks agree before they send anything.
+    Data that was read from a changed file is never used: the ranks agree before they send anything.
     """
-    opened = OpenFiles(load.shared.base, False, load.checks)
+    open_files = OpenFiles(load.shared.base, False, load.checks)
 
-    def agree() -> None:
-        with opened.trying():
-            load.check(request.path, opened, first=session.device == 0)
-        if session.agree(load.call, None, opened.error is not None):
+    def agree_on_read() -> None:
+        with open_files.trying():
+            load.check(request.path, open_files, first=session.device == 0)
+        if session.agree(load.call, None, open_files.error is not None):
             raise _Changed
 
-    opened.agree = agree
+    open_files.agree = agree_on_read
     try:
         targets = []
         try:
@@ -233,25 +235,25 @@ def _again(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, 
                 block = None if array.block_shape is None else new_block(array.block_shape, array.dtype)
                 targets.append(make(block, array.layout, array.shape, array.dtype))
         except (CheckpointError, OSError, MemoryError) as error:
-            opened.error = error
-            agree()
-        return _fill_targets(load, targets, request, opened, session)
+            open_files.error = error
+            agree_on_read()
+        return _fill_targets(load, targets, request, open_files, session)
     except _Changed:
         return None
 
 
 def _fill_targets(
-    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, opened: OpenFiles, session: Session
+    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, open_files: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""
-    with showing(opened, "loading", request.path, load.reader.nbytes, session), closing(opened):
-        if load.is_mixed:  # ranks outside of a mesh do not know when the others have something to send
-            opened.before_sending()
-            opened.settled = False
-        load.reader.fill(targets, opened, session)
-        opened.settle()
-    if opened.checks:
-        compare_checksums(load.shared.base, load.shared.contents, opened, session)
+    with showing(open_files, "loading", request.path, load.reader.nbytes, session), closing(open_files):
+        if load.has_smaller_meshes:  # ranks outside of a mesh cannot tell when others send, so all agree first
+            open_files.before_sending()
+            open_files.settled = False
+        load.reader.fill(targets, open_files, session)
+        open_files.settle()
+    if open_files.checks:
+        compare_checksums(load.shared.base, load.shared.contents, open_files, session)
     if request.out is not None:
         for tensor in targets:
             tensor.written()
@@ -271,8 +273,8 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
     return f"{request.text()}: {layouts}"
 
 
-def _with_whole_outs(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
-    """Return *requests*, with those to tensors of the user marked that are `unsliced`. Collective."""
+def _mark_unsliced(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
+    """Return *requests* with `unsliced`: whether the block of the target is C-contiguous on all ranks. Collective."""
     is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
         replace(array, unsliced=all(flags))

@@ -26,7 +26,7 @@ def map_blocks(
 ) -> xarray.DataArray:
     """Return what a function makes of the block of each rank, as one array. Collective over the mesh.
 
-    For functions of xarray that do not know tensors, and would take the whole array: ``interp``, ``rank``,
+    For functions of xarray that do not support tensors, and would gather the whole array: ``interp``, ``rank``,
     ``interpolate_na``, ``ffill``, ``curvefit``, `apply_ufunc` with ``vectorize=True``.
 
     Parameters
@@ -67,48 +67,50 @@ def map_blocks(
     result = agree_on_result(
         "map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run
     )
-    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.text(result)}", lambda: None)
+    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.common_text(result)}", lambda: None)
     return mapped.joined(result)
 
 
 class _MappedArray:
     """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
 
-    def __init__(self, array: xarray.DataArray, tensor: DTensor, whole: Container[Hashable]) -> None:
+    def __init__(self, array: xarray.DataArray, tensor: DTensor, core_dims: Container[Hashable]) -> None:
         self._array, self._tensor, layout = array, tensor, tensor.layout
         self._lengths = dict(zip(array.dims, tensor.shape, strict=True))
-        self._cuts = {
-            dim: axis for dim, axis in zip(array.dims, layout.axes, strict=True) if axis and dim not in whole
+        self._mesh_dims = {
+            dim: names for dim, names in zip(array.dims, layout.axes, strict=True) if names and dim not in core_dims
         }  # an axis that is cut into one block may be whole
-        self._indices: dict[Hashable, Array] = {dim: np.zeros(0, int) for dim in self._cuts}  # indices of this rank
+        self._indices: dict[Hashable, Array] = {
+            dim: np.zeros(0, int) for dim in self._mesh_dims
+        }  # indices of this rank
         device = tensor.mesh.rank
         if device is not None:
             for axis, dim in enumerate(array.dims):
-                if dim in self._cuts:
+                if dim in self._mesh_dims:
                     self._indices[dim] = layout.global_indices(tensor.shape, device, axis)
-        self._has_some = device is not None and all(map(len, self._indices.values()))
+        self._is_nonempty = device is not None and all(map(len, self._indices.values()))
         self._coordinates = {name: self._piece(coordinate.variable) for name, coordinate in array.coords.items()}
 
-    def _piece(self, whole: xarray.Variable) -> xarray.Variable:
+    def _piece(self, variable: xarray.Variable) -> xarray.Variable:
         """Return what belongs to the block of this rank of a variable. Collective over the mesh for a tensor."""
-        if not isinstance(whole.data, DTensor):
-            where = self._indices if self._has_some else {dim: slice(0, 1) for dim in self._cuts}
-            return whole.isel({dim: index for dim, index in where.items() if dim in whole.dims})
-        layout = Layout([self._cuts.get(dim, ()) for dim in whole.dims], self._tensor.mesh)
-        local = relayout(whole.data, layout)._block
-        data = local if self._has_some else self._instead(whole.dims, whole.dtype)
-        return xarray.Variable(whole.dims, data, whole.attrs, whole.encoding)
+        if not isinstance(variable.data, DTensor):
+            where = self._indices if self._is_nonempty else {dim: slice(0, 1) for dim in self._mesh_dims}
+            return variable.isel({dim: index for dim, index in where.items() if dim in variable.dims})
+        layout = Layout([self._mesh_dims.get(dim, ()) for dim in variable.dims], self._tensor.mesh)
+        local = relayout(variable.data, layout)._block
+        data = local if self._is_nonempty else self._placeholder(variable.dims, variable.dtype)
+        return xarray.Variable(variable.dims, data, variable.attrs, variable.encoding)
 
-    def _instead(self, dims: Iterable[Hashable], dtype: DType) -> Array:
+    def _placeholder(self, dims: Iterable[Hashable], dtype: DType) -> Array:
         """Return an array with one element along each cut dimension."""
-        shape = [1 if dim in self._cuts and self._lengths[dim] else self._lengths[dim] for dim in dims]
+        shape = [1 if dim in self._mesh_dims and self._lengths[dim] else self._lengths[dim] for dim in dims]
         fill = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(dtype.kind)
         return np.zeros(shape, dtype) if fill is None else np.full(shape, fill, dtype)
 
     def block(self) -> xarray.DataArray:
         """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
         array, tensor = self._array, self._tensor
-        local = tensor._block if self._has_some else self._instead(array.dims, tensor.dtype)
+        local = tensor._block if self._is_nonempty else self._placeholder(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, result: object) -> xarray.DataArray:
@@ -118,13 +120,13 @@ class _MappedArray:
         for dim, indices in self._indices.items():
             if dim not in result.dims:
                 raise ShapeError(f"the result has no dimension {quote(dim)}, which is cut: whole={quote(dim)} helps")
-            n = len(indices) if self._has_some else min(1, self._lengths[dim])
+            n = len(indices) if self._is_nonempty else min(1, self._lengths[dim])
             if result.sizes[dim] != n:
                 raise ShapeError(
                     f"the result has {result.sizes[dim]} along {quote(dim)}, which is cut; the block has {n}"
                 )
         for name, coordinate in result.coords.items():
-            original, is_cut = self._coordinates.get(name), not self._cuts.keys().isdisjoint(coordinate.dims)
+            original, is_cut = self._coordinates.get(name), not self._mesh_dims.keys().isdisjoint(coordinate.dims)
             kinds = "OT" if original is None else "OSTU"
             if (
                 is_cut
@@ -136,9 +138,9 @@ class _MappedArray:
                 )
         return result
 
-    def text(self, result: xarray.DataArray) -> str:
-        """Return what is the same of the results of all ranks."""
-        lengths = {str(dim): n for dim, n in result.sizes.items() if dim not in self._cuts}
+    def common_text(self, result: xarray.DataArray) -> str:
+        """Return the properties that must be equal on all ranks, as text."""
+        lengths = {str(dim): n for dim, n in result.sizes.items() if dim not in self._mesh_dims}
         return f"{result.dims} {lengths} {result.dtype} {sorted(map(str, result.coords))}"
 
     def joined(self, result: xarray.DataArray) -> xarray.DataArray:
@@ -146,26 +148,26 @@ class _MappedArray:
         coordinates: dict[Hashable, xarray.Variable] = {}
         for name, coordinate in sorted(result.coords.items(), key=lambda item: str(item[0])):
             variable, original = coordinate.variable, self._array.coords.get(name)
-            if self._cuts.keys().isdisjoint(variable.dims):
+            if self._mesh_dims.keys().isdisjoint(variable.dims):
                 coordinates[name] = variable
             elif original is not None and variable.dtype.kind in "OSTU":  # `checked` has compared them
                 coordinates[name] = original.variable
             else:
                 data = self._tensor_of(variable)
-                whole = data.to_numpy() if name in result.xindexes else data
-                if whole is not None:  # on a rank outside of the mesh
-                    coordinates[name] = xarray.Variable(variable.dims, whole, variable.attrs, variable.encoding)
+                values = data.to_numpy() if name in result.xindexes else data
+                if values is not None:  # on a rank outside of the mesh
+                    coordinates[name] = xarray.Variable(variable.dims, values, variable.attrs, variable.encoding)
         return xarray.DataArray(self._tensor_of(result.variable), coordinates, result.dims, result.name, result.attrs)
 
     def _tensor_of(self, variable: xarray.Variable) -> DTensor:
         """Return the blocks of all ranks as a tensor."""
         mesh = self._tensor.mesh
-        layout = Layout([self._cuts.get(dim, ()) for dim in variable.dims], mesh)
-        shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in variable.sizes.items())
+        layout = Layout([self._mesh_dims.get(dim, ()) for dim in variable.dims], mesh)
+        shape = tuple(self._lengths[dim] if dim in self._mesh_dims else n for dim, n in variable.sizes.items())
         local = contiguous(variable.values)
-        if not self._has_some:
+        if not self._is_nonempty:
             block_shape = tuple(
-                len(self._indices[dim]) if dim in self._cuts else n for dim, n in variable.sizes.items()
+                len(self._indices[dim]) if dim in self._mesh_dims else n for dim, n in variable.sizes.items()
             )
             local = np.empty(block_shape, variable.dtype)
         return from_local(local, layout, shape)

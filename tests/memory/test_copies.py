@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshcomm.core._tuning import COPIED_BY_NUMPY
+from meshcomm.core._tuning import OWN_COPY_FROM
 from meshcomm.core.memory.copies import exact_copy
 
 
@@ -19,7 +19,7 @@ from meshcomm.core.memory.copies import exact_copy
 )
 def test_a_copy_has_the_same_elements_in_order(lies, size):
     a = lies(np.random.default_rng(size).standard_normal((size + 1, 2 * size, 3 * size)))
-    assert size == 1 or a.nbytes >= COPIED_BY_NUMPY, "which NumPy does not copy"
+    assert size == 1 or a.nbytes >= OWN_COPY_FROM, "which NumPy does not copy"
     found = exact_copy(a)
     assert found.flags.c_contiguous
     np.testing.assert_array_equal(found, a)

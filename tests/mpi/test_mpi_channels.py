@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.core._tuning import CHANNELS_PER_GROUP, HEADER_UP_TO, IDLE_CHANNELS
+from meshcomm.core._tuning import CHANNELS_PER_GROUP, IDLE_CHANNELS, MAX_HEADER_BLOCK_BYTES
 from meshcomm.core.ranks.channels import MPIChannels
 from support.reference import blocks_of, numbered, same_bits
 
@@ -53,7 +53,7 @@ def test_channels_are_used_again(own, made):
 
 
 def test_large_blocks_have_none(own, made):
-    check_in_flight(own, (HEADER_UP_TO, SIZE), 1)
+    check_in_flight(own, (MAX_HEADER_BLOCK_BYTES, SIZE), 1)
     assert not made
 
 

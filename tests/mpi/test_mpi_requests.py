@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.core._tuning import HEADER_UP_TO
+from meshcomm.core._tuning import MAX_HEADER_BLOCK_BYTES
 from meshcomm.core.arrays import nonblocking
 from meshcomm.core.ranks import progress
 from meshcomm.core.ranks.channels import in_flight
@@ -15,7 +15,7 @@ from meshcomm.core.ranks.meshes import location_in
 from support.reference import numbered
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-SHAPES = [(4 * SIZE, 5 * SIZE), (HEADER_UP_TO, SIZE)]  # in channels of messages, and as an MPI_Ialltoallv
+SHAPES = [(4 * SIZE, 5 * SIZE), (MAX_HEADER_BLOCK_BYTES, SIZE)]  # in channels of messages, and as an MPI_Ialltoallv
 
 pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank alone sends no messages")
 

@@ -114,7 +114,7 @@ def test_the_way(ranks, hosts, terms, case, way):
 
 @pytest.mark.parametrize(("up_to", "how"), [(0, "Pairs"), (2**15, "DigestHeader")])
 def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, how):
-    monkeypatch.setattr(comparison, "HEADER_UP_TO", up_to)
+    monkeypatch.setattr(comparison, "MAX_HEADER_BLOCK_BYTES", up_to)
     case = rows_to_columns(4, (8, 8))
 
     def program(rank):

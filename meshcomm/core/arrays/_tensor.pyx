@@ -26,7 +26,7 @@ from cpython.ref cimport PyObject
 from operator import getitem as _getitem, setitem as _setitem
 import numpy as np
 
-from meshcomm.core._tuning import PASSING, RECIPES
+from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, tensors_in
 from meshcomm.core.arrays._storage cimport (
@@ -67,7 +67,7 @@ cdef object _check_open = None
 cdef object _element_of = None, _to_set = None, _slice_of = None, _write = None
 cdef object _rows = None
 cdef bint _has_rows = False
-cdef Py_ssize_t _short = PASSING, _max_recipes = RECIPES
+cdef Py_ssize_t _short = MAX_UNPLANNED_BYTES, _max_recipes = RECIPES
 
 
 def set_kind(kind, slow_path, check_open):

@@ -6,7 +6,7 @@ import numpy as np
 
 from cpython.ref cimport PyObject
 
-from meshcomm.core._tuning import WAITING_LEAVES, WAITING_OPERATIONS
+from meshcomm.core._tuning import MAX_ORPHANED_RESULTS, WAITING_OPERATIONS
 from meshcomm.core.arrays._evaluation cimport evaluate
 from meshcomm.core.arrays._expressions cimport Expression, Memory, Pieces, begin, newest, origin_of_call
 from meshcomm.core.failures.watch import watch
@@ -16,7 +16,7 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object, Py_ssize_t)
 
 cdef object ndarray = np.ndarray, broadcast_to = np.broadcast_to
-cdef Py_ssize_t _most_operations = WAITING_OPERATIONS, _most_leaves = WAITING_LEAVES
+cdef Py_ssize_t _most_operations = WAITING_OPERATIONS, _most_leaves = MAX_ORPHANED_RESULTS
 
 
 cdef int settle(Memory memory, list next_ones=None) except -1:

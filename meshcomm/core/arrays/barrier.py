@@ -5,7 +5,7 @@ from meshcomm.core.arrays._waiting import compute_waiting
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.core.ranks.calls import collective
-from meshcomm.core.ranks.meshes import location_text, mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_description, mesh_of_program
 from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.errors import CollectiveTimeout, MeshError
 
@@ -32,7 +32,7 @@ def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_i
     if not isinstance(mesh, Mesh):
         raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
-    call = f"{name} on {location_text(mesh)}"
+    call = f"{name} on {mesh_description(mesh)}"
     with collective(name, mesh) as location:
         _check_timeout(timeout_in_ms)
         if location is None:

@@ -28,7 +28,7 @@ from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import as_json_text
-from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
+from meshcomm.core.ranks.meshes import default_layout, location_in, mesh_description, required_default_mesh
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 
@@ -464,7 +464,7 @@ def _gathered_shapes(
 
     def call(local: Array) -> str:
         how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
-        return f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
+        return f"from_local of {local.dtype} in {how} on {mesh_description(mesh)}"
 
     with exchanging(location.rank_set):
         local = agree_on(location.rank_set, call, block)
@@ -515,7 +515,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root
         _check_fits(layout, whole.shape)
         return whole.shape, dtype_text(whole.dtype)
 
-    call = f"distribute from device {root} in {layout.specs_text} on {location_text(mesh)}"
+    call = f"distribute from device {root} in {layout.specs_text} on {mesh_description(mesh)}"
     with exchanging(rank_set):
         lengths, text = broadcast_from_root(root, described, call, mesh, location)
         shape = tuple(lengths)

@@ -12,7 +12,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing_attribute
 from meshcomm.core._tracing import untraced
-from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
+from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
 from meshcomm.core.arrays._storage import count_write, refresh, write_back
@@ -249,7 +249,7 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         """Return the global array for ``numpy.asarray``. Collective: what is short, and new, goes without a plan."""
         refresh(self)
         name, key = "numpy.asarray", (self.layout, self.shape, self.dtype)
-        if self.nbytes <= PASSING and self.mesh.size <= SMALL_MESHES and not checks_every_call():
+        if self.nbytes <= MAX_UNPLANNED_BYTES and self.mesh.size <= SMALL_MESHES and not checks_every_call():
             is_cyclic = any(map(self.layout.cyclic, range(self.ndim)))
             with collective(name, self.mesh) as location:
                 if location is not None and location.rank_set.is_new(key) and not is_cyclic:

@@ -9,7 +9,7 @@ from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.calls import Collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.exchange import Order
 
@@ -21,11 +21,11 @@ def relayout_text(moving: Moving) -> str:
     """Return what the ranks compare about a relayout."""
     operation, shape, dtype, source, target, limit, order = moving
     text = (
-        f"{operation} of {shape} {dtype} from {source.specs_text} on {location_text(source.mesh)} "
+        f"{operation} of {shape} {dtype} from {source.specs_text} on {mesh_description(source.mesh)} "
         f"to {target.specs_text}"
     )
     if target.mesh is not source.mesh:
-        text += f" on {location_text(target.mesh)}"
+        text += f" on {mesh_description(target.mesh)}"
     if limit is not None:
         text += f" within {quote(limit)} bytes of scratch"
     return text if order is None else f"{text}, with axes in the order {order}"

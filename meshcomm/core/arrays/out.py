@@ -17,7 +17,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 
 Into: TypeAlias = tuple[DTensor, DTensor, Layout]
@@ -51,7 +51,7 @@ def distribute_into(whole: object, layout: Layout, out: DTensor | None, name: st
 @lru_cache(1024)
 def _of_array(layout: Layout, shape: Shape, dtype: DType) -> int:
     """Return a number for the relayout of an array, the same on all ranks."""
-    to = f"{layout.specs_text} on {location_text(layout.mesh)}"
+    to = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
     return fingerprint(f"relayout of an array of {shape} {dtype} to {to}")
 
 

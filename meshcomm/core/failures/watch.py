@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from meshcomm.core._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
+from meshcomm.core._tuning import FILE_CALL_WITHIN, FILE_IO_GRACE, KEPT_CALLS
 from meshcomm.core._types import Ranks
 from meshcomm.core.failures.recorder import CallListener
 
@@ -148,7 +148,7 @@ class _RankState:
     def is_in_file_io_or_library(self) -> bool:
         """Return whether this rank reads or writes files, or is in a library."""
         return self.in_library or time.monotonic() - self.file_at < (
-            FILE_CALL_WITHIN if self.in_file else FILES_AGAIN_WITHIN
+            FILE_CALL_WITHIN if self.in_file else FILE_IO_GRACE
         )
 
     def operation(self) -> str:

@@ -117,7 +117,7 @@ cdef enum:
 
 cdef Py_ssize_t PAGE = mc_page()
 cdef Py_ssize_t KEPT = _tuning.POOL_KEEPS
-cdef uint32_t LARGE = _pages(_tuning.POOL_WHOLE_FROM)  # from this length on, free ranges stay WHOLE
+cdef uint32_t LARGE = _pages(_tuning.MIN_UNMERGED_RANGE)  # from this length on, free ranges stay WHOLE
 cdef uint32_t WINDOW_FREES = _tuning.POOL_WINDOW_FREES
 cdef object _BYTE = dtype("u1")
 

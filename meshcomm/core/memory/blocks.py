@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshcomm.core._tuning import POOL_WHOLE_FROM, POOLED_FROM
+from meshcomm.core._tuning import MIN_UNMERGED_RANGE, POOLED_FROM
 from meshcomm.core._types import Array, Bytes, DType, Shape
 from meshcomm.core.memory import pools
 
@@ -33,7 +33,7 @@ def new_bytes(size: int) -> Bytes:
     each power of two: by 6% at most.
     """
     length = size
-    if size >= POOL_WHOLE_FROM:
+    if size >= MIN_UNMERGED_RANGE:
         step = 1 << (size.bit_length() - 5)
         length = -(-size // step) * step
     block: Bytes | None = None if pools.shared is None else pools.shared.allocate(length)

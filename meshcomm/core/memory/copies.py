@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
-from meshcomm.core._tuning import COPIED_BY_NUMPY
+from meshcomm.core._tuning import OWN_COPY_FROM
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.memory.blocks import as_bytes, new_block
 
@@ -97,7 +97,7 @@ def opaque(array: Array) -> Array:
 def exact_copy(array: Array) -> Array:
     """Return a C-contiguous copy of *array*, bit for bit."""
     block = new_block(array.shape, array.dtype)
-    if array.flags.c_contiguous or array.nbytes < COPIED_BY_NUMPY:
+    if array.flags.c_contiguous or array.nbytes < OWN_COPY_FROM:
         opaque(block)[...] = opaque(array)
     else:
         copy_strided(array, block)

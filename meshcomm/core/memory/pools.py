@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm.core._tuning import POOL_OF_ADDRESSES, POOLED_FROM
+from meshcomm.core._tuning import MAX_ADDRESS_SPACE_SHARE, POOLED_FROM
 from meshcomm.core._types import Bytes
 from meshcomm.core.memory._pool import Pool
 
@@ -64,7 +64,7 @@ def reservable(nbytes: int) -> int:
         return nbytes
     with suppress(OSError, ValueError):  # no /proc: none of it counts as taken
         limit -= int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(nbytes, int(limit * POOL_OF_ADDRESSES)))
+    return max(1, min(nbytes, int(limit * MAX_ADDRESS_SPACE_SHARE)))
 
 
 def _cgroup_limits() -> Iterator[int]:

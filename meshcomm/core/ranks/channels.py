@@ -24,7 +24,7 @@ import numpy as np
 from meshcomm.core._tuning import IDLE_CHANNELS
 from meshcomm.core._types import Bytes
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, message_of
+from meshcomm.core.ranks.communicator import NO_TIMER, Communicator, Side, message_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -104,7 +104,7 @@ class MPIChannel:
         return bool(self._test_all(self._requests))
 
     def wait(self) -> None:
-        timed = watch.recorder.timer("MPI_Waitall", *self.peers) if watch.recorder else UNTIMED
+        timed = watch.recorder.timer("MPI_Waitall", *self.peers) if watch.recorder else NO_TIMER
         self._wait_all(self._requests)
         timed()
 

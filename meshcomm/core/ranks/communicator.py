@@ -14,13 +14,13 @@ from meshcomm.core.failures.watch import watch
 T = TypeVar("T")
 
 Side: TypeAlias = tuple[Counts, Counts, int]
-"""One side of an exchange in a buffer that is yet to be made: counts and offsets, as of `Buffers`, and its bytes."""
+"""Counts and offsets, as in `Buffers`, and total bytes of a buffer that is not allocated yet."""
 
 Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
 """One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
 
-UNTIMED: Callable[[], object] = bool
-"""Called in place of a timer while nobody records: written in C, as each exchange calls it."""
+NO_TIMER: Callable[[], object] = bool
+"""A no-op in place of a timer while no recorder is active: bool is written in C, and each exchange calls it."""
 
 
 class Pending(Protocol):
@@ -44,10 +44,10 @@ class Comparison(Protocol):
 
 
 class NumberMessages(Protocol):
-    """A number that goes from this rank to some others, and theirs to it, again and again."""
+    """Persistent messages that exchange a number of 63 bits with some other ranks."""
 
     def start(self, number: int) -> None:
-        """Send a *number* of 63 bits, and return at once. The last one must have been compared."""
+        """Send a *number* of 63 bits, and return at once. Call `differing` for the previous number first."""
 
     def differing(self) -> list[int]:
         """Wait for the numbers of the others, and return the ranks that sent another one than this rank."""
@@ -68,8 +68,7 @@ class Channels(Protocol):
     """The channels of one exchange."""
 
     closed: bool
-    """Whether they were closed for those of newer exchanges, on all ranks alike. One that is taken then is used once.
-    """
+    """Whether they were evicted for newer exchanges, the same on all ranks: one that is taken then is used once."""
 
     def take(self) -> Channel:
         """Return a channel that nobody uses. The ranks start theirs in one order."""
@@ -130,20 +129,20 @@ class Communicator(ABC):
         ``TypeError`` on all ranks if JSON cannot hold one of them.
         """
         try:
-            text = as_json_text(message)
+            encoded = as_json_text(message)
         except TypeError as error:
-            text = _REFUSED + str(error).encode()
-        texts = self.allgather_texts(text)
-        refused = next((received for received in texts if received.startswith(_REFUSED)), None)
+            encoded = _REFUSED + str(error).encode()
+        messages = self.allgather_texts(encoded)
+        refused = next((received for received in messages if received.startswith(_REFUSED)), None)
         if refused is not None:
             raise TypeError(refused.removeprefix(_REFUSED).decode())
-        return [json.loads(text) for text in texts]
+        return [json.loads(received) for received in messages]
 
-    def allgather_texts(self, text: bytes) -> list[bytes]:
+    def allgather_texts(self, encoded: bytes) -> list[bytes]:
         """Return the text of every rank, as `as_json_text` makes it."""
         if watch.recorder is not None:
             watch.recorder.record_agreement()
-        return self.allgather(text)
+        return self.allgather(encoded)
 
     @abstractmethod
     def gather(self, message: bytes, root: int) -> list[bytes]:
@@ -195,8 +194,8 @@ def as_json_text(message: object) -> bytes:
     return json.dumps(message).encode()
 
 
-def memory_for(lengths: NDArray[np.int64]) -> Buffers:
-    """Return memory for messages of these lengths, one after the other."""
+def receive_buffer(lengths: NDArray[np.int64]) -> Buffers:
+    """Return an uninitialized buffer for consecutive messages of these lengths."""
     counts: list[int] = lengths.tolist()
     return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
 
@@ -207,6 +206,6 @@ def message_of(memory: Buffers, rank: int) -> Bytes:
     return data[offsets[rank] : offsets[rank] + counts[rank]]
 
 
-def messages_in(memory: Buffers) -> list[bytes]:
+def split_messages(memory: Buffers) -> list[bytes]:
     """Return the messages that were received in *memory*."""
     return [message_of(memory, rank).tobytes() for rank in range(len(memory[1]))]

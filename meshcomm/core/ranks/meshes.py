@@ -48,8 +48,8 @@ def create_mesh(
         it. None is one dimension ``x`` over all devices.
     mesh_name: a name for messages
     devices: the ranks, in the order of the mesh; by default the first ranks of the world
-    comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD. Free it after the
-        last use of its meshes: what it frees, meshes lose
+    comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD. Free it only
+        after the last use of its meshes: they cannot be used afterwards
 
     >>> create_mesh([("x", 2), ("y", 2)]).dim_names
     ['x', 'y']
@@ -69,7 +69,7 @@ def create_mesh(
     return mesh
 
 
-def location_text(mesh: Mesh) -> str:
+def mesh_description(mesh: Mesh) -> str:
     """Return dimensions and ranks of *mesh* as text that ranks can compare."""
     ranks = mesh.ranks
     return f"mesh {mesh.dims_text} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
@@ -243,20 +243,20 @@ def common_world() -> MPIWorld:
     world = mpi_world()
     refuse_alone(world.size, library_name)
     if world.size > 1:
-        _guard(world)
+        _install_watchdog(world)
         _close_before_mpi_ends()
     report_problems()
     return world
 
 
-def _guard(world: type[MPIWorld] | MPIWorld) -> None:
+def _install_watchdog(world: type[MPIWorld] | MPIWorld) -> None:
     if world.ends_job_on_failure:
         watchdog.install()
 
 
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, whose job ends if a rank fails. Collective over *comm* if it is new."""
-    _guard(MPIWorld)
+    _install_watchdog(MPIWorld)
     _close_before_mpi_ends()
     with CallScope("the first use of a communicator", None):
         return mpi_world(comm)
@@ -264,7 +264,7 @@ def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
 
 @cache
 def _close_before_mpi_ends() -> None:
-    """Let MPI close what is open first, if the program ends MPI itself: later, ranks could not compare their calls."""
+    """Close all worlds when MPI_Finalize begins, if the program calls it: later, ranks cannot compare their calls."""
 
     def close(comm: object, keyval: int, value: object) -> None:
         if not forks.is_child:
@@ -291,6 +291,6 @@ def _close_at_exit() -> None:
             abort.end_job_of_many(str(error))
 
 
-# After the function above: what a hook of the program has hidden is found before ranks wait for each other here.
+# After `_close_at_exit`, as atexit calls handlers in reverse order: a replaced excepthook is found before ranks wait.
 if are_several():
     abort.install_hooks()

@@ -30,14 +30,14 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.channels import MPIChannels, in_flight
 from meshcomm.core.ranks.communicator import (
-    UNTIMED,
+    NO_TIMER,
     Buffers,
     Communicator,
     Pending,
     Side,
-    memory_for,
     message_of,
-    messages_in,
+    receive_buffer,
+    split_messages,
 )
 from meshcomm.core.ranks.rank_sets import RankSet, World
 from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
@@ -85,7 +85,7 @@ class _MPIRequests:
         return done
 
     def wait(self) -> None:
-        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else UNTIMED
+        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else NO_TIMER
         self._wait()
         in_flight.pop(id(self._memory), None)
         timed()
@@ -115,7 +115,7 @@ class _MPINumberMessages:
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
-        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
+        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else NO_TIMER
         self._wait_all(self._requests)
         timed()
         return self._sources[self._others[self._sources] != self._number].tolist()
@@ -164,7 +164,7 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder.collective_timer("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Alltoallv", self, receive[1]) if watch.recorder else NO_TIMER
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
         timed()
 
@@ -190,7 +190,7 @@ class MPICommunicator(Communicator):
         requests, memory = [], (data, into)
         in_flight[id(memory)] = memory
         ends = ([] if rank is None else [rank] for rank in (to, source))
-        timed = watch.recorder.point_to_point_timer("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Waitall", self, *ends) if watch.recorder else NO_TIMER
         if source is not None:
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
@@ -200,13 +200,13 @@ class MPICommunicator(Communicator):
         timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder.collective_timer("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allgatherv", self, receive[1]) if watch.recorder else NO_TIMER
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
         timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder.collective_timer("MPI_Allreduce", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allreduce", self) if watch.recorder else NO_TIMER
         self._comm.Allreduce(values, result, self._max)
         timed()
         return result
@@ -239,44 +239,44 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder.collective_timer("MPI_Allgather", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Allgather", self) if watch.recorder else NO_TIMER
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
         timed()
-        into = memory_for(lengths)
+        into = receive_buffer(lengths)
         self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
-        return messages_in(into)
+        return split_messages(into)
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
         needed: list[int] = [self.rank == root] * self.size
-        timed = watch.recorder.collective_timer("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Gatherv", self, needed) if watch.recorder else NO_TIMER
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
-        into = memory_for(lengths)
+        into = receive_buffer(lengths)
         self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
         timed()
-        return messages_in(into)
+        return split_messages(into)
 
     def broadcast(self, data: Bytes, root: int) -> None:
         needed: list[int] = [rank == root for rank in range(self.size)]
-        timed = watch.recorder.collective_timer("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Bcast", self, needed) if watch.recorder else NO_TIMER
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
         timed()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder.point_to_point_timer("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Send", self, [rank], []) if watch.recorder else NO_TIMER
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
         timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder.point_to_point_timer("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
+        timed = watch.recorder.point_to_point_timer("MPI_Recv", self, [], [rank]) if watch.recorder else NO_TIMER
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
         timed()
 
     def barrier(self, seconds: float) -> list[int]:
-        timed = watch.recorder.collective_timer("MPI_Ibarrier", self) if watch.recorder else UNTIMED
+        timed = watch.recorder.collective_timer("MPI_Ibarrier", self) if watch.recorder else NO_TIMER
         request = self._comm.Ibarrier()
         end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():

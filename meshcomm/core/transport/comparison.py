@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._tuning import HEADER_UP_TO, PAIRS_UP_TO
+from meshcomm.core._tuning import MAX_HEADER_BLOCK_BYTES, MAX_PAIRWISE_RANKS
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.ranks.communicator import Communicator, Comparison, NumberMessages
@@ -61,13 +61,13 @@ def comparing(
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
     packed = len(tensors) > 1
-    small = spec.most_bytes <= HEADER_UP_TO
+    small = spec.most_bytes <= MAX_HEADER_BLOCK_BYTES
     scratch = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.rank_set.world.takes_turns:
         if packed or (small and scratch <= spec.scratch_limit):
             return DigestHeader(group, spec.fingerprint, tensors, *peers)
-        if len(group.members) <= PAIRS_UP_TO and not overlaps:
+        if len(group.members) <= MAX_PAIRWISE_RANKS and not overlaps:
             return Pairs(group, spec.fingerprint, tensors, *peers)
     return SeparateComparison(group, spec.fingerprint, tensors)
 

@@ -16,14 +16,14 @@ import numpy as np
 from meshcomm._kernels import Packing
 from meshcomm.core._tuning import (
     ALIGNED_FROM,
-    AWAY_FROM,
     COUNTS_IN_LISTS,
     KEPT_ROUNDS,
     LINE,
+    LOCAL_COPY_PIECES,
     MAX_COUNT,
-    OWN_PIECES,
+    MAX_PAIRWISE_RANKS,
     PAGE,
-    PAIRS_UP_TO,
+    SCRATCH_PAGE_OFFSETS,
 )
 from meshcomm.core._types import Bytes, Counts, Indices
 from meshcomm.core.layouts.boxes import Boxes, without_peer
@@ -206,9 +206,9 @@ class Packed:
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
         self._kept = [self._computed_counts(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
-        self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
+        self.own = own_pieces(tensors, rounds * LOCAL_COPY_PIECES if self._advances else 1)
         self.in_channels: InChannels | None = None
-        if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= PAIRS_UP_TO:
+        if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= MAX_PAIRWISE_RANKS:
             self._find_channels(group)
 
     def _find_channels(self, group: Group) -> None:
@@ -327,11 +327,12 @@ class Packed:
 
 
 def aligned(use: str, size: int, block: Bytes, buffer: Buffer) -> Bytes:
-    """Return *size* bytes of a *buffer* for a *use*, at an address that MPI copies fast from, or to: see `AWAY_FROM`.
+    """Return *size* bytes of a *buffer* for a *use*, at an address that MPI copies fast from, or to.
 
-    That is relative to *block*: the blocks of other ranks mostly begin at the same byte of a page as this one does.
+    `SCRATCH_PAGE_OFFSETS` says which. That is relative to *block*: the blocks of other ranks mostly begin at the same
+    byte of a page as this one does.
     """
-    over = (block.__array_interface__["data"][0] + AWAY_FROM[use]) % PAGE
+    over = (block.__array_interface__["data"][0] + SCRATCH_PAGE_OFFSETS[use]) % PAGE
     return buffer(use, size + PAGE)[over : over + size]
 
 

@@ -28,7 +28,7 @@ from meshcomm.core.layouts.partition import Runs, Span, length_of
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
 from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
@@ -234,7 +234,7 @@ def _contraction_text(name: str, problem: Problem, limit: int | None, orders: tu
     subscripts = f"{','.join(f.indices for f in problem.operands)}->{problem.result.indices}"
     within = "" if limit is None else f" within {quote(limit)} bytes of scratch"
     target = f"{problem.result.dtype} in {problem.result.layout.specs_text}"
-    return f"{name} {subscripts} of {', '.join(texts)} on {location_text(problem.mesh)} to {target}{within}"
+    return f"{name} {subscripts} of {', '.join(texts)} on {mesh_description(problem.mesh)} to {target}{within}"
 
 
 def _contraction_run(

@@ -10,7 +10,7 @@ from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.small import is_passing, is_short, to_all
 from meshcomm.core._callers import unstopped
-from meshcomm.core._tuning import PASSING, SMALL_MESHES
+from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor
@@ -35,7 +35,7 @@ def short_product(a: object, b: object) -> DTensor | None:
         return None
     mesh, (vector, matrix, summed) = a.layout.mesh, (a, b, 0) if a.ndim == 1 else (b, a, 1)
     n = matrix.shape[1 - summed]
-    if not 0 < n * a.dtype.itemsize <= PASSING or mesh.size > SMALL_MESHES or not a.size:
+    if not 0 < n * a.dtype.itemsize <= MAX_UNPLANNED_BYTES or mesh.size > SMALL_MESHES or not a.size:
         return None
     cut, other, vector_cut = matrix.layout.axes[summed], matrix.layout.axes[1 - summed], vector.layout.axes[0]
     if isinstance(cut, Cyclic) or isinstance(other, Cyclic) or isinstance(vector_cut, Cyclic):

@@ -24,7 +24,7 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.ranks.meshes import location_in, location_text
+from meshcomm.core.ranks.meshes import location_in, mesh_description
 from meshcomm.numpy.indexing.index_arrays import as_array_of, as_index
 
 GET, SET = "t[index]", "t[index] = value"
@@ -210,7 +210,7 @@ def _mask_plan(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _M
     if of_mask is not None and (of_mask.mesh is not spec.mesh or of_mask.layout.axes != layout.take(range(ndim)).axes):
         return None
     row, names = spec.shape[ndim:], tuple(layout.axes[0])
-    call = f"{GET}: blocks with rows of {row} {spec.dtype} along {names} on {location_text(spec.mesh)}"
+    call = f"{GET}: blocks with rows of {row} {spec.dtype} along {names} on {mesh_description(spec.mesh)}"
     along = layout.cut(0, spec.shape[0]).consecutive
     starts = (*(along.start(number) for number in range(along.blocks)), spec.shape[0])
     return _MaskPlan(Layout([names, *((),) * len(row)], spec.mesh), call, starts)

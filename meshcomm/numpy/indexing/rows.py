@@ -27,7 +27,7 @@ import numpy as np
 from meshcomm.blocks.small import is_short, to_all
 from meshcomm.core._callers import call_naming_callers
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import PASSING
+from meshcomm.core._tuning import MAX_UNPLANNED_BYTES
 from meshcomm.core._types import Array
 from meshcomm.core.arrays._storage import count_write
 from meshcomm.core.arrays.dtensor import DTensor
@@ -131,7 +131,7 @@ def _array_of(row: object) -> DTensor | None:
 def _copy_of(row: Value) -> Pages | None:
     """Return the pages that have all elements of the array of a row, as they are now."""
     array = _array_of(row)
-    if array is None or row.ndim != 1 or row.nbytes > PASSING:
+    if array is None or row.ndim != 1 or row.nbytes > MAX_UNPLANNED_BYTES:
         return None
     pages = PAGES.get(id(array))
     if pages is None or pages.whole is None or pages.version != pages.storage.version:

@@ -26,7 +26,14 @@ from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.statistics.statistics import ADDED, deviation, merged_moments, moments, totals, wide_of
+from meshcomm.numpy.statistics.statistics import (
+    ADDED,
+    merged_moments,
+    moments,
+    sum_dtype_of,
+    totals,
+    variance_from_moments,
+)
 
 Reduce: TypeAlias = Callable[[Array], object]
 """What reduces the axes of a block, or of some rows of it."""
@@ -99,13 +106,19 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof
         return None
     if name in ("sum", "prod"):
         return Shares(name, int(name == "prod"))
-    wide, skips = wide_of(source), skips and source.kind in "fc"
+    sum_dtype, skips = sum_dtype_of(source), skips and source.kind in "fc"
     if name == "mean":
-        share, dtype = totals(axes, wide, skips=skips)
-        return Shares(ADDED, 0, share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
+        compute_share, dtype = totals(axes, sum_dtype, skips=skips)
+        return Shares(ADDED, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
     if name in ("std", "var"):
-        share, dtype = moments(axes, wide, skips)
-        return Shares(merged_moments, 0, share, dtype, partial(deviation, ddof=ddof, skips=skips, root=name == "std"))
+        compute_share, dtype = moments(axes, sum_dtype, skips)
+        return Shares(
+            merged_moments,
+            0,
+            compute_share,
+            dtype,
+            partial(variance_from_moments, ddof=ddof, skips=skips, root=name == "std"),
+        )
     return None
 
 

@@ -63,11 +63,11 @@ all = _repeated_reduction(np.all, "min")
 # -- shares of several fields -----------------------------------------------------------------------------------------
 
 
-def by_field(**ufuncs: np.ufunc) -> Merge:
+def merge_by_field(**ufuncs: np.ufunc) -> Merge:
     """Return a function that merges shares field by field, each by its universal function.
 
     >>> rows = np.array([(1, 5), (2, 3)], [("most", int), ("least", int)]).reshape(2, 1)
-    >>> by_field(most=np.maximum, least=np.minimum)(rows)["least"].tolist()
+    >>> merge_by_field(most=np.maximum, least=np.minimum)(rows)["least"].tolist()
     [3]
     """
 
@@ -81,7 +81,7 @@ def by_field(**ufuncs: np.ufunc) -> Merge:
     return merge
 
 
-def record(**fields: object) -> Array:
+def structured_array(**fields: object) -> Array:
     """Return a structured array of these *fields*, which have one shape."""
     arrays = {name: np.asarray(value) for name, value in fields.items()}
     dtype = np.dtype([(name, array.dtype) for name, array in arrays.items()], align=True)
@@ -106,8 +106,8 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
         "ptp",
         axes,
         lambda block: np.ptp(block, axis=over),
-        lambda block: record(most=np.max(block, axis=over), least=np.min(block, axis=over)),
-        by_field(most=np.maximum, least=np.minimum),
+        lambda block: structured_array(most=np.max(block, axis=over), least=np.min(block, axis=over)),
+        merge_by_field(most=np.maximum, least=np.minimum),
         result_dtype(np.ptp, [tensor.dtype], tensor.ndim),
         np.dtype([("most", native), ("least", native)], align=True),
         lambda extremes: np.asarray(extremes["most"] - extremes["least"]),
@@ -118,7 +118,7 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
 # -- variances --------------------------------------------------------------------------------------------------------
 
 
-def _deviation_function(function: Callable[..., object]) -> Callable[..., DTensor]:
+def _variance_function(function: Callable[..., object]) -> Callable[..., DTensor]:
     """Return *function*, of var, std, nanvar and nanstd, for tensors.
 
     What it returns is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean and sum
@@ -146,7 +146,7 @@ def _deviation_function(function: Callable[..., object]) -> Callable[..., DTenso
         keepdims: bool = False,
         correction: float | None = None,
     ) -> DTensor:
-        return _deviation(function, a, axis, dtype, _lost_degrees(name, ddof, correction), keepdims=keepdims)
+        return _variance_or_std(function, a, axis, dtype, _lost_degrees(name, ddof, correction), keepdims=keepdims)
 
     return statistic
 
@@ -160,7 +160,7 @@ def _lost_degrees(name: str, ddof: float, correction: float | None) -> float:
     return degrees
 
 
-def _wide_dtype(dtype: DType) -> DType:
+def _sum_dtype(dtype: DType) -> DType:
     """Return the dtype in which to add up: float32 for float16."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype.newbyteorder("=")
 
@@ -169,9 +169,9 @@ def _real_dtype(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
-def _quotient(total: DTensor, count: DTensor, wide: DType) -> DTensor:
-    """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
-    return total / (count if wide.kind == "m" else count.astype(_real_dtype(wide)))
+def _quotient(total: DTensor, count: DTensor, sum_dtype: DType) -> DTensor:
+    """Return a mean from a sum in *sum_dtype* and a count. Durations are divided by integers, as in NumPy."""
+    return total / (count if sum_dtype.kind == "m" else count.astype(_real_dtype(sum_dtype)))
 
 
 def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
@@ -180,15 +180,15 @@ def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
         asked = as_dtype(dtype)
         if asked.kind not in "fc" or (asked.kind == "f" and tensor.dtype.kind == "c"):
             raise TypeError(f"numpy.{name}: dtype {asked} cannot hold the mean of {tensor.dtype}")
-    return wide_of(tensor.dtype, dtype)
+    return sum_dtype_of(tensor.dtype, dtype)
 
 
-def wide_of(source: DType, dtype: DTypeLike | None = None) -> DType:
+def sum_dtype_of(source: DType, dtype: DTypeLike | None = None) -> DType:
     """Return the dtype in which the mean of elements of dtype *source* is computed, if it is asked for in *dtype*."""
-    return _wide_dtype(result_dtype(np.mean, [source], 1, dtype))
+    return _sum_dtype(result_dtype(np.mean, [source], 1, dtype))
 
 
-def _deviation(
+def _variance_or_std(
     function: Callable[..., object],
     operand: object,
     axis: Axis,
@@ -201,69 +201,71 @@ def _deviation(
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = reduced_axes(axis, tensor.ndim)
-    kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
+    out_dtype, sum_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
     over, skips = axis_argument(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
     def finish(merged: Array) -> Array:
         if np.any(merged["count"] <= ddof):
             warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        return deviation(merged, ddof, skips, root=name.endswith("std")).astype(kind)
+        return variance_from_moments(merged, ddof, skips, root=name.endswith("std")).astype(out_dtype)
 
-    share, shares = moments(axes, wide, skips)
+    compute_share, share_dtype = moments(axes, sum_dtype, skips)
     how = Reduction(
         name,
         axes,
         partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
-        share,
+        compute_share,
         merged_moments,
-        kind,
-        shares,
+        out_dtype,
+        share_dtype,
         finish,
-        (f"ddof {ddof!r}", f"in {wide}"),
+        (f"ddof {ddof!r}", f"in {sum_dtype}"),
     )
     return reduced(how, tensor, keepdims)
 
 
-def deviation(merged: Array, ddof: float, skips: bool, *, root: bool) -> Array:
+def variance_from_moments(merged: Array, ddof: float, skips: bool, *, root: bool) -> Array:
     """Return a variance, or its *root*, from moments; NaN of no elements if it *skips* NaN."""
-    left = merged["count"] - ddof
+    degrees = merged["count"] - ddof
     with np.errstate(all="ignore"):
-        result = np.asarray(merged["squares"] / np.maximum(left, 0))
+        result = np.asarray(merged["squares"] / np.maximum(degrees, 0))
         if skips:
-            result = np.where(left <= 0, np.nan, result)
+            result = np.where(degrees <= 0, np.nan, result)
         return np.asarray(tensor_np.sqrt(result) if root else result)
 
 
-def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[Array], Array], DType]:
+def moments(axes: tuple[int, ...], sum_dtype: DType, skips: bool) -> tuple[Callable[[Array], Array], DType]:
     """Return what makes count, mean and sum of squared deviations along *axes*, and the dtype of these.
 
     Parameters
     ----------
     axes: reduced axes
-    wide: dtype of the sums
+    sum_dtype: dtype of the sums
     skips: whether NaN are left out
     """
-    share = partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide)
-    return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real_dtype(wide))], align=True)
+    compute_share = partial(_nan_moments if skips else _moments, axes=axes, sum_dtype=sum_dtype)
+    return compute_share, np.dtype(
+        [("count", np.int64), ("mean", sum_dtype), ("squares", _real_dtype(sum_dtype))], align=True
+    )
 
 
-def _squares(off: Array) -> Array:
-    """Return the squares of the absolute values; *off* is overwritten."""
-    if off.dtype.kind == "c":
-        return np.asarray(np.square(off.real) + np.square(off.imag))
-    np.multiply(off, off, out=off)
-    return off
+def _squares(deviations: Array) -> Array:
+    """Return the squares of the absolute values; *deviations* is overwritten."""
+    if deviations.dtype.kind == "c":
+        return np.asarray(np.square(deviations.real) + np.square(deviations.imag))
+    np.multiply(deviations, deviations, out=deviations)
+    return deviations
 
 
-def _moments(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
+def _moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes*."""
     if _is_long(block, axes):
-        return _moments_by_intervals(_moments, block.reshape(-1), wide)
+        return _moments_by_intervals(_moments, block.reshape(-1), sum_dtype)
     count = product(block.shape[axis] for axis in axes)
-    mean = np.asarray(np.sum(block, axis=axes, dtype=wide, keepdims=True) / wide.type(count))
-    squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=wide))), axis=axes)
+    mean = np.asarray(np.sum(block, axis=axes, dtype=sum_dtype, keepdims=True) / sum_dtype.type(count))
+    squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=sum_dtype))), axis=axes)
     mean = mean.reshape(np.shape(squares))
-    return record(count=np.full(mean.shape, count), mean=mean, squares=squares)
+    return structured_array(count=np.full(mean.shape, count), mean=mean, squares=squares)
 
 
 def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
@@ -271,32 +273,34 @@ def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
     return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
 
 
-def _moments_by_intervals(moments: Callable[..., Array], flat: Array, wide: DType) -> Array:
+def _moments_by_intervals(moments: Callable[..., Array], flat: Array, sum_dtype: DType) -> Array:
     """Return the *moments* of a long array, which is read only once.
 
     It is cut into intervals that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    parts = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
-    counts, count = parts["count"].astype(_real_dtype(wide)), np.sum(parts["count"])
+    parts = np.array([moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)])
+    counts, count = parts["count"].astype(_real_dtype(sum_dtype)), np.sum(parts["count"])
     mean = np.sum(parts["mean"] * (counts / tensor_np.maximum(count, 1)))
     # An interval of nothing but NaN has no mean: what is in the record then must not count.
     between = np.sum(_squares(np.where(counts > 0, parts["mean"] - mean, 0)) * counts)
-    return record(count=count, mean=mean, squares=np.sum(parts["squares"]) + between)
+    return structured_array(count=count, mean=mean, squares=np.sum(parts["squares"]) + between)
 
 
-def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
+def _nan_moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes* of the elements that are not NaN."""
     if _is_long(block, axes):
-        return _moments_by_intervals(_moments_of_numbers, block.reshape(-1), wide)
+        return _moments_by_intervals(_nan_moments, block.reshape(-1), sum_dtype)
     missing = np.isnan(block)
     count = np.sum(~missing, axis=axes, keepdims=True)
-    total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)
-    mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(wide)))
-    off = np.asarray(np.subtract(block, mean, dtype=wide))
-    np.copyto(off, 0, where=missing)
-    squares = np.sum(_squares(off), axis=axes)
-    return record(count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares)
+    total = np.sum(np.where(missing, 0, block), axis=axes, dtype=sum_dtype, keepdims=True)
+    mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(sum_dtype)))
+    deviations = np.asarray(np.subtract(block, mean, dtype=sum_dtype))
+    np.copyto(deviations, 0, where=missing)
+    squares = np.sum(_squares(deviations), axis=axes)
+    return structured_array(
+        count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares
+    )
 
 
 def merged_moments(rows: Array) -> Array:
@@ -306,36 +310,38 @@ def merged_moments(rows: Array) -> Array:
         both = total["count"] + row["count"]
         # Counts are multiplied first: where one is zero, the other block alone decides.
         weight = row["count"].astype(row["squares"].dtype) / np.maximum(both, 1)
-        off = row["mean"] - total["mean"]
-        total["squares"] += row["squares"] + (np.conj(off) * total["count"] * (off * weight)).real
-        total["mean"] += off * weight
+        delta = row["mean"] - total["mean"]
+        total["squares"] += row["squares"] + (np.conj(delta) * total["count"] * (delta * weight)).real
+        total["mean"] += delta * weight
         total["count"] = both
     return total
 
 
 # -- without NaN ------------------------------------------------------------------------------------------------------
 
-ADDED = by_field(count=np.add, total=np.add)
+ADDED = merge_by_field(count=np.add, total=np.add)
 """Merges what `totals` makes."""
 
 
-def totals(axes: tuple[int, ...], wide: DType, *, skips: bool) -> tuple[Callable[[Array], Array], DType]:
+def totals(axes: tuple[int, ...], sum_dtype: DType, *, skips: bool) -> tuple[Callable[[Array], Array], DType]:
     """Return what makes count and sum along *axes*, and the dtype of these. Arguments are those of `moments`."""
-    return partial(_totals, axes=axes, wide=wide, skips=skips), np.dtype(
-        [("count", np.int64), ("total", wide)], align=True
+    return partial(_totals, axes=axes, sum_dtype=sum_dtype, skips=skips), np.dtype(
+        [("count", np.int64), ("total", sum_dtype)], align=True
     )
 
 
-def _totals(block: Array, axes: tuple[int, ...], wide: DType, skips: bool) -> Array:
+def _totals(block: Array, axes: tuple[int, ...], sum_dtype: DType, skips: bool) -> Array:
     over = axis_argument(axes, block.ndim)
     if not skips:
-        total = np.sum(block, axis=over, dtype=wide)
-        return record(count=np.full(np.shape(total), product(block.shape[axis] for axis in axes)), total=total)
+        total = np.sum(block, axis=over, dtype=sum_dtype)
+        return structured_array(
+            count=np.full(np.shape(total), product(block.shape[axis] for axis in axes)), total=total
+        )
     missing = np.isnan(block)
-    total = np.sum(np.where(missing, 0, block), axis=over, dtype=wide)
+    total = np.sum(np.where(missing, 0, block), axis=over, dtype=sum_dtype)
     if over is None:
-        return record(count=block.size - np.count_nonzero(missing), total=total)
-    return record(count=np.sum(~missing, axis=over), total=total)
+        return structured_array(count=block.size - np.count_nonzero(missing), total=total)
+    return structured_array(count=np.sum(~missing, axis=over), total=total)
 
 
 def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
@@ -347,25 +353,26 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     if tensor.dtype.kind not in "fc":
         return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
     axes = reduced_axes(axis, tensor.ndim)
-    kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
-    over, (share, shares) = axis_argument(axes, tensor.ndim), totals(axes, wide, skips=True)
+    out_dtype = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype)
+    sum_dtype = _mean_dtype("nanmean", tensor, dtype)
+    over, (compute_share, share_dtype) = axis_argument(axes, tensor.ndim), totals(axes, sum_dtype, skips=True)
 
     def finish(sums: Array) -> Array:
         if np.any(sums["count"] == 0):
             warn("Mean of empty slice", RuntimeWarning)
         with np.errstate(all="ignore"):
-            return np.asarray(sums["total"] / sums["count"]).astype(kind)
+            return np.asarray(sums["total"] / sums["count"]).astype(out_dtype)
 
     how = Reduction(
         "nanmean",
         axes,
         lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
-        share,
+        compute_share,
         ADDED,
-        kind,
-        shares,
+        out_dtype,
+        share_dtype,
         finish,
-        (f"in {wide}",),
+        (f"in {sum_dtype}",),
     )
     return reduced(how, tensor, keepdims)
 
@@ -427,23 +434,26 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
             degrees = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
             return decision(ours)(a, axis, dtype, keepdims=bool(keepdims), **degrees)
         tensor = as_tensor(f"numpy.{name}", a)
-        kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
+        out_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
+        sum_dtype = _mean_dtype(name, tensor, dtype)
         skips = numbers and tensor.dtype.kind in "fc"
         counted = tensor_np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
         count = tensor_np.sum(counted, axis=axis, keepdims=True)
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
-                mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
-            result, left = mean, count
+                mean = _quotient(
+                    reduce(np.add, tensor, axis, sum_dtype.type, keepdims=True, where=counted), count, sum_dtype
+                )
+            result, divisor = mean, count
             if not name.endswith("mean"):
-                left = tensor_np.maximum(count - _lost_degrees(name, ddof, correction), 0)
-                off = tensor_np.subtract(tensor, mean, dtype=wide)
-                squares = (off * tensor_np.conjugate(off)).real
-                result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
+                divisor = tensor_np.maximum(count - _lost_degrees(name, ddof, correction), 0)
+                deviations = tensor_np.subtract(tensor, mean, dtype=sum_dtype)
+                squares = (deviations * tensor_np.conjugate(deviations)).real
+                result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), divisor, sum_dtype)
                 result = tensor_np.sqrt(result) if name.endswith("std") else result
-        if np.any(left == 0):
-            warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
-        result = result.astype(kind, copy=False)
+        if np.any(divisor == 0):
+            warn("Mean of empty slice" if divisor is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
+        result = result.astype(out_dtype, copy=False)
         return result if keepdims else tensor_np.squeeze(result, reduced_axes(axis, tensor.ndim))
 
     return statistic
@@ -458,6 +468,6 @@ implements(np.nanprod, partly=True)(with_where(_typed_reduction(np.nanprod, "pro
 implements(np.mean, partly=True)(_of_chosen(np.mean, mean))
 implements(np.nanmean, partly=True)(_of_chosen(np.nanmean, nanmean))
 for _function in (np.var, np.std, np.nanvar, np.nanstd):
-    implements(_function, partly=True)(_of_chosen(_function, _deviation_function(_function)))
+    implements(_function, partly=True)(_of_chosen(_function, _variance_function(_function)))
 implements(np.nanmax, partly=True)(with_where(_extreme_function(np.nanmax, np.fmax), np.fmax))
 implements(np.nanmin, partly=True)(with_where(_extreme_function(np.nanmin, np.fmin), np.fmin))
