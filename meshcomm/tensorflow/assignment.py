@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshcomm.core._arguments import as_integer, counted, quote
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.tensorflow.topology import (
@@ -231,9 +232,9 @@ def _refused_none(topology: object) -> object:
     return topology
 
 
-def _order_mode(mode: object) -> DeviceOrderMode:
+def _order_mode(mode: Value) -> DeviceOrderMode:
     try:
-        return DeviceOrderMode(mode)  # type: ignore[arg-type]
+        return DeviceOrderMode(mode)
     except ValueError:
         names = ", ".join(mode_known.name for mode_known in DeviceOrderMode)
         raise MeshError(

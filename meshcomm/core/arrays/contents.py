@@ -288,7 +288,7 @@ class Flat(Generic[T]):
             return self._tensor[_flat_index(self._tensor, index)].copy()
         return self._tensor.ravel()[index].copy()
 
-    def __setitem__(self, index: object, value: object) -> None:
+    def __setitem__(self, index: Value, value: Value) -> None:
         """Write to the elements at such an index; values repeat if there are too few."""
         if isinstance(index, int | np.integer) and ndim_of(value) == 0:
             self._tensor[_flat_index(self._tensor, index)] = value
@@ -296,9 +296,9 @@ class Flat(Generic[T]):
         if isinstance(index, slice):
             flat_indices = np.arange(*index.indices(self._tensor.size))
         else:
-            flat_indices = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
+            flat_indices = np.arange(self._tensor.size)[index]  # or NumPy's error
         if np.size(flat_indices):
-            self._tensor.put(np.ravel(flat_indices), value)  # type: ignore[arg-type]  # what NumPy takes
+            self._tensor.put(np.ravel(flat_indices), value)
 
 
 @refusable

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing_attribute
-from meshcomm.core._tracing import untraced
+from meshcomm.core._tracing import Value, untraced
 from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
@@ -55,12 +55,12 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
     __signature__ = signature(lambda local, layout, shape, dtype: None)  # which a compiled class does not tell
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
             getattr(self, name)[...] = value
             return
         if name == "shape":  # Collective, as reshape is
-            self._reshape(self.reshape(value))  # type: ignore[arg-type]  # or NumPy's error
+            self._reshape(self.reshape(value))  # or NumPy's error
             return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_dtype, as_integer, counted, quote, scratch_limit
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.axes import refuse_match
@@ -64,9 +65,9 @@ def from_lists(arguments: Sequence[object]) -> tuple[str, list[object]]:
     return (f"{text}->{_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
 
 
-def _letters(subscripts: object) -> str:
+def _letters(subscripts: Value) -> str:
     try:
-        listed = list(subscripts)  # type: ignore[call-overload]
+        listed = list(subscripts)
     except TypeError:
         raise ShapeError(f"einsum: subscripts {quote(subscripts)} must be a string, or a list of integers") from None
     text = ""

@@ -21,7 +21,7 @@ from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, index_of, quote
 from meshcomm.core._callers import warn
-from meshcomm.core._tracing import traceable
+from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import from_callback
@@ -53,14 +53,14 @@ def _factors(name: str, *operands: object) -> list[TensorOrArray]:
 # -- sums over pairs of axes ------------------------------------------------------------------------------------------
 
 
-def axes_of_tensordot(axes: object) -> Axes:
+def axes_of_tensordot(axes: Value) -> Axes:
     """Return the axes that `numpy.tensordot` sums over: *axes* is its argument of this name.
 
     >>> [list(each) for each in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
     try:
-        pair: list[Sequence[int]] = list(axes)  # type: ignore[call-overload]  # else a number
+        pair: list[Sequence[int]] = list(axes)  # else a number
     except TypeError:
         count = index_of(axes)  # or TypeError
         return range(-count, 0), range(max(count, 0))

@@ -15,7 +15,7 @@ from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import as_sharded, mapping
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import mesh_of
-from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
+from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np, untyped_np
 from meshcomm.core._arguments import as_dtype, counted, index_of, ndim_of
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
@@ -78,17 +78,17 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
     return completed(_stacked(tensors, axis, layout))
 
 
-def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: object) -> Call | DTensor:
+def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Any) -> Call | DTensor:
     listed = [unwrapped(x) for x in tensors]
-    shapes = {np.shape(x) for x in listed}  # type: ignore[arg-type]  # a tensor has a shape, too
+    shapes = {untyped_np.shape(x) for x in listed}
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
     ndim = len(next(iter(shapes), ())) + 1
     new = normalised_axis(axis, ndim)
-    alike = [x for x in listed if isinstance(x, DTensor) and x.layout is unwrapped(tensors[0]).layout]  # type: ignore[union-attr]
-    if len(alike) == len(listed) > 0 and layout is None and len({x.dtype for x in alike}) == 1:
+    alike = [x for x in listed if isinstance(x, DTensor)]
+    if len(alike) == len(listed) and len({(id(x.layout), x.dtype) for x in alike}) == 1 and layout is None:
         first = alike[0]
-        dtype = _joined_dtype(alike, **kinds)  # type: ignore[arg-type]
+        dtype = _joined_dtype(alike, **kinds)
         axes = (*first.layout.axes[:new], (), *first.layout.axes[new:])
         shape = (*first.shape[:new], len(alike), *first.shape[new:])
 

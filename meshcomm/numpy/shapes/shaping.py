@@ -15,7 +15,7 @@ from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.blocks.views import abstract_array, reshaped_abstract_array, viewed, viewing
 from meshcomm.core._arguments import counted, ndim_of, normalised_axes, quote, reduced_axes
-from meshcomm.core._tracing import is_traced, traceable
+from meshcomm.core._tracing import Value, is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -175,7 +175,7 @@ def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
     return make(local, layout, shape, tensor.dtype)
 
 
-def _is_fortran(name: str, t: DTensor, order: object) -> bool:
+def _is_fortran(name: str, t: DTensor, order: Value) -> bool:
     """Return whether *order* is Fortran's, the first index the fastest: ``A`` says that for a tensor that is so.
 
     ``TypeError`` for ``K``, NumPy's ``ValueError`` for what is no order.
@@ -184,7 +184,7 @@ def _is_fortran(name: str, t: DTensor, order: object) -> bool:
         return False
     if order in ("K", "k"):
         raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; order 'A' is")
-    of = np.ravel(np.empty((1, 1)), order)  # type: ignore[call-overload]  # NumPy's error
+    of = np.ravel(np.empty((1, 1)), order)  # NumPy's error
     return of.size == 1 and (str(order) in "Ff" or abstract_array(as_tensor(name, t)).flags.fnc)
 
 
