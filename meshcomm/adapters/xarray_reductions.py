@@ -139,7 +139,7 @@ class _GroupReduction(NamedTuple):
         skips = dtype.kind in "fc" if skipna is None else bool(skipna)
         if self.options.get("min_count"):
             return None
-        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof", 0) or 0)
+        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof") or 0)
 
     def _completed(self, result: X) -> X:
         """Return results with the coordinates of the groups, as xarray completes them."""

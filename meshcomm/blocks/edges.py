@@ -1,4 +1,4 @@
-"""IntervalExchange: blocks that want intervals of an axis, of which only what other blocks have moves.
+"""Interval exchanges: blocks that want intervals of an axis, of which only what other blocks have moves.
 
             block 0      block 1
     has     0 1 2 3 4    5 6 7 8 9

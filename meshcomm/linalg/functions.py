@@ -93,8 +93,7 @@ def task_of_solve(
 
 
 def _as_column(vector: DTensor) -> DTensor:
-    value = vector
-    return value[:, None]
+    return vector[:, None]
 
 
 @refusable
