@@ -32,11 +32,18 @@ OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 GARBLED = "mpi/pmi2: value not properly terminated"
 """What a step says whose daemon has read a message of MPI in two pieces, which it does on a busy machine."""
 
+STRANGERS = re.compile(r"^srun: error: (io_init_msg_|failed reading io init message).*\n", re.MULTILINE)
+"""What srun says when something that is not of its job connects to its port for output. It goes on."""
+
+PORTS = range(61_000, 65_000, 200)
+"""Where the TCP ports of one Slurm begin: above those that Linux gives to programs that name none."""
+
 CONFIGURATION = """
 ClusterName=test
 FirstJobId={first}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+SrunPortRange={of_sruns[0]}-{of_sruns[1]}
 SlurmUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
@@ -166,7 +173,7 @@ def _found(tool):
 def _configure(folder):
     """Write what the daemons read, and return the Slurm that they will be."""
     host = socket.gethostname().partition(".")[0]
-    ports = _free_ports(1 + len(NODES))
+    ports, of_sruns = _free_ports()
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CORES} RealMemory=4000"
         for name, port in zip(NODES, ports[1:], strict=True)
@@ -179,7 +186,9 @@ def _configure(folder):
     key.write_bytes(os.urandom(128))
     # MPICH names its shared memory after the job: numbers of other Slurms may still have files in /dev/shm.
     first = random.randrange(1, 50_000_000)
-    text = CONFIGURATION.format(first=first, host=host, ports=ports, folder=folder, nodes=nodes, names=",".join(NODES))
+    text = CONFIGURATION.format(
+        first=first, host=host, ports=ports, of_sruns=of_sruns, folder=folder, nodes=nodes, names=",".join(NODES)
+    )
     (folder / "slurm.conf").write_text(text)
     private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
@@ -228,15 +237,17 @@ def _wait_for_nodes(slurm):
         pytest.skip(f"the daemons of Slurm do not come up here: {slurm.logs()}")
 
 
-def _free_ports(count):
-    """Return numbers of TCP ports that nobody uses."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+def _free_ports():
+    """Return numbers of TCP ports that nobody uses: those of the daemons, and the first and the last one of sruns."""
+    while True:
+        start = random.choice(PORTS)
+        of_daemons = range(start, start + 1 + len(NODES))
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # in use: try others
+            for port in of_daemons:
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return of_daemons, (of_daemons.stop, start + PORTS.step - 1)
 
 
 def text_of(path):
-    """Return what a job has written so far."""
-    return path.read_text(errors="replace") if path.exists() else ""
+    """Return what a job has written so far, without what srun says of `STRANGERS`."""
+    return STRANGERS.sub("", path.read_text(errors="replace")) if path.exists() else ""
