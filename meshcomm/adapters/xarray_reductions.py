@@ -25,7 +25,7 @@ from meshcomm.adapters.xarray_variables import is_of_ranks, module_of
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.regions import read_box
-from meshcomm.core._types import Array, DType
+from meshcomm.core._types import AnyFunction, Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, Shares, grouped, shares_of
@@ -41,7 +41,7 @@ Groups: TypeAlias = Any
 Rolling: TypeAlias = Any
 """xarray's object with rolling windows, as `Groups`."""
 
-Method: TypeAlias = Callable[..., Any]
+Method: TypeAlias = AnyFunction
 """A method of `Groups` or `Rolling`; it returns an array or a dataset."""
 
 X = TypeVar("X", DataArray, Dataset)

@@ -5,10 +5,8 @@ namespaces of equal meshes are equal, and a mesh has one object of it while a pr
 """
 
 import inspect
-from collections.abc import Callable
 from functools import cache, partial, update_wrapper
 from types import ModuleType
-from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,12 +15,11 @@ import meshcomm.array_api as standard
 from meshcomm.array_api.info import Info
 from meshcomm.core import _hooks
 from meshcomm.core._mistakes import missing_attribute
+from meshcomm.core._types import AnyFunction
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.numpy.namespace.creation import OWN_FUNCTIONS
 from meshcomm.numpy.namespace.devices import Device, Everywhere
 from meshcomm.numpy.protocols import takes_tensors
-
-Function: TypeAlias = Callable[..., Any]
 
 _DTYPE_NAMES = ("dtype", "errstate", "issubdtype", "promote_types")
 """NumPy's names for dtypes that programs look for beside its functions."""
@@ -107,12 +104,12 @@ def _is_exported(numpy_module: ModuleType, name: str) -> bool:
     return callable(value) and (name in _DTYPE_NAMES or takes_tensors(value))
 
 
-def _makes_tensors(function: Function) -> bool:
+def _makes_tensors(function: AnyFunction) -> bool:
     """Return whether *function* has a parameter *device*; of a tensor it keeps the layout if none is given."""
     return "device" in inspect.signature(function, follow_wrapped=False).parameters
 
 
-def _bound_to(function: Function, where: Device) -> Function:
+def _bound_to(function: AnyFunction, where: Device) -> AnyFunction:
     """Return *function* with results on *where*, unless it gets a device or a layout."""
     key = "device" if _makes_tensors(function) else "layout"
 
@@ -125,7 +122,7 @@ def _bound_to(function: Function, where: Device) -> Function:
 
 
 @cache
-def _with_fallback(function: Function, numpy_function: Function | None) -> Function:
+def _with_fallback(function: AnyFunction, numpy_function: AnyFunction | None) -> AnyFunction:
     """Return *function* of the standard, which leaves calls that it does not define to *numpy_function*."""
     if numpy_function is None:
         return function

@@ -1,6 +1,6 @@
 """Types that several folders use."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field
 from types import EllipsisType
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -21,6 +21,12 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
 Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # rows of ranks, each a group in its order
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
+
+AnyFunction: TypeAlias = Callable[..., Any]
+"""A function that is looked up by name: its callers know its parameters and its result."""
+
+Kwargs: TypeAlias = dict[str, Any]
+"""Arguments by name, for a function of NumPy or of another library."""
 
 Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""

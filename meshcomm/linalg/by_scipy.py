@@ -1,28 +1,25 @@
 """LAPACK's routines that NumPy has not, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._types import Array
+from meshcomm.core._types import AnyFunction, Array
 from meshcomm.linalg.tasks import LAPACK
 
-Function: TypeAlias = Callable[..., Any]
 
-
-def _scipy_function(name: str) -> Function:
+def _scipy_function(name: str) -> AnyFunction:
     try:
-        function: Function = getattr(import_module("scipy.linalg"), name)
+        function: AnyFunction = getattr(import_module("scipy.linalg"), name)
     except ImportError as error:
         raise ImportError(f"mc.linalg needs SciPy for {name}: pip install scipy ({error})") from error
     return function
 
 
-def _over_stacks(function: Function, cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _over_stacks(function: AnyFunction, cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Return the stacked results of *function* for each set of matrices; of empty stacks, empty results.
 
     *cores* are the numbers of axes of a matrix, the last ones, of each array.

@@ -1,14 +1,13 @@
 """One call of a function of linear algebra: every function of `meshcomm.linalg` calls `run`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
 from meshcomm.blocks.align import tensors_of
 from meshcomm.core._tuning import WHOLE_ARRAY
-from meshcomm.core._types import DType
+from meshcomm.core._types import AnyFunction, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.errors import ShapeError
@@ -86,7 +85,7 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
     return np.linalg.solve(first, second).dtype
 
 
-def way_to(way: str, name: str) -> Callable[..., Any]:
+def way_to(way: str, name: str) -> AnyFunction:
     """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
     module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
     return getattr(import_module(f"meshcomm.linalg.{module}"), name)

@@ -10,14 +10,14 @@ from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array
+from meshcomm.core._types import Array, Kwargs
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
 
-Encoding: TypeAlias = Mapping[str, Any]
+Encoding: TypeAlias = Kwargs
 """How a variable is in a file, as xarray has it: "dtype", "units" and others."""
-Encodings: TypeAlias = dict[str, dict[str, Any]]
+Encodings: TypeAlias = dict[str, Kwargs]
 """Encodings by the name of a variable, which a function may change."""
 
 _CHUNKS = ("chunksizes", "chunks")
@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
 
     arrays: dict[str, Any]
     dims: dict[str, tuple[str, ...]]
-    attributes: dict[str, Any]
+    attributes: Kwargs
 
     def only(self, names: list[str]) -> "Encoded":
         """Return the arrays *names*, without the attributes of the file."""
@@ -51,7 +51,7 @@ class StorageOptions(NamedTuple):
     compression: Compression
     limit: int | None = None
 
-    def of(self, file_data: Encoded) -> dict[str, Any]:
+    def of(self, file_data: Encoded) -> Kwargs:
         """Return the options of `meshcomm.save` for these arrays."""
         chunks, codecs = (_only(option, file_data.arrays) for option in (self.chunks, self.compression))
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}

@@ -1,12 +1,11 @@
 """xarray's own `to_netcdf` and `to_zarr`, of datasets that hold tensors: they write what `save` writes."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import xarray
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._types import Kwargs
 from meshcomm.storage.formats.known import FORMATS
 from meshcomm.xarray.saving import save
 
@@ -32,7 +31,7 @@ _ALLOWED: dict[str, dict[str, tuple[object, ...]]] = {
 """The values of arguments that all ranks can write by. Other arguments are hints, or the same for `save`."""
 
 
-def write(name: str, dataset: xarray.Dataset, arguments: Mapping[str, Any]) -> None:
+def write(name: str, dataset: xarray.Dataset, arguments: Kwargs) -> None:
     """Write a dataset for xarray's function *name*. Collective over the meshes of its tensors.
 
     Parameters

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from os import PathLike, fspath
-from typing import Any, BinaryIO, Generic, Literal, Self, TypeVar, cast
+from typing import BinaryIO, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -302,7 +302,7 @@ class Flat(Generic[T]):
 
 
 @refusable
-def _flat_index(tensor: ElementAccess, flat_index: int | np.integer[Any]) -> tuple[int, ...]:
+def _flat_index(tensor: ElementAccess, flat_index: int | np.integer) -> tuple[int, ...]:
     """Return the index along each axis of the element that has this *flat_index* in C order."""
     if not -tensor.size <= flat_index < tensor.size:
         raise IndexError(f"index {flat_index} is out of bounds for size {tensor.size}")

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -99,11 +98,11 @@ def apply_operator(name: str, tensor: TypedTensor, other: object) -> Value:
     return result
 
 
-def _operator(name: str) -> Callable[..., Any]:
+def _operator(name: str) -> Callable[..., object]:
     return divmod if name == "__divmod__" else getattr(operator, name)
 
 
-_REVERSED: dict[str, Callable[..., Any]] = {
+_REVERSED: dict[str, Callable[..., object]] = {
     f"__r{name}__": _operator(f"__{name}__")
     for name in (
         *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift"),

@@ -13,6 +13,7 @@ import numpy as np
 from meshcomm.core._arguments import quote
 from meshcomm.core._foreign import is_foreign
 from meshcomm.core._tracing import is_traced, open_traced, untraced
+from meshcomm.core._types import AnyFunction
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
 
@@ -154,7 +155,7 @@ def leaf_nodes(node: Node) -> Iterator[Node]:
 
 
 def rebuild(
-    node: object, load_array: Callable[[Any], object], load_per_rank: Callable[[list[object]], object] | None = None
+    node: object, load_array: AnyFunction, load_per_rank: Callable[[list[object]], object] | None = None
 ) -> Any:
     """Return the tree of *node*: *load_array* is called with the content of each array.
 

@@ -18,14 +18,15 @@ Calls leave nothing for flight files: their history is made of what is kept anyw
 #     dropped, and for the call after one with an error, or after one within others: they change the digest once more.
 
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import COMPARE_EVERY, PREPARED_PER_RANK_SET, REMEMBERED_DIGESTS
+from meshcomm.core._types import AnyFunction
 from meshcomm.core.failures.host_signals import is_shared
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -63,7 +64,7 @@ class PreparedCall:
 
     __slots__ = ("number", "run", "used")
 
-    def __init__(self, run: Callable[..., Any], number: int) -> None:
+    def __init__(self, run: AnyFunction, number: int) -> None:
         self.run = run
         self.number = number
         self.used = 0

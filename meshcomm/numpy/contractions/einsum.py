@@ -1,19 +1,19 @@
 """Einstein sums: what an expression means, in which order its operands are contracted, and the plan of all of it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_dtype, as_integer, counted, quote, scratch_limit
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
+from meshcomm.core._types import AnyFunction, Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.axes import refuse_match
 from meshcomm.core.layouts.coordinates import used_dims
@@ -187,7 +187,7 @@ def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
     texts = ["".join(letters[i] for i in term) for term in terms]
     text = f"{','.join(texts)}->{''.join(letters[i] for i in result)}"
     arrays = [np.broadcast_to(np.zeros(()), operand.shape) for operand in operands]
-    find: Callable[..., Any] = np.einsum_path
+    find: AnyFunction = np.einsum_path
     if find_spec("opt_einsum") is not None:
         find = import_module("opt_einsum").contract_path
     path: list[tuple[int, ...]] = []

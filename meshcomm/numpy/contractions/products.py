@@ -5,10 +5,10 @@ nothing is, as in outer and kron, they are products element by element: :mod:`me
 the same there.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from string import ascii_letters
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -22,7 +22,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, index_of, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
-from meshcomm.core._types import Array, Casting, DType, Shape
+from meshcomm.core._types import Array, Casting, DType, Kwargs, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -36,7 +36,7 @@ from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
-Options: TypeAlias = Mapping[str, Any]  # of a universal function, by NumPy's names
+Options: TypeAlias = Kwargs  # of a universal function, by NumPy's names
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 
@@ -514,7 +514,7 @@ def _product_dtype(
         raise ShapeError(f"numpy.{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
-def _core_axes(options: Options) -> list[Any]:
+def _core_axes(options: Options) -> list[tuple[int, ...] | None]:
     """Return where the core axes of both operands and of the result are; None where they are the last ones."""
     if "axis" in options:
         return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]

@@ -5,11 +5,11 @@ from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import repeat
 from operator import is_not
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from meshcomm.blocks.map import with_out
 from meshcomm.core._arguments import NO_VALUE
-from meshcomm.core._types import Casting
+from meshcomm.core._types import AnyFunction, Casting
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 Ours = TypeVar("Ours", bound=Function)
 Maker = TypeVar("Maker", bound=Callable[..., Function])
 
-FUNCTIONS: dict[Function, Callable[..., Any]] = {}
+FUNCTIONS: dict[Function, AnyFunction] = {}
 """What is called for functions of NumPy that are defined for tensors. `implements` writes it."""
 
 _SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}
@@ -101,7 +101,7 @@ def decision(function: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
     return _DECISIONS.get(function, function)
 
 
-_DECISIONS: dict[Function, Callable[..., Any]] = {}
+_DECISIONS: dict[Function, AnyFunction] = {}
 
 
 def implements_each(*functions: Function) -> Callable[[Maker], Maker]:

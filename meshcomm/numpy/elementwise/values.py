@@ -2,7 +2,6 @@
 
 import warnings
 from operator import methodcaller
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,7 +15,7 @@ from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._callers import naming_callers
-from meshcomm.core._types import Array, Casting
+from meshcomm.core._types import Array, Casting, Kwargs
 from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -151,6 +150,6 @@ def _out_tuple(name: str, out: object) -> tuple[DTensor, ...]:
     return targets
 
 
-def _out_argument(into: dict[str, Any]) -> dict[str, Any]:
+def _out_argument(into: Kwargs) -> Kwargs:
     """Return the arguments that say where to write, for functions that take one array and no tuple."""
     return {name: out[0] for name, out in into.items()}

@@ -13,7 +13,7 @@ To set elements, rows travel in the order of the index, so that the last one of 
 import operator
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -181,7 +181,7 @@ def _axes_of(part: object) -> int:
     return part.ndim if _is_mask(part) else 1
 
 
-def _expanded_parts(index: object, parts: list[Any], shape: Shape) -> list[Any]:
+def _expanded_parts(index: object, parts: list[object], shape: Shape) -> list[object]:
     """Return the parts of an index, with slices for the axes that ... stands for, or that are left."""
     ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
     if len(ellipses) > 1:

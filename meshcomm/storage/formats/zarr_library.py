@@ -1,22 +1,22 @@
 """Arrays of zarr that only the library zarr can read or write: in chunks of all kinds, and of version 2."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain, product
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array, Kwargs, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store
 from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.libraries import library
 
-Metadata: TypeAlias = Mapping[str, Any]
+Metadata: TypeAlias = Kwargs
 """What zarr says of an array, of version 2 or 3."""
 
 CODECS = {
