@@ -56,7 +56,7 @@ class _Linear(torch.autograd.Function):
         return _tensor_of_memory(operation(x.detach() if isinstance(x, torch.Tensor) else x, *call))
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[object, ...], output: torch.Tensor) -> None:
         _, ctx.operation, ctx.call = inputs
 
     @staticmethod

@@ -19,7 +19,7 @@ Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # the index of a view that
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
-Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # rows of ranks, each a group in its order
+Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer]  # rows of ranks, each a group in its order
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 
 AnyFunction: TypeAlias = Callable[..., Any]

@@ -1,6 +1,6 @@
 """Solvers that keep their factors, as scipy.linalg has them, and the randomized singular value decomposition."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.linalg import by_scipy
-from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
+from meshcomm.linalg.functions import Results, cholesky, qr, result_type, svd, task_of_solve
 from meshcomm.linalg.run import run, way_to, work_dtype
 from meshcomm.linalg.tasks import ResultLayouts, Task, laid_out
 from meshcomm.random.generator import default_rng
@@ -165,7 +165,7 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
 
 
 @refusable
-def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's tuple
+def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts = None) -> Results:
     """Return the *k* largest singular values of a matrix, with their vectors, to a good approximation. Collective.
 
     The matrix is multiplied with k + 10 random columns, with two power iterations between: products and decompositions

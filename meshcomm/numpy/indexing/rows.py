@@ -20,7 +20,6 @@ script writes to elements and slices, each rank writes to its copy, too.
 # the next one twice as late.
 
 import operator
-from typing import Any, cast
 
 import numpy as np
 
@@ -142,7 +141,8 @@ def _copy_of(row: Value) -> Pages | None:
 
 def _row_elements(row: DTensor, copy: Pages) -> Array:
     """Return the elements of a row in the copy of its array."""
-    view = cast(Any, row._view)
+    view = row._view
+    assert view is not None
     array: Array = np.ndarray(row.shape, row.dtype, copy.whole, view.begin, view.strides).view(_kind)
     array.flags.writeable = False
     return array

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -32,6 +32,13 @@ from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
+
+
+class _Kinds(TypedDict, total=False):
+    """NumPy's arguments for the dtype of the result."""
+
+    dtype: DTypeLike | None
+    casting: Casting
 
 
 @refusable
@@ -78,7 +85,9 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
     return completed(_stacked(tensors, axis, layout))
 
 
-def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Any) -> Call | DTensor:
+def _stacked(
+    tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Unpack[_Kinds]
+) -> Call | DTensor:
     listed = [unwrapped(x) for x in tensors]
     shapes = {untyped_np.shape(x) for x in listed}
     if len(shapes) > 1:
@@ -102,9 +111,9 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
 
 
 def _joined(
-    name: str, listed: Sequence[object], axis: int | None, layout: Layout | None = None, **kinds: Any
+    name: str, listed: Sequence[object], axis: int | None, layout: Layout | None = None, **kinds: Unpack[_Kinds]
 ) -> Call | DTensor:
-    """Return operands joined along *axis*, or the call that joins them. *kinds* are NumPy's dtype and casting."""
+    """Return operands joined along *axis*, or the call that joins them."""
     operands = [unwrapped(x) for x in listed]
     mesh = mesh_of(operands)
     agreed = agree_on_plain(f"numpy.{name}", operands, mesh)
@@ -220,7 +229,7 @@ def _like_numpy(name: str, join: Function) -> Function:
 def _joining_after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
-    def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
+    def joined(tup: Sequence[Tensor], *, dtype: DTypeLike | None = None, casting: Casting = "same_kind") -> object:
         wide = [widen(unwrapped(x)) for x in tup]
         return _joined(name, wide, axis_of_ndim(max(map(ndim_of, wide))), dtype=dtype, casting=casting)
 
