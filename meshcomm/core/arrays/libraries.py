@@ -1,7 +1,7 @@
-"""What libraries get of a tensor in a script of NumPy, where they expect an array: a copy of all elements, to be read.
+"""In a script of NumPy: read-only copies of all elements of a tensor, for libraries that expect an array.
 
-All ranks of such a script make all its calls. So what is here may be Collective, as `numpy.asarray` of a tensor is: by
-Python's buffers, by ``__array_interface__``, and by operators, whose other operand is of a class that has its own.
+All ranks of such a script make all its calls, so access may be Collective, as `numpy.asarray` of a tensor is: by
+Python's buffers, by ``__array_interface__``, and by operators with an operand of a class that has its own.
 """
 
 import operator
@@ -19,13 +19,13 @@ from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.typed import TypedTensor
 
 WAY = "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
-"""What to do where a library does not take a tensor, in words of a script."""
+"""Advice in error texts, where a library does not take a tensor."""
 
 
 def exported_array(tensor: TypedTensor) -> Array:
-    """Return all elements of a tensor for Python's buffers, to be read. Collective.
+    """Return all elements of a tensor for Python's buffers, read-only. Collective.
 
-    ``BufferError`` of a dtype that NumPy would not know again in a buffer, such as dates: it asks for the array then.
+    ``BufferError`` for a dtype that a buffer cannot describe, such as dates: then NumPy asks for the array.
     """
     if not _has_buffers(tensor.dtype):
         raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {WAY}")
@@ -45,7 +45,7 @@ def _interface(tensor: TypedTensor) -> dict[str, object]:
     interface = dict(array.__array_interface__)
     if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
         raise AttributeError(f"the fields of {array.dtype} have no descr that says where they are", name="descr")
-    # An object that holds the memory, as nobody else does, and that has no items which one could take for an address.
+    # An object that alone holds the memory, and that has no items which could be taken for an address.
     return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
 
 
@@ -74,9 +74,9 @@ NO_WINDOWS = (
 
 
 def view_as_class(tensor: TypedTensor, kind: type) -> Value:
-    """Return what ``x.view(kind)`` gives to a script, for a class of NumPy's arrays. Collective.
+    """Return the result of ``x.view(kind)`` in a script, for a class of NumPy's arrays. Collective.
 
-    A class that derives from them gets a copy, which refuses writes.
+    For a subclass of `numpy.ndarray` it is a read-only copy.
     """
     return (
         tensor.view() if kind.__module__ == "numpy" and kind.__name__ == "ndarray" else tensor.__array__().view(kind)
@@ -87,7 +87,7 @@ def view_as_class(tensor: TypedTensor, kind: type) -> Value:
 
 
 def apply_operator(name: str, tensor: TypedTensor, other: object) -> Value:
-    """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
+    """Return the result of the operator *name*, such as ``__radd__``, on all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())
     is_in_place = name.startswith("__i") and name != "__invert__"

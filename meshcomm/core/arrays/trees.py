@@ -47,7 +47,7 @@ class KeyTypeError(LayoutError, TypeError):
 
 
 def children_of(tree: object, path: TreePath = ()) -> Children | None:
-    """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
+    """Return the children of *tree*, which is at *path*; None for a leaf. A module is a dict of its variables.
 
     >>> kind, children = children_of([5, 6])
     >>> kind, list(children)
@@ -63,7 +63,7 @@ def children_of(tree: object, path: TreePath = ()) -> Children | None:
 
 
 def children_of_array_tree(tree: object, path: TreePath = ()) -> Children | None:
-    """Return what `children_of` does, except that a list of numbers is a leaf."""
+    """Return the same as `children_of`, except that a list of numbers is a leaf."""
     return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else children_of(tree, path)
 
 
@@ -87,7 +87,7 @@ def holds_variables(tree: object) -> TypeGuard[HoldsVariables]:
 
 
 def items_of_container(tree: object) -> Children | None:
-    """Return what a dict, list or tuple holds; None for anything else."""
+    """Return the children of a dict, list or tuple; None for anything else."""
     if isinstance(tree, Mapping):
         return "dict", tree.items()
     if isinstance(tree, list | tuple):
@@ -96,7 +96,7 @@ def items_of_container(tree: object) -> Children | None:
 
 
 def name_of(path: TreePath, separator: str = ".") -> str:
-    """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
+    """Return the name of the item at *path*; ``LayoutError`` if a key is no str.
 
     >>> name_of(("blocks", ListIndex(0), "kernel"))
     'blocks.0.kernel'
@@ -180,8 +180,8 @@ def rebuild_with(
 ) -> object:
     """Return the tree of *node*: *load_leaf* is called with the kind and the content of each leaf.
 
-    ``CheckpointError`` for a leaf for which it returns NotImplemented, for another invalid node, and for a tree that
-    is too deep; in texts the tree is a *what*.
+    ``CheckpointError`` if it returns NotImplemented, if another node is invalid, and if the tree is too deep. *what*
+    is the noun for the tree in error texts.
     """
     if depth > MAX_DEPTH:
         raise CheckpointError(f"the {what} has more than {MAX_DEPTH} levels")
@@ -213,7 +213,7 @@ def names_in(node: object, load_per_rank: Callable[[list[object]], object] | Non
 
 
 def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
-    """Yield the tensors of *tree*, also of one that is too deep."""
+    """Yield the tensors of *tree*, down to the maximum depth."""
     if depth > MAX_DEPTH:
         return
     children = children_of(tree)
