@@ -111,10 +111,7 @@ class _ShareFold:
             self._shares.append(share)
             return
         box = self._box
-        index: tuple[Value, ...] = (
-            *(box[axis] for axis in self._kept_axes),
-            ...,
-        )  # with ... an array even without axes
+        index: tuple[Value, ...] = (*(box[axis] for axis in self._kept_axes), ...)  # ... for an array of no axes
         target = self._merged[index]
         if all(box[axis].start == 0 for axis in self._folding.axes):
             target[...] = share
