@@ -10,10 +10,10 @@ from meshcomm.errors import MeshError
 
 Dims: TypeAlias = Iterable[tuple[str, int]] | Mapping[str, int]
 
-# "scalar" and "any" mean something else than a mesh dimension in the text form of a layout.
+# In the text form of a layout, "scalar" and "any" have another meaning than a mesh dimension.
 RESERVED_NAMES = frozenset({"unsharded", "match", "any", "scalar"})
 MAX_INT64 = 2**63 - 1
-_MAX_DIMS = 32  # the most axes of an ndarray that every NumPy in use allows
+_MAX_DIMS = 32  # the number of axes of an ndarray that every supported NumPy allows
 
 
 class MeshDimension(NamedTuple):
