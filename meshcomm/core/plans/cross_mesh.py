@@ -52,7 +52,7 @@ that senders and receivers agree.
 #    `_holds`, "q wants a T" is `_wants` (by the range of 1), "the node of q has a holder" follows from `ranks_on` and
 #    `_holds`. The receiver goes through (c), (b), (a), and each overrides the one before. The sender collects the
 #    ranks that it serves by each: the askers of its turns, without those that hold B or have a holder on their node;
-#    the Q_j of its node with H_(j mod h) = itself; and itself, if it wants a T. On a machine of one node both omit (b):
+#    the Q_j of its node with H_(j mod h) = itself; and itself, if it wants a T. On one node both leave out (b):
 #    no replica is closer than another, and turns spread the load.
 #
 # 6. So there is a function f: (B, q) -> the holder that serves q with B. A receiver q evaluates it for all B that

@@ -128,7 +128,7 @@ class Step(FieldsOnly):
 
     @property
     def exchanges_intersections(self) -> bool:
-        """Whether each device sends all intersections of its block with new blocks of its group: there is no replica."""
+        """Whether each device sends all intersections of its block with new blocks of its group: it has no replica."""
         return self.block_layout is self.source and set(self.dims) <= used_dims(self.source)
 
     def held_box(self, device: int) -> Box | None:
