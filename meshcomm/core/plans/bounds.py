@@ -15,7 +15,7 @@ def minimum_scratch(steps: Steps) -> int:
 
 
 def _exchanges(steps: Steps) -> dict[int, tuple[Step, int]]:
-    """Return the steps that exchange, by number, with the bytes of the blocks between steps, which are scratch, too."""
+    """Return the steps that exchange, by number, with the bytes of blocks between steps, which are scratch, too."""
     exchanges, block_bytes = {}, 0
     for number, step in enumerate(steps):
         if not isinstance(step, Slice):
