@@ -108,8 +108,8 @@ class DeviceAssignment:
         """
         if not isinstance(topology, Topology):
             topology = Topology(_checked_not_none(topology))
-        shape = _per_axis(computation_shape, "computation_shape")
-        stride = _per_axis(computation_stride, "computation_stride")
+        shape = _axis_values(computation_shape, "computation_shape")
+        stride = _axis_values(computation_stride, "computation_stride")
         count, mode = as_integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
         counts = _replica_counts(topology.mesh_shape, shape, stride)
         _check_count(count, counts, topology, shape, stride)
@@ -121,8 +121,8 @@ class DeviceAssignment:
                 "a chip in one replica, a stride of ones and no missing devices. AUTO takes what is possible"
             )
         if len(topology.missing_devices):
-            return cls(topology, _in_task_order(topology, shape, stride, count))
-        order = _along_rings if allows_rings and mode is not DeviceOrderMode.MESH else _row_by_row
+            return cls(topology, _task_coordinates(topology, shape, stride, count))
+        order = _ring_coordinates if allows_rings and mode is not DeviceOrderMode.MESH else _row_coordinates
         return cls(topology, order(shape, stride, _replica_box(counts.tolist(), count), count))
 
     @property
@@ -242,7 +242,7 @@ def _order_mode(mode: Value) -> DeviceOrderMode:
         ) from None
 
 
-def _per_axis(values: ArrayLike | None, argument_name: str) -> Int32Array:
+def _axis_values(values: ArrayLike | None, argument_name: str) -> Int32Array:
     return check_positive_array(np.ones(MESH_RANK, dtype=int) if values is None else values, argument_name)
 
 
@@ -298,7 +298,7 @@ def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
     return box
 
 
-def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
+def _row_coordinates(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
     """Return the coordinates of all logical devices, row by row.
 
     Among replicas core varies fastest, then x, y, z. The devices of a replica are in row-major order.
@@ -311,7 +311,7 @@ def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_repli
     return starts[:, None, :] + offsets[None, :, :]
 
 
-def _along_rings(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
+def _ring_coordinates(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
     """Return the coordinates of all logical devices; the replicas, and the chips in each replica, follow a ring."""
     chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
     cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
@@ -346,7 +346,7 @@ def _ring(sizes: Sequence[int]) -> list[Coordinates]:
     return ring
 
 
-def _in_task_order(topology: Topology, shape: Int32Array, stride: Int32Array, num_replicas: int) -> Int32Array:
+def _task_coordinates(topology: Topology, shape: Int32Array, stride: Int32Array, num_replicas: int) -> Int32Array:
     """Return the coordinates of all logical devices in a topology with missing devices, in the order of tasks."""
     cores = math.prod(shape.tolist())
     devices = topology.device_coordinates.reshape(-1, MESH_RANK)

@@ -155,6 +155,6 @@ def check_layout(tensor: object, layout: Layout) -> None:
     ...
     meshcomm.LayoutError: ...
     """
-    actual = fetch_layout(tensor)
-    if actual != layout:
-        raise LayoutError(f"Layout of tensor: {actual}, did not match expected layout: {quote(layout)}")
+    tensor_layout = fetch_layout(tensor)
+    if tensor_layout != layout:
+        raise LayoutError(f"Layout of tensor: {tensor_layout}, did not match expected layout: {quote(layout)}")

@@ -397,10 +397,10 @@ def _nested_rows(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
     """Return a function from a rank set to *pairs* as nested tuples; as they are if not nested, for the checks."""
     rows: Value = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
     try:
-        nested = tuple([tuple(map(plain_value, row)) for row in rows])
+        row_tuples = tuple([tuple(map(plain_value, row)) for row in rows])
     except TypeError:
         return lambda rank_set: rows
-    return lambda rank_set: nested
+    return lambda rank_set: row_tuples
 
 
 def _rows_for(assignment: Groups | None) -> Callable[[RankSet], object]:

@@ -86,11 +86,11 @@ def _warning_handlers() -> list[object]:
 
 def _raises_warnings() -> bool:
     """Return whether filters let some `RuntimeWarning` of NumPy be raised. The first one that fits decides."""
-    for action, message, category, module, line in warnings.filters:
+    for action, message, category, module, lineno in warnings.filters:
         if issubclass(RuntimeWarning, category):
             if action == "error":
                 return True
-            if message is None and module is None and not line:
+            if message is None and module is None and not lineno:
                 return False
     return False
 
@@ -107,8 +107,8 @@ def call_protocol(
         return _hooks.call("numpy", function, method, args, kwargs)
     name = str(getattr(function, "__name__", function) if method in (None, "__call__") else method)
     conditions = Conditions()
-    logged: dict[str, Value] = {kind: "log" for kind, mode in np.geterr().items() if mode != "ignore"}
-    with np.errstate(call=conditions, **logged):
+    log_modes: dict[str, Value] = {kind: "log" for kind, mode in np.geterr().items() if mode != "ignore"}
+    with np.errstate(call=conditions, **log_modes):
         result = completed(_hooks.call("numpy", function, method, args, kwargs))
     notes = [(_numpy_text(text, name), category) for text, category in conditions.noted]
     notes = _notes_of_all_ranks(mesh_of_program(), name, notes)

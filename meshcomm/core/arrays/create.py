@@ -64,7 +64,7 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
             raise MeshError(
                 "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
             )
-        return _scattered(array, layout, location, root)
+        return _scatter(array, layout, location, root)
 
 
 def from_local(
@@ -120,7 +120,7 @@ def from_local(
         _check_block(local, layout, shape, location.device)
         return DTensor(local, layout, shape, local.dtype)
     with collective("from_local", layout.mesh):
-        return _from_agreed(lambda: block, layout, location)
+        return _from_blocks(lambda: block, layout, location)
 
 
 @traceable()
@@ -139,7 +139,7 @@ def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTenso
     if location is None:
         raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
     with collective("pack", layout.mesh):
-        return _from_agreed(component, layout, location)
+        return _from_blocks(component, layout, location)
 
 
 def from_callback(
@@ -410,10 +410,10 @@ def _check_ndim(layout: Layout, shape: Shape) -> None:
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
-    expected = _block_shape(layout, shape, device)
-    if local.shape != expected:
+    expected_shape = _block_shape(layout, shape, device)
+    if local.shape != expected_shape:
         raise ShapeError(
-            f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
+            f"device {device} holds a block of shape {expected_shape} of the global shape {shape} in layout "
             f"{layout.specs_text}, but the block given has shape {local.shape}"
         )
 
@@ -423,7 +423,7 @@ def _block_shape(layout: Layout, shape: Shape, device: int) -> Shape:
     return layout.block_shape(shape, device)
 
 
-def _from_agreed(get_block: Callable[[], ArrayLike | None], layout: Layout, location: Location) -> DTensor:
+def _from_blocks(get_block: Callable[[], ArrayLike | None], layout: Layout, location: Location) -> DTensor:
     """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
 
     def checked_block() -> Array:
@@ -431,8 +431,8 @@ def _from_agreed(get_block: Callable[[], ArrayLike | None], layout: Layout, loca
         _check_ndim(layout, local.shape)
         return local
 
-    local, shapes = _gathered_shapes(checked_block, layout.sharding_specs, layout.mesh, location)
-    return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+    local, shapes = _gather_shapes(checked_block, layout.sharding_specs, layout.mesh, location)
+    return DTensor(local, layout, _global_shape(layout, shapes), local.dtype)
 
 
 def _from_cuts(
@@ -453,34 +453,34 @@ def _from_cuts(
             raise ShapeError(
                 'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
             )
-        local, shapes = _gathered_shapes(checked_block, None if specs is None else ["cuts", *specs], mesh, location)
+        local, shapes = _gather_shapes(checked_block, None if specs is None else ["cuts", *specs], mesh, location)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)
-        return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+        return DTensor(local, layout, _global_shape(layout, shapes), local.dtype)
 
 
-def _gathered_shapes(
+def _gather_shapes(
     get_block: Callable[[], Array], specs: object, mesh: Mesh, location: Location
 ) -> tuple[Array, list[tuple[int, ...]]]:
     """Return the block of this rank, and the shapes of the blocks of all devices. Collective over the mesh."""
 
     def call_text(local: Array) -> str:
-        specs_text = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
-        return f"from_local of {local.dtype} in {specs_text} on {mesh_description(mesh)}"
+        description = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
+        return f"from_local of {local.dtype} in {description} on {mesh_description(mesh)}"
 
     with exchanging(location.rank_set):
         local = agree_on(location.rank_set, call_text, get_block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
-        gathered = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
-    return local, [tuple(np.frombuffer(data, dtype=np.int64).tolist()) for data in gathered]
+        gathered_lengths = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
+    return local, [tuple(np.frombuffer(data, dtype=np.int64).tolist()) for data in gathered_lengths]
 
 
-def _agreed_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
+def _global_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
     """Return the global shape from the shapes of all blocks; ``ShapeError`` if they do not fit."""
-    return tuple(_agreed_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
+    return tuple(_global_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
 
 
-def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
+def _global_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
     first_devices: dict[int, int] = {}  # device of each block
@@ -504,7 +504,7 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     return n
 
 
-def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
+def _scatter(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
     """Return *array* of device *root* as a tensor; *root* sends each device its block. Collective over the mesh."""
     mesh, rank_set = layout.mesh, location.rank_set
     global_array = np.empty(0)

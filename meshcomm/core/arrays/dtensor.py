@@ -314,8 +314,8 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     def __str__(self) -> str:
         if is_scripted() and self._has_block:
             return np.array_str(self)  # type: ignore[arg-type]
-        is_known = not self.shape and self._has_block and self.layout.is_fully_replicated()
-        return str(self.item()) if is_known else repr(self)
+        has_element = not self.shape and self._has_block and self.layout.is_fully_replicated()
+        return str(self.item()) if has_element else repr(self)
 
     @property
     def _summary(self) -> str:

@@ -40,7 +40,7 @@ def _has_buffers(dtype: DType) -> bool:
         return False
 
 
-def _interface(tensor: TypedTensor) -> dict[str, object]:
+def _array_interface(tensor: TypedTensor) -> dict[str, object]:
     array = tensor.__array__()
     interface = dict(array.__array_interface__)
     if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
@@ -50,7 +50,7 @@ def _interface(tensor: TypedTensor) -> dict[str, object]:
 
 
 OF_SCRIPTS: dict[str, Callable[[TypedTensor], object]] = {
-    "__array_interface__": _interface,
+    "__array_interface__": _array_interface,
     "data": lambda tensor: exported_array(tensor).data,
 }
 """Attributes of NumPy's arrays that a tensor has in a script only. Collective."""
@@ -73,14 +73,12 @@ NO_WINDOWS = (
 )
 
 
-def view_as_class(tensor: TypedTensor, kind: type) -> Value:
-    """Return the result of ``x.view(kind)`` in a script, for a class of NumPy's arrays. Collective.
+def view_as_class(tensor: TypedTensor, cls: type) -> Value:
+    """Return the result of ``x.view(cls)`` in a script, for a class of NumPy's arrays. Collective.
 
     For a subclass of `numpy.ndarray` it is a read-only copy.
     """
-    return (
-        tensor.view() if kind.__module__ == "numpy" and kind.__name__ == "ndarray" else tensor.__array__().view(kind)
-    )
+    return tensor.view() if cls.__module__ == "numpy" and cls.__name__ == "ndarray" else tensor.__array__().view(cls)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------

@@ -64,11 +64,11 @@ class FindsLayouts(Protocol):
 def say_unused(rules: FindsLayouts, names: Sequence[str], *, strict: bool, warns: bool) -> None:
     """Warn of *rules* that match none of the *names*, if this rank *warns*; if *strict*, raise ``LayoutError``."""
     report = getattr(rules, "report", None)  # a LayoutMap's
-    unused = report(names).unused if report is not None and (strict or warns) else ()
-    if unused:
+    unused_rules = report(names).unused if report is not None and (strict or warns) else ()
+    if unused_rules:
         text = (
-            f"no name matches {counted(len(unused), 'rule')} of the LayoutMap: {quote(list(unused))}"
-            f"{suggestion(unused[0], names)}; the names are {quote(list(names))}"
+            f"no name matches {counted(len(unused_rules), 'rule')} of the LayoutMap: {quote(list(unused_rules))}"
+            f"{suggestion(unused_rules[0], names)}; the names are {quote(list(names))}"
         )
         if strict:
             raise LayoutError(text)
@@ -191,12 +191,12 @@ def _shared_key(path: TreePath) -> Hashable:
     It is None in a flat list, and where a key of *path* is an object that differs from rank to rank.
     """
     if len(path) == 1:
-        return None if type(path[0]) is ListIndex else _comparable(path[0])
-    keys = [_comparable(key) for key in path]
+        return None if type(path[0]) is ListIndex else _comparable_key(path[0])
+    keys = [_comparable_key(key) for key in path]
     return None if None in keys else ".".join(map(str, keys))
 
 
-def _comparable(key: Hashable) -> Hashable:
+def _comparable_key(key: Hashable) -> Hashable:
     """Return *key* in a form that is equal on all ranks: None for an object of any other class.
 
     Equal keys, such as ``"w"`` and ``np.str_("w")``, have equal forms.
@@ -204,7 +204,7 @@ def _comparable(key: Hashable) -> Hashable:
     if type(key) is str or type(key) is int:
         return key
     if isinstance(key, tuple):
-        return tuple(map(_comparable, key))
+        return tuple(map(_comparable_key, key))
     if isinstance(key, Enum):
         return f"{type(key).__name__}.{key.name}"
     if isinstance(key, str):

@@ -72,11 +72,11 @@ class Request:
         if rank_set.call_lock.end_reason is not None:  # as `wait` raises by its call scope
             raise MeshError(rank_set.call_lock.end_reason)
         try:
-            complete = exchange.test()
+            is_complete = exchange.test()
         except Exception as error:
             rank_set.explain(error)
             raise
-        if not complete:
+        if not is_complete:
             watch.num_polls += 1
             watch.last_polled = f"tests of a {self.operation}", rank_set, self._number, 0.0
             return False

@@ -34,14 +34,14 @@ _METHOD_MODULES = frozenset(
 )
 """Modules with methods of tensors that a program calls."""
 
-_scripted = _alone = False
+_is_scripted = _is_alone = False
 _tensor_classes = list[type]()
 
 
 def set_scripted(enabled: bool, alone: bool = False) -> None:
     """Set whether the program is a script of NumPy, whose calls all ranks make, and whether it has one rank only."""
-    global _scripted, _alone
-    _scripted, _alone = enabled, enabled and alone
+    global _is_scripted, _is_alone
+    _is_scripted, _is_alone = enabled, enabled and alone
     _tensor.script = for_script if enabled else None
     operators.operate_by_library = libraries.apply_operator if enabled else None
     for tensor_class in _tensor_classes:
@@ -51,17 +51,17 @@ def set_scripted(enabled: bool, alone: bool = False) -> None:
 def set_kind(tensor_class: type) -> None:
     """Set the class of tensors."""
     _tensor_classes.append(tensor_class)
-    set_scripted(_scripted, _alone)
+    set_scripted(_is_scripted, _is_alone)
 
 
 def is_scripted() -> bool:
     """Return whether the program is a script of NumPy, whose calls all ranks make."""
-    return _scripted
+    return _is_scripted
 
 
 def is_alone() -> bool:
     """Return whether the program is a script of NumPy on one rank: then NumPy's names are NumPy's own."""
-    return _alone
+    return _is_alone
 
 
 def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
@@ -82,14 +82,14 @@ def for_script(result: object, function: object = None, index: object = None) ->
     if isinstance(result, np.generic):
         return result
     if isinstance(result, TensorBase):
-        if not result.layout.is_fully_replicated() or not _asked_by_program():
+        if not result.layout.is_fully_replicated() or not _is_called_by_program():
             return result
         is_array = function in _ARRAY_FUNCTIONS or _has_ellipsis(index)
         return _hooks.call("whole", result) if is_array or result.shape != () else _script_value(result)
     if (
         not isinstance(result, tuple | list)
         or not any(isinstance(x, TensorBase) for x in result)
-        or not _asked_by_program()
+        or not _is_called_by_program()
     ):
         return result
     results = [_script_value(x) for x in result]
@@ -115,7 +115,7 @@ def _has_ellipsis(index: object) -> bool:
     return index is Ellipsis or (type(index) is tuple and any(item is Ellipsis for item in index))
 
 
-def _asked_by_program() -> bool:
+def _is_called_by_program() -> bool:
     """Return whether the program made this call, directly or through NumPy, and not a function of this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -55,7 +55,7 @@ class TensorSpec:
                 spec = super().__new__(cls)
                 spec.layout, spec.mesh, spec.shape, spec.dtype = layout, mesh, tuple(map(int, shape)), dtype
                 spec.recipes, spec.cuts = {}, None
-                new_reference = _SpecReference(spec, _forget)
+                new_reference = _SpecReference(spec, _forget_spec)
                 new_reference.keys = value_key, (id(layout), spec.shape, id(dtype))
                 _specs.update(dict.fromkeys(new_reference.keys, new_reference))
                 _recent_specs.append(spec)
@@ -94,7 +94,7 @@ _recent_specs: deque[TensorSpec] = deque(maxlen=SPECS)
 _lock = RLock()
 
 
-def _forget(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
+def _forget_spec(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
     # At the end of Python, the names of this module may be deleted before the specs.
     for key in reference.keys:  # type: ignore[attr-defined]  # of a _SpecReference
         if specs.get(key) is reference:  # it may have been replaced

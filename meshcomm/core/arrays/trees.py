@@ -103,8 +103,8 @@ def name_of(path: TreePath, separator: str = ".") -> str:
     """
     for number, key in enumerate(path):
         if not isinstance(key, str | ListIndex):
-            below = separator.join(map(str, path[:number]))
-            raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
+            parent_name = separator.join(map(str, path[:number]))
+            raise KeyTypeError(f"key {quote(key)} below {parent_name!r} is a {type(key).__name__}; keys must be str")
     return separator.join(map(str, path))
 
 

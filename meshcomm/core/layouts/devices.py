@@ -109,10 +109,10 @@ def _canonical_ranks(devices: Sequence[object]) -> Ranks:
         ranks = tuple(as_integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
         _check_ranks(ranks)
         _refuse_duplicates(ranks)
-    consecutive = range(ranks[0], ranks[0] + len(ranks))
+    rank_range = range(ranks[0], ranks[0] + len(ranks))
     if isinstance(ranks, range):
-        return consecutive if ranks == consecutive else tuple(ranks)
-    return consecutive if ranks == tuple(consecutive) else ranks
+        return rank_range if ranks == rank_range else tuple(ranks)
+    return rank_range if ranks == tuple(rank_range) else ranks
 
 
 def _check_ranks(ranks: Iterable[int]) -> None:

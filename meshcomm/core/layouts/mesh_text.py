@@ -96,8 +96,8 @@ def to_wire(mesh: Written) -> wire.Values:
 def from_wire(values: wire.Values) -> Written:
     """Return the content of the plain values of a MeshProto; ``MeshError`` if the dimensions are wrong."""
     dims = canonical_dims((dim["name"], dim["size"]) for dim in read(list, values, "mesh_dimensions"))
-    lists = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
-    ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in lists)
+    list_names = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
+    ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in list_names)
     name, use_xla_spmd = read(str, values, "name"), read(bool, values, "use_xla_spmd")
     return Written(name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd)
 

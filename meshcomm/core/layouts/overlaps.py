@@ -130,8 +130,8 @@ def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
         starts, stops = cut.ends(numbers)
         first, last = other.first_and_last(starts, stops)
         return np.where(stops > starts, other.filled_before(last + 1) - other.filled_before(first), 0)
-    distinct, inverse = np.unique(numbers, return_inverse=True)
-    counts = [len(shared_with(cut, number, other)[0]) for number in distinct.tolist()]
+    distinct_numbers, inverse = np.unique(numbers, return_inverse=True)
+    counts = [len(shared_with(cut, number, other)[0]) for number in distinct_numbers.tolist()]
     return np.array(counts, dtype=np.intp)[inverse.reshape(-1)]
 
 
@@ -198,10 +198,10 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
     if isinstance(cut, Consecutive):
         assert isinstance(other, CyclicCut)
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*cut.ends(device), other, numbers, numbers)])
+        return _concatenate_sorted([_runs_within(*cut.ends(device), other, numbers, numbers)])
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*other.ends(numbers), cut, device, numbers)])
+        return _concatenate_sorted([_runs_within(*other.ends(numbers), cut, device, numbers)])
     if max_overlaps(cut, other) > _MAX_OVERLAPS:
         raise ShapeError(
             f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "
@@ -222,7 +222,7 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
         assert window_overlaps.repeats is not None
         window_overlaps.repeats.counts[:, 0], window_overlaps.repeats.steps[:, 0] = window.times, window.period
         overlaps.append(window_overlaps)
-    return _ordered(overlaps)
+    return _concatenate_sorted(overlaps)
 
 
 def _device_runs(cut: CyclicCut, device: Indices, window: _Window) -> tuple[Indices, Indices]:
@@ -276,16 +276,16 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     assert middle.repeats is not None
     middle.repeats.counts[:, 1] = (last_run - first_run + 1)[has_middle]
     middle.repeats.steps[:, 1] = period
-    return _joined([single, heads, middle, tails])
+    return _concatenate([single, heads, middle, tails])
 
 
-def _joined(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
+def _concatenate(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
     numbers, starts, stops = (np.concatenate([overlap[i] for overlap in overlaps]) for i in range(3))
     repeats = [overlap.repeats for overlap in overlaps if overlap.repeats is not None]
     counts, steps = (np.concatenate(arrays) for arrays in zip(*repeats, strict=True))
     return AxisOverlaps(numbers, starts, stops, Repeats(counts, steps))
 
 
-def _ordered(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
-    joined = _joined(overlaps)
-    return joined.subset(np.lexsort((joined.starts, joined.numbers)))
+def _concatenate_sorted(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
+    result = _concatenate(overlaps)
+    return result.subset(np.lexsort((result.starts, result.numbers)))

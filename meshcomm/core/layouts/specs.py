@@ -302,13 +302,13 @@ def renamed(spec: Names, names: Names) -> Names:
     return spec.over(names) if isinstance(spec, CutSpec) else names
 
 
-def free_names(spec: Names, used: Iterable[str]) -> Names:
-    """Return *spec* without the mesh dimensions in *used*: itself if it has none of them, else the default cut.
+def free_names(spec: Names, used_names: Iterable[str]) -> Names:
+    """Return *spec* without the mesh dimensions in *used_names*: itself if it has none of them, else the default cut.
 
     >>> free_names(Cyclic(("x", "y"), 4), {"z"}), free_names(Cyclic(("x", "y"), 4), {"x"})
     (Cyclic(('x', 'y'), 4), ('y',))
     """
-    names = tuple(name for name in spec if name not in used)
+    names = tuple(name for name in spec if name not in used_names)
     return spec if len(names) == len(spec) else names
 
 

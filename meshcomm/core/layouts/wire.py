@@ -132,7 +132,7 @@ class PlainMessage:
             raise AttributeError(f"{self._message.name} has no field {name!r}")
         value = decode(self._message, self._data)[name]
         return (
-            tuple(_readable(field, item) for item in read(list, value)) if field.repeated else _readable(field, value)
+            tuple(_as_plain(field, item) for item in read(list, value)) if field.repeated else _as_plain(field, value)
         )
 
     def __dir__(self) -> list[str]:
@@ -158,7 +158,7 @@ class PlainMessage:
         return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-def _readable(field: Field, value: object) -> object:
+def _as_plain(field: Field, value: object) -> object:
     return PlainMessage(field.kind, _payload_bytes(field, value)) if isinstance(field.kind, MessageType) else value
 
 
@@ -299,19 +299,19 @@ def _protobuf_class(message: MessageType) -> "type[Message] | None":
         return None
     from google.protobuf.message_factory import GetMessageClass
 
-    embedded = [field.kind for field in message.fields if isinstance(field.kind, MessageType)]
-    for kind in embedded:
+    embedded_types = [field.kind for field in message.fields if isinstance(field.kind, MessageType)]
+    for kind in embedded_types:
         _protobuf_class(kind)  # registers it
-    pool.Add(_file_descriptor(message, embedded))
+    pool.Add(_file_descriptor(message, embedded_types))
     return GetMessageClass(pool.FindMessageTypeByName(message.name))
 
 
-def _file_descriptor(message: MessageType, embedded: list[MessageType]) -> "FileDescriptorProto":
+def _file_descriptor(message: MessageType, embedded_types: list[MessageType]) -> "FileDescriptorProto":
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
     package, _, name = message.name.rpartition(".")
     file = FileDescriptorProto(name=_file_name(message), package=package, syntax="proto3")
-    file.dependency.extend(map(_file_name, embedded))
+    file.dependency.extend(map(_file_name, embedded_types))
     message_proto = file.message_type.add(name=name)
     for field in message.fields:
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL

@@ -158,7 +158,7 @@ class AllToAllBetween(AllToAll):
         numbers = np.stack(columns, axis=1) if columns else rows
         senders = self._servers_of(rank, numbers)
         if not self.machine.one_node:
-            senders = self._nearest(rank, numbers, senders)
+            senders = self._servers_on_node(rank, numbers, senders)
         senders = np.where(self._holds(single_index(rank), numbers)[:, 0], rank, senders)
         peers = self._positions(senders)
         order = np.argsort(peers, kind="stable")
@@ -173,7 +173,7 @@ class AllToAllBetween(AllToAll):
         clients = self._clients_of(rank, ranges)
         clients = clients[~self._holds(clients, numbers)[0]]
         if not self.machine.one_node:
-            clients = self._nodes_first(rank, numbers, ranges, clients)
+            clients = self._clients_by_node(rank, numbers, ranges, clients)
         if self._wants(single_index(rank), ranges)[0]:
             clients = np.append(clients, rank)
         return self._boxes_for(clients, numbers[0].tolist())
@@ -219,9 +219,9 @@ class AllToAllBetween(AllToAll):
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
         ranks = listed_ranks(self.ranks)[devices]
         source_devices, target_devices = (devices_of(mesh, ranks) for mesh in (self.source.mesh, self.target.mesh))
-        _, target, common = self.elements(source_devices, target_devices)
+        _, target, overlap = self.elements(source_devices, target_devices)
         target = np.where(target_devices >= 0, target, 0)
-        return target - np.where((source_devices >= 0) & (target_devices >= 0), common, 0), target
+        return target - np.where((source_devices >= 0) & (target_devices >= 0), overlap, 0), target
 
     @cached_property
     def _is_cyclic(self) -> bool:
@@ -288,7 +288,7 @@ class AllToAllBetween(AllToAll):
         block_numbers = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
         return ranks_of(self.target.mesh, devices_with(self.target, block_numbers, copies))
 
-    def _nearest(self, rank: int, numbers: Indices, default: Indices) -> Indices:
+    def _servers_on_node(self, rank: int, numbers: Indices, default: Indices) -> Indices:
         """Return the rank that serves *rank* with each block: one on its node, else *default*: 5b of the proof."""
         local_ranks = self.machine.ranks_on(int(self.machine.node_of(single_index(rank))[0]))
         holds = self._holds(local_ranks, numbers)
@@ -303,7 +303,7 @@ class AllToAllBetween(AllToAll):
         server_indices = (holds & (holds.cumsum(axis=1) == turn[:, None] + 1)).argmax(axis=1)
         return np.where(holder_counts > 0, local_ranks[server_indices], default)
 
-    def _nodes_first(self, rank: int, numbers: Indices, ranges: list[range], clients: Indices) -> Indices:
+    def _clients_by_node(self, rank: int, numbers: Indices, ranges: list[range], clients: Indices) -> Indices:
         """Return the ranks that *rank* serves, except itself: 5b and 5c of the proof.
 
         Parameters

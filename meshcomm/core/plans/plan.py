@@ -184,11 +184,11 @@ class Plan(FieldsOnly):
 
     @cached_property
     def _relabelling(self) -> tuple[tuple[int, ...], int, int]:
-        common = kept_elements(self.shape, self.source, self.target)
-        order = best_order(common)
+        counts = kept_elements(self.shape, self.source, self.target)
+        order = best_order(counts)
         devices = np.arange(len(order), dtype=np.intp)
         total = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
-        current_kept, best_kept = int(np.trace(common)), int(common[np.array(order, dtype=np.intp), devices].sum())
+        current_kept, best_kept = int(np.trace(counts)), int(counts[np.array(order, dtype=np.intp), devices].sum())
         return order, (total - current_kept) * self.dtype.itemsize, (total - best_kept) * self.dtype.itemsize
 
     @property
@@ -354,16 +354,16 @@ def plan_direct(
 def _totals_over(plan: Plan, devices: Indices) -> _PlanTotals:
     """Return the maxima over *devices* of bytes and messages received, and of bytes held over MPI."""
     steps = plan.steps or (plan.copy_step,)
-    received = messages = peak = block_bytes = np.zeros_like(devices)
+    received_bytes = messages = peak_bytes = block_bytes = np.zeros_like(devices)
     source_bytes = steps[0].traffic(devices).source
     for step in steps:
         step_bytes, count, scratch, _, target = step.traffic(devices)
-        received, messages = received + step_bytes, messages + count
+        received_bytes, messages = received_bytes + step_bytes, messages + count
         if isinstance(step, Slice) and step is not steps[-1]:
             continue  # the next step takes its boxes from the block before the slice
-        peak = np.maximum(peak, source_bytes + block_bytes + scratch + target)
+        peak_bytes = np.maximum(peak_bytes, source_bytes + block_bytes + scratch + target)
         block_bytes = target
-    return _PlanTotals(int(received.max()), int(messages.max()), int(peak.max()))
+    return _PlanTotals(int(received_bytes.max()), int(messages.max()), int(peak_bytes.max()))
 
 
 # -- text: packing, held bytes and costs are those of exchanges over MPI ----------------------------------------------

@@ -24,12 +24,14 @@ def kept_elements(shape: Shape, source: Layout, target: Layout) -> Indices:
     source_numbers, target_numbers = numbers_of(source, np.maximum(source_devices, 0)), numbers_of(target, devices)
     counts = np.ones((target.mesh.size, target.mesh.size), dtype=np.intp)
     for axis, n in enumerate(shape):
-        (old, row), (new, column) = (
+        (row_numbers, rows), (column_numbers, columns) = (
             np.unique(numbers[:, axis], return_inverse=True) for numbers in (source_numbers, target_numbers)
         )
-        pairs = old.repeat(len(new)), np.tile(new, len(old))
-        common = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(len(old), len(new))
-        counts *= common[row.reshape(-1)][:, column.reshape(-1)]
+        pairs = row_numbers.repeat(len(column_numbers)), np.tile(column_numbers, len(row_numbers))
+        shared_counts = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(
+            len(row_numbers), len(column_numbers)
+        )
+        counts *= shared_counts[rows.reshape(-1)][:, columns.reshape(-1)]
     counts[source_devices < 0] = 0
     return counts
 

@@ -135,13 +135,13 @@ def _ways(
 ) -> list[tuple[str, Steps]]:
     """Return the ways from *source* to *target* that keep to the scratch limit: at least one, or ``ShapeError``."""
     if not same_grid(source.mesh, target.mesh):
-        direct: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
-        ways = [("direct", direct)]
+        direct_steps: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
+        ways = [("direct", direct_steps)]
     else:
         ways = [("composed", steps_along(shape, itemsize, composed_path(shape, source, target)))]
-        direct = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
-        if direct != ways[0][1] and any(step.dims for step in direct):
-            ways.append(("direct", direct))
+        direct_steps = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
+        if direct_steps != ways[0][1] and any(step.dims for step in direct_steps):
+            ways.append(("direct", direct_steps))
     block_elements = source.largest_block(shape) + target.largest_block(shape)
     if limit is None and block_elements * itemsize <= DEFAULT_SCRATCH and not any(len(steps) > 1 for _, steps in ways):
         return ways  # one round is enough, even if all boxes are packed
@@ -159,9 +159,9 @@ def _ways(
 def steps_along(shape: Shape, itemsize: int, path: list[Layout]) -> Steps:
     """Return a step from each layout of *path* to the next one."""
     steps: list[Step] = []
-    for before, after in pairwise(path):
+    for source, target in pairwise(path):
         after_slice = bool(steps) and isinstance(steps[-1], Slice)
-        steps.append(_step(shape, itemsize, before, after, steps[-1].block_layout if after_slice else before))
+        steps.append(_step(shape, itemsize, source, target, steps[-1].block_layout if after_slice else source))
     return tuple(steps)
 
 
@@ -175,30 +175,30 @@ def composed_path(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
         return [target]
     if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(current, goal, strict=True)):
         return [source, target]  # the composed way goes from names to names
-    mesh, visited = target.mesh, [tuple(current)]
+    mesh, path_axes = target.mesh, [tuple(current)]
     _slice_where_possible(mesh, shape, current, goal)
-    if tuple(current) != visited[-1]:
-        visited.append(tuple(current))
-    while _move_one(mesh, shape, current, goal):
-        visited.append(tuple(current))
+    if tuple(current) != path_axes[-1]:
+        path_axes.append(tuple(current))
+    while _move_dimension(mesh, shape, current, goal):
+        path_axes.append(tuple(current))
     if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, current, goal, strict=True)):
         return [source, target]
     if tuple(current) == goal:
-        visited.pop()
-    return [source, *(Layout(list(axes), mesh) for axes in visited[1:]), target]
+        path_axes.pop()
+    return [source, *(Layout(list(axes), mesh) for axes in path_axes[1:]), target]
 
 
 def _slice_where_possible(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> None:
-    used = {name for names in current for name in names}
+    used_names = {name for names in current for name in names}
     for axis, names in enumerate(goal):
         while len(current[axis]) < len(names) and names[: len(current[axis])] == current[axis]:
             longer_names = names[: len(current[axis]) + 1]
-            if longer_names[-1] in used or not coarser(mesh, shape[axis], current[axis], longer_names):
+            if longer_names[-1] in used_names or not coarser(mesh, shape[axis], current[axis], longer_names):
                 break
             current[axis] = longer_names
 
 
-def _move_one(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> bool:
+def _move_dimension(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> bool:
     """Move one mesh dimension from the axis that it shards to its axis in *goal*; return whether one can move."""
     for b, names in enumerate(goal):
         length = len(current[b])

@@ -223,46 +223,48 @@ class Step(FieldsOnly):
         messages, target_numbers = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
             messages = messages * holders(self.target.cut(axis, n), target_numbers[:, axis], self.source.cut(axis, n))
-        source, target, overlap = self.elements(devices, devices)
-        source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
-        received = target - overlap
+        old_sizes, new_sizes, overlap = self.elements(devices, devices)
+        old_sizes, new_sizes, overlap = (a * self.itemsize for a in (old_sizes, new_sizes, overlap))
+        received_bytes = new_sizes - overlap
         # A box for the device itself is packed only if other devices get the same box, and unpacked only in a gather.
         is_shared = self.at_once or not set(self.dims) <= used_dims(self.target)
-        sent = source - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
-        unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
-        messages = np.where(received > 0, messages - (overlap > 0), 0)
-        return StepTraffic(received, messages, self._in_rounds(sent, unpacked), source, target)
+        packed_bytes = old_sizes - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
+        unpacked_bytes = (new_sizes if self.at_once else received_bytes) if self.unpacks else np.zeros_like(devices)
+        messages = np.where(received_bytes > 0, messages - (overlap > 0), 0)
+        return StepTraffic(
+            received_bytes, messages, self._in_rounds(packed_bytes, unpacked_bytes), old_sizes, new_sizes
+        )
 
     def elements(self, in_source: Indices, in_target: Indices) -> tuple[Indices, Indices, Indices]:
         """Return the numbers of elements in the old block of each device, in its new block, and in both.
 
         *in_source* and *in_target* are the numbers of the same devices in the meshes of the source and of the target.
         """
-        source, target, common = np.ones_like(in_source), np.ones_like(in_source), np.ones_like(in_source)
+        source, target, overlap = np.ones_like(in_source), np.ones_like(in_source), np.ones_like(in_source)
         a_numbers, b_numbers = numbers_of(self.source, in_source), numbers_of(self.target, in_target)
         for axis, n in enumerate(self.shape):
             a, b = self.source.cut(axis, n), self.target.cut(axis, n)
             source, target = (source * a.lengths(a_numbers[:, axis]), target * b.lengths(b_numbers[:, axis]))
-            common = common * shared(a, a_numbers[:, axis], b, b_numbers[:, axis])
-        return source, target, common
+            overlap = overlap * shared(a, a_numbers[:, axis], b, b_numbers[:, axis])
+        return source, target, overlap
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
         """Return the number of elements that each of *devices* receives from others, and that of its new block."""
-        _, target, common = self.elements(devices, devices)
-        return target - common, target
+        _, target, overlap = self.elements(devices, devices)
+        return target - overlap, target
 
     @cached_property
     def busiest_device(self) -> int:
         """The device that receives the most; if several do, one of those with the largest new block."""
-        received, target = self.received(np.arange(len(self.ranks), dtype=np.intp))
-        return int(np.lexsort((target, received))[-1])
+        received_counts, block_sizes = self.received(np.arange(len(self.ranks), dtype=np.intp))
+        return int(np.lexsort((block_sizes, received_counts))[-1])
 
-    def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
-        """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""
+    def _in_rounds(self, packed_bytes: Indices, unpacked_bytes: Indices) -> Indices:
+        """Return an upper bound on the scratch, in bytes, to pack and unpack these byte counts in rounds."""
         if self.rounds == 1:
-            return sent + unpacked
-        bounds, scratch = self.box_bounds, np.zeros_like(sent)
-        for byte_counts, boxes in ((sent, bounds.sent), (unpacked, bounds.received)):
+            return packed_bytes + unpacked_bytes
+        bounds, scratch = self.box_bounds, np.zeros_like(packed_bytes)
+        for byte_counts, boxes in ((packed_bytes, bounds.sent), (unpacked_bytes, bounds.received)):
             round_elements = most_in_a_round(byte_counts // self.itemsize, boxes, self.rounds)
             scratch += np.minimum(round_elements * self.itemsize, byte_counts)
         return scratch
@@ -275,9 +277,11 @@ class Step(FieldsOnly):
             source, target = self.source.cut(axis, n), self.target.cut(axis, n)
             boxes[0] *= max_overlaps(source, target)
             boxes[1] *= max_overlaps(target, source)
-        sent = self.source.largest_block(self.shape) if self.packs else 0
-        received = self.target.largest_block(self.shape) if self.unpacks else 0
-        return BoxBounds(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
+        sent_elements = self.source.largest_block(self.shape) if self.packs else 0
+        received_elements = self.target.largest_block(self.shape) if self.unpacks else 0
+        return BoxBounds(
+            boxes[0] if sent_elements else 0, boxes[1] if received_elements else 0, sent_elements, received_elements
+        )
 
     @cached_property
     def _group_strides(self) -> dict[str, int]:
