@@ -91,7 +91,7 @@ class Strategy:
         self._last_rank = max(self._positions, default=-1)
         self._meshes: dict[tuple[World, tuple[int, ...], tuple[int, ...]], Mesh] = {}
 
-    # -- who is who ---------------------------------------------------------------------------------------------------
+    # -- replicas and logical devices ---------------------------------------------------------------------------------
 
     @property
     def device_assignment(self) -> DeviceAssignment:

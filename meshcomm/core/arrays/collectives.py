@@ -266,7 +266,7 @@ def broadcast(
     ----------
     x: the array of this rank
     group_assignment: rows of ranks, each a group; by default one group of all ranks
-    root: the position in the group whose *x* all its ranks get
+    root: position in the group of the rank that sends its *x*
     comm: a communicator of mpi4py, by default COMM_WORLD
 
     ``GroupError``, on all ranks, for rows that do not fit or a root that is no position in the groups.

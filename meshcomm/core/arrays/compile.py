@@ -1,8 +1,8 @@
 """From plans to exchanges: no other module turns a plan into exchanges.
 
 Each step of a plan that moves data is described once, as a `BoxExchange` of boxes in global indices.
-`meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from
-the block that the device holds.
+`meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes its boxes from the
+block that the device holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOf
     shape, dtype, is_local = target_shape(plan, location.device), plan.dtype, not exchanging_steps(plan)
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
-        # Every relayout comes this way: calls of functions count.
+        # Every relayout runs this: each call of a function costs time.
         try:
             data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
             for transport, scratch_name, scratch_bytes in scratch_moves:
@@ -177,12 +177,12 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
     """
     batched_by_id = {id(plan): _BatchedPlan(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
     batched_plans = [batched_by_id[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
-    tensors = [x.box_exchange for x in batched_plans]
+    box_exchanges = [x.box_exchange for x in batched_plans]
     sizes, shapes = [x.target_bytes for x in batched_plans], [x.shape for x in batched_plans]
     offsets = block_offsets(sizes)
     call_id = fingerprint("; ".join(x.step_text for x in batched_plans))
     spec = ExchangeSpec(call_id, sum(x.most_bytes for x in batched_plans))
-    transport = choose.exchange(group_of(batched_plans[0].step, location), tensors, spec)
+    transport = choose.exchange(group_of(batched_plans[0].step, location), box_exchanges, spec)
     dtypes = [plan.dtype for plan in plans]
 
     def move(blocks: list[Array | None]) -> list[Array | None]:
@@ -212,11 +212,11 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 
 def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
     """Return the error for a new block of *device* that this process has no memory for."""
-    block = layout.block_shape(shape, device)
+    block_shape = layout.block_shape(shape, device)
     return MemoryError(
         f"a tensor of shape {shape} and dtype {dtype} in {layout.specs_text} on mesh {layout.mesh.dims_text} needs "
-        f"{bytes_text(block_bytes(block, dtype.itemsize))} for the block {block} of device {device}: there is no "
-        "memory for it"
+        f"{bytes_text(block_bytes(block_shape, dtype.itemsize))} for the block {block_shape} of device {device}: "
+        "there is no memory for it"
     )
 
 
@@ -255,7 +255,7 @@ def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None
 
 
 def _exchange_spec(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
-    """Return what all ranks know about the exchange of *step*, the same on each of them."""
+    """Return the spec of the exchange of *step*, the same on all ranks."""
     return ExchangeSpec(
         fingerprint=fingerprint(_step_text(step)),
         most_bytes=most_bytes(step),
@@ -264,7 +264,7 @@ def _exchange_spec(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
         permutes=step.permutes,
         gathers=isinstance(step, AllGather) and step.at_once,
         relay_pays=relay_pays(step, location.rank_set.machine),
-        stages=len(exchanging_steps(plan)) == 1,  # between several exchanges there are blocks that the limit is for
+        stages=len(exchanging_steps(plan)) == 1,  # blocks between several exchanges use up the limit
     )
 
 

@@ -45,7 +45,7 @@ _usual_warning_handlers: list[object] = []
 
 
 def let_see(enabled: bool) -> None:
-    """Set whether all ranks see conditions alike. What Python calls for warnings now shows them as text."""
+    """Set whether all ranks see conditions alike. The current warning handlers count as showing text."""
     _usual_warning_handlers[:] = _warning_handlers()
     let_show(enabled)
     _conditions.let_see(are_conditions_seen if enabled else None)
@@ -56,7 +56,7 @@ def are_conditions_seen() -> bool:
     modes = {*np.geterr().values()}
     if "raise" in modes:
         return True
-    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program, for which this was asked
+    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program that was checked before
         return False
     if not modes.isdisjoint(("call", "log")):
         return True
@@ -74,7 +74,7 @@ def may_wait() -> bool:
 
 
 def begin() -> None:
-    """Let operations wait. The functions that Python calls for a warning now show it as text."""
+    """Let operations wait. The current warning handlers count as showing text."""
     _usual_warning_handlers[:] = _warning_handlers()
     _conditions.let_wait(None if is_on(EAGER) else may_wait)
 
@@ -147,7 +147,7 @@ def _numpy_text(text: str, name: str) -> str:
 
 
 def _handle_condition(text: str, flags: int) -> None:
-    """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
+    """Handle a condition as NumPy does: raise, warn, call, log or print. *flags* are those of all conditions."""
     modes: Mapping[str, Value] = dict(np.geterr())
     mode, handler = modes[CONDITIONS[_condition_name(text)][0]], np.geterrcall()
     if mode == "raise":

@@ -86,7 +86,7 @@ def from_local(
     ----------
     block: block of this rank
     layout: layout of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks gather their shapes, and the axes
-        are cut at what they add up to (`Cuts`)
+        are cut at the cumulative lengths (`Cuts`)
     global_shape: shape of the tensor, if it is known
     mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
     sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all shard the first one
@@ -200,7 +200,7 @@ def fromfunction(
     layout: layout of the tensor
     dtype: dtype of the indices
 
-    The dtype of the tensor is that of what the function returns. An error of the function is raised on its rank only.
+    The tensor has the dtype of the function's result. An error of the function is raised on its rank only.
     Source: numpy.fromfunction.
 
     >>> import numpy as np, meshcomm as mc
@@ -545,7 +545,7 @@ def plain_text(array: Array) -> str:
 
 
 def broadcast_from_root(root: int, look: Callable[[], T], call: str, mesh: Mesh, location: Location) -> T:
-    """Return what *look* returns on device *root*, as JSON holds it: tuples become lists. Collective over the mesh.
+    """Return the result of *look* on device *root*, as JSON holds it: tuples become lists. Collective over the mesh.
 
     All ranks raise the error that *look* raises there; ``TypeError`` if JSON cannot hold its result.
 

@@ -76,12 +76,12 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         storage = self._storage if is_view else None
         TensorBase.__init__(self, result._block, result.layout, result.shape, result.dtype, view, storage)
 
-    if not TYPE_CHECKING:  # a checker is to find what is missing
+    if not TYPE_CHECKING:  # type checkers must report missing attributes
 
         def __getattr__(self, name: str) -> Any:
             if name in libraries.OF_SCRIPTS and is_scripted():
                 return libraries.OF_SCRIPTS[name](self)
-            names = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
+            names = () if name.startswith("_") else dir(type(self))  # NumPy often looks up attributes of arrays
             raise missing_attribute("a DTensor", name, OF_TENSORS, names, self)
 
     @property

@@ -97,8 +97,8 @@ class _ShareFold:
 
     def __init__(self, folding: Folding, shape: Shape, dtype: DType, largest_piece: int) -> None:
         self._folding, self._memory = folding, _scratch_array(largest_piece, dtype)
-        self._kept_axes = [axis for axis in range(len(shape)) if axis not in folding.axes]
-        self._merged = np.empty([shape[axis] for axis in self._kept_axes], folding.dtype)
+        self._result_axes = [axis for axis in range(len(shape)) if axis not in folding.axes]
+        self._merged = np.empty([shape[axis] for axis in self._result_axes], folding.dtype)
         self._shares = list[Array]()
 
     def buffer(self, box: Slices, sizes: Shape) -> Array:
@@ -107,11 +107,11 @@ class _ShareFold:
 
     def take(self) -> None:
         share = self._folding.share(self._piece)
-        if not self._kept_axes:
+        if not self._result_axes:
             self._shares.append(share)
             return
         box = self._box
-        index: tuple[Value, ...] = (*(box[axis] for axis in self._kept_axes), ...)  # ... for an array of no axes
+        index: tuple[Value, ...] = (*(box[axis] for axis in self._result_axes), ...)  # ... for an array of no axes
         target = self._merged[index]
         if all(box[axis].start == 0 for axis in self._folding.axes):
             target[...] = share
@@ -119,7 +119,7 @@ class _ShareFold:
             self._folding.ufunc(target, share, out=target)
 
     def result(self) -> Array:
-        if not self._kept_axes:
+        if not self._result_axes:
             self._merged[()] = self._folding.ufunc.reduce(self._shares)
         return self._merged
 
@@ -127,17 +127,17 @@ class _ShareFold:
 class _RowFold:
     """Reduces rows one after the other; in memory, the result of earlier rows is one more row before the new ones."""
 
-    def __init__(self, ufunc: np.ufunc, leading_axes: int, shape: Shape, dtype: DType, largest_piece: int) -> None:
-        self._ufunc, self._leading_axes = ufunc, leading_axes
-        self._memory = _scratch_array(largest_piece + min(largest_piece, prod(shape[leading_axes:])), dtype)
-        self._result = np.empty(shape[leading_axes:], dtype)
+    def __init__(self, ufunc: np.ufunc, leading_ndim: int, shape: Shape, dtype: DType, largest_piece: int) -> None:
+        self._ufunc, self._leading_ndim = ufunc, leading_ndim
+        self._memory = _scratch_array(largest_piece + min(largest_piece, prod(shape[leading_ndim:])), dtype)
+        self._result = np.empty(shape[leading_ndim:], dtype)
 
     def buffer(self, box: Slices, sizes: Shape) -> Array:
-        count, width = prod(sizes[: self._leading_axes]), prod(sizes[self._leading_axes :])
+        count, width = prod(sizes[: self._leading_ndim]), prod(sizes[self._leading_ndim :])
         rows = self._memory[: (count + 1) * width].reshape(count + 1, width)
-        index: tuple[Value, ...] = (*box[self._leading_axes :], ...)  # with ..., an array also of no axes
+        index: tuple[Value, ...] = (*box[self._leading_ndim :], ...)  # with ..., an array also of no axes
         self._target = self._result[index]
-        is_first = all(interval.start == 0 for interval in box[: self._leading_axes])
+        is_first = all(interval.start == 0 for interval in box[: self._leading_ndim])
         if not is_first:
             rows[0] = self._target.reshape(-1)
         self._rows = rows[is_first:]
@@ -183,7 +183,7 @@ class _TreeFold:
         self._filled_count -= start
 
     def _total(self) -> Array:
-        """Return the sum of those of all intervals."""
+        """Return the sum over all intervals."""
         pair, totals = np.empty(2, self._memory.dtype), list[Array]()
         for total, (_, merges) in zip(self._sums, self._intervals, strict=True):
             for _ in range(merges):

@@ -229,7 +229,7 @@ def _relayout_together(
     outs = [out for _, _, out, _ in jobs if out is not None]
     refresh([tensor for tensor, *_ in jobs])
     tensor_ids = {id(item) for item, *_ in jobs}
-    first_error: Exception | None = None  # raised once all its peers know of it
+    first_error: Exception | None = None  # raised when all peers of this rank know of it
     if len({*map(id, outs), *tensor_ids}) < len(outs) + len(tensor_ids):
         first_error = LayoutError("out may name no tensor twice, and none of the tensors that are read")
     first_error = first_error or wrong_outs(
@@ -367,10 +367,17 @@ class _Batch:
     def _plans(self, machine: Machine | None) -> list[Plan]:
         plan_of: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
         plans = []
-        for a, b, shape, dtype, *_ in self._specs:
-            key = a, b, id(a.mesh), id(b.mesh), shape, dtype  # equal meshes may belong to different worlds
+        for source, target, shape, dtype, *_ in self._specs:
+            key = (
+                source,
+                target,
+                id(source.mesh),
+                id(target.mesh),
+                shape,
+                dtype,
+            )  # equal meshes may belong to different worlds
             if key not in plan_of:
-                plan_of[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
+                plan_of[key] = plan_relayout(shape, dtype, source, target, self._limit, machine)
             plans.append(plan_of[key])
         return plans
 
@@ -412,7 +419,7 @@ def _small_step(plan: Plan) -> tuple[Hashable, int] | None:
     (step,) = steps
     if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:
         return None
-    # Packed and unpacked; what goes to several ranks may be packed for each of them.
+    # Scratch to pack and unpack: a block for several ranks may be packed for each of them.
     return (step.ranks, step.mesh, step.dims), (step.group_size + 1) * most_bytes(step)
 
 

@@ -398,7 +398,7 @@ class NumpyMethods(TypedTensor):
         """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
 
         It is a view where NumPy's is one and nothing has to move. `meshcomm.reshape` also takes a layout.
-        ``ShapeError`` unless there are as many elements.
+        ``ShapeError`` if the number of elements differs.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 1)])))

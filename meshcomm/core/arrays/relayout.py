@@ -151,7 +151,7 @@ def relayout(
     tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
         dict of such, also nested, in the same order on all ranks. Small tensors of a list share an exchange. A list of
         numbers is an array; a module is a dict of its variables.
-    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
+    layout: the layout of the result. MATCH keeps the tensor's spec of that axis. For one tensor, a list of sharding
         specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
         several tensors: one layout for all, a list or dict in the form of *tensor*, where one may stand for a whole
         branch, or a `LayoutMap`: a name is keys and indices joined by dots.

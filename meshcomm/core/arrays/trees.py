@@ -176,28 +176,28 @@ def rebuild(
 
 
 def rebuild_with(
-    node: object, load_leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0
+    node: object, load_leaf: Callable[[str, object], object], noun: str = "tree", depth: int = 0
 ) -> object:
     """Return the tree of *node*: *load_leaf* is called with the kind and the content of each leaf.
 
-    ``CheckpointError`` if it returns NotImplemented, if another node is invalid, and if the tree is too deep. *what*
+    ``CheckpointError`` if it returns NotImplemented, if another node is invalid, and if the tree is too deep. *noun*
     is the noun for the tree in error texts.
     """
     if depth > MAX_DEPTH:
-        raise CheckpointError(f"the {what} has more than {MAX_DEPTH} levels")
+        raise CheckpointError(f"the {noun} has more than {MAX_DEPTH} levels")
     kind, content = node if isinstance(node, list) and len(node) == 2 else (None, None)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content.items()}
+        return {key: rebuild_with(child, load_leaf, noun, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        children = [rebuild_with(child, load_leaf, what, depth + 1) for child in content]
+        children = [rebuild_with(child, load_leaf, noun, depth + 1) for child in content]
         return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content}
+        return {key: rebuild_with(child, load_leaf, noun, depth + 1) for key, child in content}
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     result = load_leaf(kind, content) if isinstance(kind, str) else NotImplemented
     if result is NotImplemented:
-        raise CheckpointError(f"{quote(node)} is no node of a {what}")
+        raise CheckpointError(f"{quote(node)} is no node of a {noun}")
     return result
 
 

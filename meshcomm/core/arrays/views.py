@@ -1,4 +1,4 @@
-"""How a tensor shares memory with another one: what NumPy gives as a view is a view.
+"""Views: tensors that share memory with another one, where NumPy returns a view.
 
 A tensor that owns its block has None as its `_view`. Others have a `View` (`spec.py`). It has the strides that
 NumPy's global array would have: NumPy's array is C-ordered, a transpose permutes its strides, a slice multiplies them

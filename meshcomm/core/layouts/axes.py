@@ -153,7 +153,7 @@ def listed(subject: str, values: Iterable[int]) -> tuple[int, ...]:
 
 
 def refuse_match(layout: LayoutAxes) -> None:
-    """Raise LayoutError if an axis is MATCH: without a source, the layout does not say which device holds what.
+    """Raise LayoutError if an axis is MATCH: without a source, the layout does not say where elements are.
 
     >>> from meshcomm import Layout
     >>> refuse_match(Layout(["x"], Mesh(range(2), {"x": 2})))

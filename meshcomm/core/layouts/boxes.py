@@ -1,4 +1,4 @@
-"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and who exchanges them with whom."""
+"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and boxes that devices exchange."""
 
 from collections.abc import Sequence
 from operator import lt

@@ -490,7 +490,7 @@ class Layout(TensorFlowLayout):
 
     @classmethod
     def _parsed(cls, layout_type: LayoutType, texts: list[str], mesh: Mesh) -> "Layout":
-        """Return the layout of a type whose specs are written as *texts*."""
+        """Return the layout of *layout_type* with the specs in *texts*."""
         if layout_type is LayoutType.SINGLE_DEVICE:
             if texts:
                 raise LayoutError(f"specs {quote(texts)} in the layout of a single device, which has none")

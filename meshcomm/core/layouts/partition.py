@@ -300,7 +300,7 @@ class Cut(_LengthAndBlocks, Consecutive):
 
     def blocks_of(self, indices: Indices) -> Indices:
         length, remainder = divmod(self.length, self.blocks)
-        longest = length + bool(remainder)  # not beyond 2**63 - 1, as an axis may have so many elements
+        longest = length + bool(remainder)  # no overflow: an axis may have 2**63 - 1 elements
         split = remainder * longest  # the first index in a shorter block
         return np.where(indices < split, indices // max(1, longest), remainder + (indices - split) // max(1, length))
 

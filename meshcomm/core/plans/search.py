@@ -19,7 +19,7 @@
 #    results: whether an entry is kept or was dropped changes the time, not the result.
 #
 # 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
-#    order and over the dimensions of the mesh in its order. Sets are only asked whether they contain a name, or are
+#    order and over the dimensions of the mesh in its order. Sets are only used to test for a name, or are
 #    put into the order of the mesh's dimensions (`_step`). So no result depends on hashes, which differ between
 #    processes (a test runs the planner with several hash seeds).
 #
