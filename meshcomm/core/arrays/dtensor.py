@@ -374,13 +374,13 @@ def unwrapped(x: T) -> DTensor | T:
     An array of `meshcomm.numpy` that is whole on each rank becomes a tensor, too. Collective for a stale view, which
     is updated.
     """
-    value = held_in(x)
+    value = held_tensor(x)
     if isinstance(value, DTensor) and value._storage.source is not None:
         refresh(value)
     return value
 
 
-def held_in(x: T) -> DTensor | T:
+def held_tensor(x: T) -> DTensor | T:
     """Return the same as `unwrapped`, for callers that read no elements: a stale view is not updated."""
     if isinstance(x, DTensor | np.generic | int | float | complex | list | tuple):
         return x
@@ -430,7 +430,7 @@ def fetch_layout(tensor: object) -> Layout | None:
     >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
     (True, None)
     """
-    value = held_in(untraced(tensor))
+    value = held_tensor(untraced(tensor))
     return value.layout if isinstance(value, DTensor) else None
 
 
@@ -444,4 +444,4 @@ def is_dtensor(tensor: object) -> bool:
     >>> mc.is_dtensor(mc.ones(3, int, layout)), mc.is_dtensor(np.ones(3))
     (True, False)
     """
-    return isinstance(held_in(untraced(tensor)), DTensor)
+    return isinstance(held_tensor(untraced(tensor)), DTensor)

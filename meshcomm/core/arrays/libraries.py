@@ -18,7 +18,9 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.typed import TypedTensor
 
-WAY = "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
+TO_NUMPY_ADVICE = (
+    "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
+)
 """Advice in error texts, where a library does not take a tensor."""
 
 
@@ -28,7 +30,7 @@ def exported_array(tensor: TypedTensor) -> Array:
     ``BufferError`` for a dtype that a buffer cannot describe, such as dates: then NumPy asks for the array.
     """
     if not _has_buffers(tensor.dtype):
-        raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {WAY}")
+        raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {TO_NUMPY_ADVICE}")
     return tensor.__array__()
 
 

@@ -20,7 +20,7 @@ from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 
-Into: TypeAlias = tuple[DTensor, DTensor, Layout]
+RelayoutInto: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the new layout."""
 
 READ_ONLY = "out cannot be written to: its block is read-only"
@@ -109,7 +109,7 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
     return None
 
 
-def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
+def wrong_outs(moves: Sequence[RelayoutInto]) -> MeshcommError | None:
     """Return the error for the outs of several relayouts, None if all are right. Other ranks may have no error."""
     try:
         for tensor, out, layout in moves:

@@ -75,12 +75,12 @@ class TypedTensor:
         def view(self, dtype: DTypeLike | None = None) -> Self: ...
 
 
-class HoldsTyped(Protocol):
+class HoldsTypedTensor(Protocol):
     """An object that holds a tensor, as a variable does."""
 
     @property
     def value(self) -> TypedTensor: ...
 
 
-TypedOperand: TypeAlias = TypedTensor | HoldsTyped | ArrayLike
+TypedOperand: TypeAlias = TypedTensor | HoldsTypedTensor | ArrayLike
 """The other operand of an operator."""

@@ -110,8 +110,8 @@ def shared(a: AnyCut, a_numbers: Indices, b: AnyCut, b_numbers: Indices) -> Indi
         (a_starts, a_stops), (b_starts, b_stops) = a.ends(a_numbers), b.ends(b_numbers)
         return np.maximum(0, np.minimum(a_stops, b_stops) - np.maximum(a_starts, b_starts))
     if isinstance(a, Consecutive) and isinstance(b, CyclicCut):
-        start, stop = a.ends(a_numbers)
-        return b.before(b_numbers, stop) - b.before(b_numbers, start)
+        starts, stops = a.ends(a_numbers)
+        return b.before(b_numbers, stops) - b.before(b_numbers, starts)
     if isinstance(b, Consecutive):
         return shared(b, b_numbers, a, a_numbers)
     counts = np.zeros(len(b_numbers), dtype=np.intp)
@@ -236,10 +236,10 @@ def _run_by_run(cut: CyclicCut, device: Indices, other: CyclicCut, window: _Wind
     starts, stops = _device_runs(cut, device, window)
     count = (cut.block - 1) // other.block + 2
     short_blocks = starts[:, None] // other.block + np.arange(count, dtype=np.intp)
-    first = np.maximum(starts[:, None], short_blocks * other.block)
-    last = np.minimum(stops[:, None], (short_blocks + 1) * other.block)
-    nonempty = first < last
-    return _without_repeats(other.owners(short_blocks[nonempty]), first[nonempty], last[nonempty])
+    overlap_starts = np.maximum(starts[:, None], short_blocks * other.block)
+    overlap_stops = np.minimum(stops[:, None], (short_blocks + 1) * other.block)
+    nonempty = overlap_starts < overlap_stops
+    return _without_repeats(other.owners(short_blocks[nonempty]), overlap_starts[nonempty], overlap_stops[nonempty])
 
 
 def _without_repeats(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
@@ -250,7 +250,7 @@ def _without_repeats(numbers: Indices, starts: Indices, stops: Indices) -> AxisO
 def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> AxisOverlaps:
     """Return the runs of *devices* of a cyclic cut within intervals, at most three rows each: step 3 of the proof.
 
-    The arguments broadcast against each other; *numbers* are the numbers of the rows.
+    The arguments broadcast against each other; *numbers* are the block numbers of the rows.
     """
     firsts = cut.firsts(devices)
     starts, stops, firsts, numbers = (np.ravel(a) for a in np.broadcast_arrays(starts, stops, firsts, numbers))

@@ -113,11 +113,11 @@ def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
     direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed_bytes))
     if not messages:
         return OffNodeCosts(direct, direct)
-    senders, local_ranks = len(np.unique(nodes[off_node])), int((group_nodes == node).sum())
-    turns = ceil(senders / local_ranks)
+    senders, local_count = len(np.unique(nodes[off_node])), int((group_nodes == node).sum())
+    turns = ceil(senders / local_count)
     # In a gather, all ranks of the node need the same blocks.
-    node_bytes = nbytes if isinstance(step, AllGather) else nbytes * local_ranks
-    handovers = 2 * min(local_ranks, senders)  # to aggregators, and from them
+    node_bytes = nbytes if isinstance(step, AllGather) else nbytes * local_count
+    handovers = 2 * min(local_count, senders)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
     return OffNodeCosts(
         direct, machine.seconds(Load(2, handovers, 2 * nbytes, 1, turns, turns * node_bytes / senders, 0))
