@@ -219,9 +219,9 @@ class AllToAllBetween(AllToAll):
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
         ranks = listed_ranks(self.ranks)[devices]
         source_devices, target_devices = (devices_of(mesh, ranks) for mesh in (self.source.mesh, self.target.mesh))
-        _, target, overlap = self.elements(source_devices, target_devices)
-        target = np.where(target_devices >= 0, target, 0)
-        return target - np.where((source_devices >= 0) & (target_devices >= 0), overlap, 0), target
+        _, target_sizes, overlap = self.elements(source_devices, target_devices)
+        target_sizes = np.where(target_devices >= 0, target_sizes, 0)
+        return target_sizes - np.where((source_devices >= 0) & (target_devices >= 0), overlap, 0), target_sizes
 
     @cached_property
     def _is_cyclic(self) -> bool:

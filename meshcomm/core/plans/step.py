@@ -250,8 +250,8 @@ class Step(FieldsOnly):
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
         """Return the number of elements that each of *devices* receives from others, and that of its new block."""
-        _, target, overlap = self.elements(devices, devices)
-        return target - overlap, target
+        _, target_sizes, overlap = self.elements(devices, devices)
+        return target_sizes - overlap, target_sizes
 
     @cached_property
     def busiest_device(self) -> int:
