@@ -51,7 +51,7 @@ def _takes_over_operators(cls: Value) -> bool:
     # It may be a property, which has a value for objects only.
     priority = attribute if isinstance(attribute, int | float) else 0
     if issubclass(cls, np.ndarray):
-        return cls is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
+        return cls is not np.ndarray and priority >= 0  # arrays of scripts and memory maps have a negative one
     return priority > 0 and not hasattr(cls, "__array_ufunc__")
 
 
@@ -73,7 +73,7 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
     def _compare_elements(
         self, compare: Callable[..., object], ufunc_operator: Callable[[object], Self], other: object
     ) -> Self:
-        """Return the result of NumPy's operator; its ufunc does not take records, and pairs of unrelated dtypes."""
+        """Return the result of NumPy's operator; its ufunc takes neither records nor dtypes that are never equal."""
         problem = None
         if self.dtype.type is not np.void:
             try:

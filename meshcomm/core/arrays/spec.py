@@ -102,7 +102,7 @@ def _forget_spec(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _
 
 
 def forget_recipes() -> None:
-    """Forget the recipes of this rank: after an interrupted call, some ranks have recipes that others lack."""
+    """Forget all recipes: some ranks have left a call before its end, and have recipes that others lack."""
     with _lock:
         for spec in filter(None, [reference() for reference in _specs.values()]):
             spec.recipes.clear()

@@ -53,7 +53,7 @@ class Step(FieldsOnly):
     ----------
     shape, itemsize: shape of the global array, and bytes of an element
     source, target: layouts before and after
-    dims: mesh dimensions of the groups: devices exchange only with devices that differ along these
+    dims: mesh dimensions along which the devices of a group differ: devices exchange only within a group
     block_layout: layout of the block from which a device takes its boxes: *source*, or after a slice, which moves
         nothing, the layout before the slice
     rounds: number of rounds; in each, a device packs and unpacks a fraction of each box
