@@ -1,4 +1,4 @@
-"""Device assignments: which ranks run a replica together."""
+"""Device assignments: the ranks that run each replica together."""
 
 import math
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ Counts: TypeAlias = NDArray[np.int64]
 class DeviceAssignment:
     """The device in a topology of each logical device of each replica; a frozen value.
 
-    *core_assignment* has their coordinates and the shape [replicas, logical devices per replica, 4]. No device appears
-    in it twice. ``MeshError`` for anything else. `build` makes an assignment. Source: DeviceAssignment of TensorFlow.
+    *core_assignment* has their coordinates, in shape [replicas, logical devices per replica, 4]. No device appears in
+    it twice. ``MeshError`` for anything else. `build` makes an assignment. Source: DeviceAssignment of TensorFlow.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(4):
@@ -64,13 +64,13 @@ class DeviceAssignment:
         replicas_at: dict[tuple[int, int], list[int]] = {}
         owners: dict[int, tuple[int, int]] = {}
         for replica, core in np.ndindex(*ranks.shape):
-            at = tuple(self._core_assignment[replica, core].tolist())
-            device = self._topology._device_at(at)
+            coordinates = tuple(self._core_assignment[replica, core].tolist())
+            device = self._topology._device_at(coordinates)
             ranks[replica, core] = rank = int(self._topology.ranks[device])
             if owners.setdefault(rank, (replica, core)) != (replica, core):
                 raise MeshError(
-                    f"core_assignment[{replica}, {core}] is {at}, as core_assignment{list(owners[rank])} is already; "
-                    "a device can be only one logical device"
+                    f"core_assignment[{replica}, {core}] is {coordinates}, as core_assignment{list(owners[rank])} "
+                    "is already; a device can be only one logical device"
                 )
             replicas_at.setdefault((device.task, core), []).append(replica)
         return readonly_int32(ranks), replicas_at
@@ -107,22 +107,22 @@ class DeviceAssignment:
         DeviceAssignment of 2 replicas x 4 logical devices: ranks [[0, 1, 2, 3], [4, 5, 6, 7]]
         """
         if not isinstance(topology, Topology):
-            topology = Topology(_refused_none(topology))
-        shape = _per_axis(computation_shape, "computation_shape")
-        stride = _per_axis(computation_stride, "computation_stride")
+            topology = Topology(_checked_not_none(topology))
+        shape = _axis_values(computation_shape, "computation_shape")
+        stride = _axis_values(computation_stride, "computation_stride")
         count, mode = as_integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
         counts = _replica_counts(topology.mesh_shape, shape, stride)
         _check_count(count, counts, topology, shape, stride)
-        rings = _allows_rings(topology, shape, stride, count, counts)
-        if mode is DeviceOrderMode.RING and not rings:
+        allows_rings = _allows_rings(topology, shape, stride, count, counts)
+        if mode is DeviceOrderMode.RING and not allows_rings:
             raise MeshError(
                 f"device_order_mode RING is not possible for {count} replicas of shape {shape.tolist()} and "
                 f"computation_stride {stride.tolist()} in {topology!r}: it needs all replicas that fit, all cores of "
                 "a chip in one replica, a stride of ones and no missing devices. AUTO takes what is possible"
             )
         if len(topology.missing_devices):
-            return cls(topology, _in_task_order(topology, shape, stride, count))
-        order = _along_rings if rings and mode is not DeviceOrderMode.MESH else _row_by_row
+            return cls(topology, _task_coordinates(topology, shape, stride, count))
+        order = _ring_coordinates if allows_rings and mode is not DeviceOrderMode.MESH else _row_coordinates
         return cls(topology, order(shape, stride, _replica_box(counts.tolist(), count), count))
 
     @property
@@ -212,8 +212,8 @@ class DeviceAssignment:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceAssignment):
             return NotImplemented
-        same = np.array_equal(self._core_assignment, other._core_assignment)
-        return self is other or (same and self._topology == other._topology)
+        is_equal = np.array_equal(self._core_assignment, other._core_assignment)
+        return self is other or (is_equal and self._topology == other._topology)
 
     def __hash__(self) -> int:
         return hash((self._topology, self._core_assignment.tobytes()))
@@ -226,7 +226,7 @@ class DeviceAssignment:
         return DeviceAssignment, (self._topology, self._core_assignment)
 
 
-def _refused_none(topology: object) -> object:
+def _checked_not_none(topology: object) -> object:
     if topology is None:
         raise MeshError("topology must be a Topology or its wire form, not None")
     return topology
@@ -236,26 +236,26 @@ def _order_mode(mode: Value) -> DeviceOrderMode:
     try:
         return DeviceOrderMode(mode)
     except ValueError:
-        names = ", ".join(mode_known.name for mode_known in DeviceOrderMode)
+        names = ", ".join(known_mode.name for known_mode in DeviceOrderMode)
         raise MeshError(
             f"device_order_mode {quote(mode)} is not a DeviceOrderMode; it must be one of {names}"
         ) from None
 
 
-def _per_axis(values: ArrayLike | None, argument_name: str) -> Int32Array:
+def _axis_values(values: ArrayLike | None, argument_name: str) -> Int32Array:
     return check_positive_array(np.ones(MESH_RANK, dtype=int) if values is None else values, argument_name)
 
 
 def _replica_counts(mesh_shape: Int32Array, shape: Int32Array, stride: Int32Array) -> Counts:
-    """Return how many replicas fit along each coordinate."""
-    apart: Counts = stride.astype(np.int64)
-    footprint: Counts = shape.astype(np.int64) * apart
+    """Return the number of replicas that fit along each coordinate."""
+    strides: Counts = stride.astype(np.int64)
+    footprint: Counts = shape.astype(np.int64) * strides
     if (footprint > mesh_shape).any():
         raise MeshError(
             f"computation footprint {footprint.tolist()} does not fit in a topology of shape {mesh_shape.tolist()}; "
             f"it is computation_shape {shape.tolist()} times computation_stride {stride.tolist()}"
         )
-    return mesh_shape.astype(np.int64) // footprint * apart  # replicas interleave in a footprint
+    return mesh_shape.astype(np.int64) // footprint * strides  # replicas interleave in a footprint
 
 
 def _check_count(count: int, counts: Counts, topology: Topology, shape: Int32Array, stride: Int32Array) -> None:
@@ -282,24 +282,24 @@ def _ceil_root(value: int, degree: int) -> int:
 
 
 def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
-    """Return the box of replicas to use, as close to a cube as *counts* allow.
+    """Return the shape of a box of *num_replicas* replicas or more, as close to a cube as *counts* allow.
 
-    The coordinate with the fewest replicas comes first, because it has the least choice. Among equal ones, core comes
-    first, so that replicas share a chip; then come x, y, z.
+    The coordinate with the smallest count is fixed first, because it has the least choice. Among equal ones, core
+    comes first, so that replicas share a chip; then come x, y, z.
 
     >>> _replica_box([4, 4, 1, 1], 6), _replica_box([2, 2, 1, 2], 4)
     ([3, 2, 1, 1], [2, 1, 1, 2])
     """
-    remaining, box = num_replicas, list(counts)
+    remaining_replicas, box = num_replicas, list(counts)
     axes = sorted(range(MESH_RANK), key=lambda axis: (counts[axis], (axis + 1) % MESH_RANK))
-    for done, axis in enumerate(axes):
-        box[axis] = min(_ceil_root(remaining, MESH_RANK - done), counts[axis])
-        remaining = -(-remaining // box[axis])
+    for position, axis in enumerate(axes):
+        box[axis] = min(_ceil_root(remaining_replicas, MESH_RANK - position), counts[axis])
+        remaining_replicas = -(-remaining_replicas // box[axis])
     return box
 
 
-def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
-    """Return the coordinates of all logical devices.
+def _row_coordinates(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
+    """Return the coordinates of all logical devices, row by row.
 
     Among replicas core varies fastest, then x, y, z. The devices of a replica are in row-major order.
     """
@@ -307,27 +307,27 @@ def _row_by_row(shape: Int32Array, stride: Int32Array, box: list[int], num_repli
     numbers = np.unravel_index(np.arange(num_replicas), (z, y, x, core))
     positions = np.stack([numbers[2], numbers[1], numbers[0], numbers[3]], axis=-1)
     starts = positions // stride * (shape * stride) + positions % stride
-    cells = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
-    return starts[:, None, :] + cells[None, :, :]
+    offsets = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
+    return starts[:, None, :] + offsets[None, :, :]
 
 
-def _along_rings(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
+def _ring_coordinates(shape: Int32Array, stride: Int32Array, box: list[int], num_replicas: int) -> Indices:
     """Return the coordinates of all logical devices; the replicas, and the chips in each replica, follow a ring."""
     chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
     cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
-    cells = np.column_stack([chips, cores])
+    offsets = np.column_stack([chips, cores])
     rings = np.array(_ring(box[:3]))
     starts = np.column_stack([rings, np.zeros(len(rings), dtype=int)]) * shape
-    every: Indices = starts[:, None, :] + cells[None, :, :]
-    return every[:num_replicas]
+    coordinates: Indices = starts[:, None, :] + offsets[None, :, :]
+    return coordinates[:num_replicas]
 
 
 def _ring(sizes: Sequence[int]) -> list[Coordinates]:
     """Return the points of a grid in the order of a ring: neighbours, also the last and the first, are one step apart.
 
-    The ring starts at the first layer's corner. It goes through the rest of each layer, forth and back in turn, and
-    returns along the corners of the layers. If a size is odd there is no such ring: the points come row by row, x
-    first.
+    The ring starts at the corner of the first layer. It goes through the other points of each layer, forth and back in
+    turn, and returns along the corners of the layers. If a size is odd there is no ring: the points come row by row, x
+    fastest.
 
     >>> _ring([4, 2])
     [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
@@ -336,17 +336,17 @@ def _ring(sizes: Sequence[int]) -> list[Coordinates]:
         return [tuple(reversed(point)) for point in np.ndindex(*reversed(sizes))]
     ring: list[Coordinates] = [()]
     for size in sizes:
-        corner, rest = ring[0], ring[1:]
-        up = [(*corner, layer) for layer in range(size)]
-        if not rest:
-            ring = up
+        corner, points = ring[0], ring[1:]
+        corners = [(*corner, layer) for layer in range(size)]
+        if not points:
+            ring = corners
         else:
-            layers = [(*point, i) for i in range(size) for point in (rest[::-1] if i % 2 else rest)]
-            ring = [up[0], *layers, *reversed(up[1:])]
+            layer_points = [(*point, i) for i in range(size) for point in (points[::-1] if i % 2 else points)]
+            ring = [corners[0], *layer_points, *reversed(corners[1:])]
     return ring
 
 
-def _in_task_order(topology: Topology, shape: Int32Array, stride: Int32Array, num_replicas: int) -> Int32Array:
+def _task_coordinates(topology: Topology, shape: Int32Array, stride: Int32Array, num_replicas: int) -> Int32Array:
     """Return the coordinates of all logical devices in a topology with missing devices, in the order of tasks."""
     cores = math.prod(shape.tolist())
     devices = topology.device_coordinates.reshape(-1, MESH_RANK)

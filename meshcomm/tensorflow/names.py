@@ -41,7 +41,7 @@ def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:
 
 
 def _only_component(tensors: object, layout: Layout) -> ArrayLike:
-    """Return the only one of *tensors*, after its checks."""
+    """Return the only component in *tensors*, after its checks."""
     if not isinstance(tensors, list | tuple):
         raise ShapeError(f"pack takes a list of components, one per rank: [block], not {type(tensors).__name__}")
     if len(tensors) != 1:
@@ -93,8 +93,8 @@ def call_with_layout(fn: Callable[..., object], layout: Layout | None, *args: ob
     """Return ``fn(*args, **kwargs)`` with its arrays and tensors in *layout*. Collective if tensors have to move.
 
     If *fn* has a parameter ``layout``, it gets the layout, so that each rank makes only its own block. Otherwise the
-    result is relaid: an array, which must be the same on every rank, a tensor, or lists, tuples and dicts of these.
-    Anything else stays as it is. If *layout* is None, this only calls *fn*. Source:
+    result is brought to the layout: an array, which must be the same on every rank, a tensor, or lists, tuples and
+    dicts of these. Other results stay as they are. If *layout* is None, this only calls *fn*. Source:
     tf.experimental.dtensor.call_with_layout.
 
     Parameters
@@ -155,6 +155,6 @@ def check_layout(tensor: object, layout: Layout) -> None:
     ...
     meshcomm.LayoutError: ...
     """
-    actual = fetch_layout(tensor)
-    if actual != layout:
-        raise LayoutError(f"Layout of tensor: {actual}, did not match expected layout: {quote(layout)}")
+    tensor_layout = fetch_layout(tensor)
+    if tensor_layout != layout:
+        raise LayoutError(f"Layout of tensor: {tensor_layout}, did not match expected layout: {quote(layout)}")

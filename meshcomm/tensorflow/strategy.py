@@ -80,8 +80,10 @@ class Strategy:
 
     def __init__(self, device_assignment: DeviceAssignment, comm: "MPI.Intracomm | None" = None) -> None:
         if not isinstance(device_assignment, DeviceAssignment):
-            kind = type(device_assignment).__name__
-            raise MeshError(f"device_assignment must be a DeviceAssignment, not {quote(device_assignment)}, a {kind}")
+            type_name = type(device_assignment).__name__
+            raise MeshError(
+                f"device_assignment must be a DeviceAssignment, not {quote(device_assignment)}, a {type_name}"
+            )
         self._assignment = device_assignment
         self._comm = device_assignment.topology._comm if comm is None else comm
         positions = np.ndindex(*device_assignment.ranks.shape)
@@ -89,7 +91,7 @@ class Strategy:
         self._last_rank = max(self._positions, default=-1)
         self._meshes: dict[tuple[World, tuple[int, ...], tuple[int, ...]], Mesh] = {}
 
-    # -- who is who ---------------------------------------------------------------------------------------------------
+    # -- replicas and logical devices ---------------------------------------------------------------------------------
 
     @property
     def device_assignment(self) -> DeviceAssignment:
@@ -147,7 +149,7 @@ class Strategy:
         return self._mesh(self._replica_ranks(), sizes)
 
     def _position(self) -> tuple[int, ...] | None:
-        """Return the replica of this rank, and its logical device; ``MeshError`` if the world is too small."""
+        """Return the replica and the logical device of this rank, or None; ``MeshError`` if the world is too small."""
         world = world_of(self._comm)
         if self._last_rank >= world.size:
             raise MeshError(
@@ -215,9 +217,9 @@ class Strategy:
         if not isinstance(args, list | tuple):
             raise TypeError(f"args must be a tuple of the arguments of step_fn, not a {type(args).__name__}")
         replica = self.replica_id
-        positional = [_own_value(arg, replica, self.num_replicas_in_sync) for arg in args]
-        named = {name: _own_value(arg, replica, self.num_replicas_in_sync) for name, arg in (kwargs or {}).items()}
-        return None if replica is None else step_fn(*positional, **named)
+        positional = [_replica_value(arg, replica, self.num_replicas_in_sync) for arg in args]
+        kwds = {name: _replica_value(arg, replica, self.num_replicas_in_sync) for name, arg in (kwargs or {}).items()}
+        return None if replica is None else step_fn(*positional, **kwds)
 
     def experimental_local_results(self, value: V) -> tuple[V, ...]:
         """Return the results of `run` that are on this rank: one, or none on a rank in no replica.
@@ -371,7 +373,7 @@ def _check_product(sizes: tuple[int, ...], count: int) -> None:
         )
 
 
-def _own_value(value: object, replica: int | None, count: int) -> object:
+def _replica_value(value: object, replica: int | None, count: int) -> object:
     """Return *value* with each PerReplica in it replaced by the value of *replica*, one of *count* replicas."""
     if isinstance(value, PerReplica):
         if len(value.values) != count:
@@ -380,9 +382,9 @@ def _own_value(value: object, replica: int | None, count: int) -> object:
             )
         return None if replica is None else value.values[replica]
     if type(value) is list:
-        return [_own_value(item, replica, count) for item in value]
+        return [_replica_value(item, replica, count) for item in value]
     if type(value) is tuple:
-        return tuple(_own_value(item, replica, count) for item in value)
+        return tuple(_replica_value(item, replica, count) for item in value)
     if type(value) is dict:
-        return {key: _own_value(item, replica, count) for key, item in value.items()}
+        return {key: _replica_value(item, replica, count) for key, item in value.items()}
     return value

@@ -34,10 +34,10 @@ MESH_RANK = 4
 """The number of coordinates of a device: x, y, z, core."""
 
 _INT32_MAX = 2**31 - 1
-"""Largest value allowed: the arrays are int32. The fields of the wire form are int64, so a message may hold more."""
+"""The largest allowed value: arrays are int32. Fields of the wire form are int64: a message may hold larger ones."""
 
 _MAX_DEVICES = 2**24
-"""Largest product of a mesh shape: `Topology.missing_devices` allocates a boolean array of that size."""
+"""The largest allowed product of a mesh shape: `Topology.missing_devices` allocates a boolean array of that size."""
 
 TOPOLOGY_MESSAGE = wire.MessageType(
     "tensorflow.tpu.TopologyProto",
@@ -206,9 +206,9 @@ class Topology:
         [[1, 0, 0, 0]]
         """
         if self._missing is None:
-            absent = np.ones(self._mesh_shape, dtype=bool)
-            absent[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
-            self._missing = readonly_int32(np.argwhere(absent))
+            is_missing = np.ones(self._mesh_shape, dtype=bool)
+            is_missing[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
+            self._missing = readonly_int32(np.argwhere(is_missing))
         return self._missing
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
@@ -316,8 +316,8 @@ def check_int_array(values: object, argument_name: str, shape: tuple[int | None,
     if array.dtype.kind not in "iu" and array.size:
         raise MeshError(f"{argument_name} must be integers, not {quote(values)}")
     if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
-        form = ", ".join("any" if n is None else str(n) for n in shape)
-        raise MeshError(f"{argument_name} must have shape [{form}]; got {array.shape}")
+        shape_text = ", ".join("any" if n is None else str(n) for n in shape)
+        raise MeshError(f"{argument_name} must have shape [{shape_text}]; got {array.shape}")
     if array.size and not -_INT32_MAX <= int(array.min()) <= int(array.max()) <= _INT32_MAX:
         raise MeshError(f"{argument_name} {quote(array.tolist())} has numbers beyond 2**31 - 1")
     return readonly_int32(array)
@@ -344,19 +344,19 @@ def _parsed_topology(serialized: object) -> tuple[list[int], NDArray[np.int64], 
     except wire.WireError as error:
         raise MeshError(f"not a TopologyProto: {error}") from error
     tasks, devices = (read(int, values, name) for name in ("num_tasks", "num_tpu_devices_per_task"))
-    listed, ranks = (read(list, values, name) for name in ("device_coordinates", "ranks"))
+    flat_coordinates, ranks = (read(list, values, name) for name in ("device_coordinates", "ranks"))
     if not (0 <= tasks <= _INT32_MAX and 0 <= devices <= _INT32_MAX):
         raise MeshError(f"a topology of {tasks} tasks with {counted(devices, 'device')} each; both are 0 .. 2**31 - 1")
-    if len(listed) != tasks * devices * MESH_RANK:
+    if len(flat_coordinates) != tasks * devices * MESH_RANK:
         raise MeshError(
-            f"{len(listed)} device coordinates for {tasks} tasks with {counted(devices, 'device')} each; "
+            f"{len(flat_coordinates)} device coordinates for {tasks} tasks with {counted(devices, 'device')} each; "
             f"it must be {MESH_RANK} per device"
         )
     if len(ranks) not in (0, tasks * devices):
         raise MeshError(
             f"{len(ranks)} ranks for {tasks} tasks with {counted(devices, 'device')} each; it must be one per device"
         )
-    coordinates = np.array(listed, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
+    coordinates = np.array(flat_coordinates, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
     return (
         read(list, values, "mesh_shape"),
         coordinates,
@@ -366,20 +366,20 @@ def _parsed_topology(serialized: object) -> tuple[list[int], NDArray[np.int64], 
 
 def _devices_of(coordinates: Int32Array, mesh_shape: Int32Array) -> dict[Coordinates, _Device]:
     """Return the device at each of the *coordinates*."""
-    outside = ((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1)
-    if outside.any():
-        task, number = np.argwhere(outside)[0].tolist()
+    is_outside = ((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1)
+    if is_outside.any():
+        task, number = np.argwhere(is_outside)[0].tolist()
         raise MeshError(
             f"device_coordinates[{task}, {number}] is {coordinates[task, number].tolist()}, outside of the mesh shape "
             f"{mesh_shape.tolist()}; it must be 0 <= coordinate < extent"
         )
     devices: dict[Coordinates, _Device] = {}
-    for task, of_task in enumerate(coordinates.tolist()):
-        for number, at in enumerate(of_task):
+    for task, task_coordinates in enumerate(coordinates.tolist()):
+        for number, point in enumerate(task_coordinates):
             device = _Device(task, number)
-            if devices.setdefault(tuple(at), device) != device:
+            if devices.setdefault(tuple(point), device) != device:
                 raise MeshError(
-                    f"device_coordinates[{task}, {number}] is {at}, where device {tuple(devices[tuple(at)])} is "
+                    f"device_coordinates[{task}, {number}] is {point}, where device {tuple(devices[tuple(point)])} is "
                     "already; two devices cannot have the same coordinates"
                 )
     return devices

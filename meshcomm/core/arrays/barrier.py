@@ -13,7 +13,7 @@ from meshcomm.errors import CollectiveTimeout, MeshError
 def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
     """Wait until all ranks of *mesh* are here, by default all of the program. Collective over the mesh.
 
-    Elementwise operations of this rank that wait are computed first: so a clock that is read afterwards counts them.
+    Elementwise operations of this rank that wait are computed first, so a clock read afterwards includes their time.
     Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
     ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for ranks
     that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at
@@ -58,6 +58,6 @@ def _check_timeout(timeout_in_ms: object) -> None:
 
 def _timeout_text(name: str, timeout_in_ms: int, rank_set: RankSet, missing: list[int]) -> str:
     ranks = [str(rank_set.ranks[rank]) for rank in missing]
-    listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
-    which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
-    return f"{name} timed out: rank {rank_set.world.rank} has waited {timeout_in_ms} ms, but {which} did not arrive"
+    numbers = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    names = f"rank {numbers}" if len(ranks) == 1 else f"at least one of the ranks {numbers}"
+    return f"{name} timed out: rank {rank_set.world.rank} has waited {timeout_in_ms} ms, but {names} did not arrive"

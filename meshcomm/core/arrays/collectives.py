@@ -6,11 +6,11 @@ Each one moves boxes between the ranks of a group, as a relayout does: see :mod:
 in its row is its position in the group. Each rank of the communicator appears in exactly one row. None is one group of
 all ranks.
 
-How an operation describes its boxes: it thinks of one array of all ranks of the group. That has the axes of a block,
-an axis for the sender before one of them, and for some operations an axis for the receiver. What a rank passes is the
-box at its index along the sender's axis; what it gets is the box at its index along the receiver's axis, or the whole
-array. The boxes are laid out in memory in the order of these axes, so the axis of a sender before the concatenated
-axis is the concatenation, and the axis of a receiver before the split axis is the split. `_box_of` makes such boxes.
+How an operation describes its boxes: as boxes of one array of all ranks of the group. This array has the axes of a
+block, an axis for the sender before one of them, and for some operations an axis for the receiver. A rank passes the
+box at its index along the sender's axis, and gets the box at its index along the receiver's axis, or the whole array.
+The boxes are laid out in memory in the order of these axes, so the sender's axis before the concatenated axis is the
+concatenation, and the receiver's axis before the split axis is the split. `_box_of` makes these boxes.
 """
 
 from collections.abc import Callable, Hashable
@@ -53,15 +53,15 @@ class _CommCall(NamedTuple):
 
     Parameters
     ----------
-    operation: its name
-    x: the array of this rank
-    rows: function from a rank set to the rows, or to what the checks refuse
-    arguments: the others
+    operation: name of the operation
+    x: array of this rank
+    rows_for: function from a rank set to the rows, not checked yet
+    arguments: other arguments
     """
 
     operation: str
     x: ArrayLike
-    rows: Callable[[RankSet], object]
+    rows_for: Callable[[RankSet], object]
     arguments: tuple[object, ...] = ()
 
 
@@ -99,22 +99,22 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
 
     def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
-        count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
+        size = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
-        length = shape[split_dimension] // count
-        block = _with_length(shape, split_dimension, length)
-        target_shape = _with_length(block, concat_dimension, block[concat_dimension] * count)
+        length = shape[split_dimension] // size
+        block_shape = _with_length(shape, split_dimension, length)
+        target_shape = _with_length(block_shape, concat_dimension, block_shape[concat_dimension] * size)
 
-        def box(**at: int) -> Box:
-            return _box_of(block, [("receiver", split_dimension), ("sender", concat_dimension)], count, **at)
+        def box(**index: int) -> Box:
+            return _box_of(block_shape, [("receiver", split_dimension), ("sender", concat_dimension)], size, **index)
 
-        boxes = [box(sender=i) for i in range(count)], [box(receiver=i) for i in range(count)]
+        boxes = [box(sender=i) for i in range(size)], [box(receiver=i) for i in range(size)]
         call = f"all_to_all of {shape} {array.dtype} {split_dimension} {concat_dimension}"
-        tensor = from_boxes(array.itemsize, position, *boxes)
-        return on_arrays(exchange(group, [tensor], ExchangeSpec(fingerprint(call), array.nbytes)), target_shape)
+        box_exchange = from_boxes(array.itemsize, position, *boxes)
+        return on_arrays(exchange(group, [box_exchange], ExchangeSpec(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
-    return _run_agreed(_CommCall("all_to_all", x, _rows(group_assignment), arguments), comm, build)
+    return _run_agreed(_CommCall("all_to_all", x, _rows_for(group_assignment), arguments), comm, build)
 
 
 @traceable()
@@ -147,16 +147,16 @@ def all_gather(
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
-        count = len(group.members)
-        target_shape = _with_length(shape, dimension, shape[dimension] * count)
+        size = len(group.members)
+        target_shape = _with_length(shape, dimension, shape[dimension] * size)
         axes = [("sender", dimension)]
-        sources = [_box_of(shape, axes, count, sender=i) for i in range(count)]
-        tensor = from_boxes(array.itemsize, position, sources, [_box_of(shape, axes, count)] * count)
-        number, nbytes = fingerprint(f"all_gather of {shape} {array.dtype} {dimension}"), array.nbytes * count
-        terms = ExchangeSpec(number, nbytes, gathers=gathers_at_once(nbytes, count))
-        return on_arrays(exchange(group, [tensor], terms), target_shape)
+        sources = [_box_of(shape, axes, size, sender=i) for i in range(size)]
+        box_exchange = from_boxes(array.itemsize, position, sources, [_box_of(shape, axes, size)] * size)
+        call_id, nbytes = fingerprint(f"all_gather of {shape} {array.dtype} {dimension}"), array.nbytes * size
+        spec = ExchangeSpec(call_id, nbytes, gathers=gathers_at_once(nbytes, size))
+        return on_arrays(exchange(group, [box_exchange], spec), target_shape)
 
-    return _run_agreed(_CommCall("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
+    return _run_agreed(_CommCall("all_gather", x, _rows_for(group_assignment), (dimension,)), comm, build)
 
 
 @traceable()
@@ -186,14 +186,14 @@ def all_reduce(
     [[3, 3], [3, 3], [3, 3]]
     """
 
-    how = plain_operation(op)
+    op_name = plain_operation(op)
 
     def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
-        reduce = reduction(how, array.dtype)
+        reduce = reduction(op_name, array.dtype)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
-    return _run_agreed(_CommCall("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
+    return _run_agreed(_CommCall("all_reduce", x, _rows_for(group_assignment), (op_name,)), comm, build)
 
 
 @traceable()
@@ -224,26 +224,26 @@ def reduce_scatter(
     [[1], [10]]
     """
 
-    how = plain_operation(op)
+    op_name = plain_operation(op)
 
     def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(rank_set, _check_cover(rows, rank_set))
-        count = len(group.members)
-        if shape[dimension] % count:
+        size = len(group.members)
+        if shape[dimension] % size:
             raise ShapeError(
                 f"axis {dimension} of shape {shape} has {counted(shape[dimension], 'element')}; "
-                f"the group size {count} does not divide it"
+                f"the group size {size} does not divide it"
             )
-        reduce = reduction(how, array.dtype)
-        block = _with_length(shape, dimension, shape[dimension] // count)
+        reduce = reduction(op_name, array.dtype)
+        block_shape = _with_length(shape, dimension, shape[dimension] // size)
         axes = [("sender", 0), ("receiver", dimension)]
-        sources = [_box_of(block, axes, count, sender=i) for i in range(count)]
-        targets = [_box_of(block, axes, count, receiver=i) for i in range(count)]
-        terms = ExchangeSpec(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
-        tensor = from_boxes(array.itemsize, position, sources, targets)
-        scatter = on_arrays(exchange(group, [tensor], terms), (count, *block))
+        sources = [_box_of(block_shape, axes, size, sender=i) for i in range(size)]
+        targets = [_box_of(block_shape, axes, size, receiver=i) for i in range(size)]
+        spec = ExchangeSpec(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
+        box_exchange = from_boxes(array.itemsize, position, sources, targets)
+        scatter = on_arrays(exchange(group, [box_exchange], spec), (size, *block_shape))
 
         def run(a: Array) -> Array:
             with np.errstate(all="ignore"):
@@ -251,7 +251,7 @@ def reduce_scatter(
 
         return run
 
-    return _run_agreed(_CommCall("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
+    return _run_agreed(_CommCall("reduce_scatter", x, _rows_for(group_assignment), (dimension, op_name)), comm, build)
 
 
 @traceable()
@@ -266,7 +266,7 @@ def broadcast(
     ----------
     x: the array of this rank
     group_assignment: rows of ranks, each a group; by default one group of all ranks
-    root: the position in the group whose *x* all its ranks get
+    root: position in the group of the rank that sends its *x*
     comm: a communicator of mpi4py, by default COMM_WORLD
 
     ``GroupError``, on all ranks, for rows that do not fit or a root that is no position in the groups.
@@ -279,16 +279,16 @@ def broadcast(
 
     def build(rank_set: RankSet, array: Array, rows: RankRows) -> RunOnArray:
         group, position = _group(rank_set, _check_cover(rows, rank_set))
-        count, whole = len(group.members), _whole_box(array.shape)
+        size, whole_box = len(group.members), _whole_box(array.shape)
         check_integer("root", root)
-        if not 0 <= root < count:
-            raise GroupError(f"root {quote(root)} is not a position in groups of {count} ranks")
-        sources = [((i, i + 1), *whole) for i in range(count)]
-        tensor = from_boxes(array.itemsize, position, sources, [sources[root]] * count)
-        terms = ExchangeSpec(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
-        return on_arrays(exchange(group, [tensor], terms), array.shape)
+        if not 0 <= root < size:
+            raise GroupError(f"root {quote(root)} is not a position in groups of {size} ranks")
+        sources = [((i, i + 1), *whole_box) for i in range(size)]
+        box_exchange = from_boxes(array.itemsize, position, sources, [sources[root]] * size)
+        spec = ExchangeSpec(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
+        return on_arrays(exchange(group, [box_exchange], spec), array.shape)
 
-    return _run_agreed(_CommCall("broadcast", x, _rows(group_assignment), (root,)), comm, build)
+    return _run_agreed(_CommCall("broadcast", x, _rows_for(group_assignment), (root,)), comm, build)
 
 
 @traceable()
@@ -306,25 +306,25 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
     """
 
     def build(rank_set: RankSet, array: Array, pairs: RankRows) -> RunOnArray:
-        shape, me, size = array.shape, rank_set.rank, len(rank_set.ranks)
+        shape, rank, size = array.shape, rank_set.rank, len(rank_set.ranks)
         _check_pairs(pairs, rank_set)
         source_of = {target: source for source, target in pairs}
         sources = [((i, i + 1), *_whole_box(shape)) for i in range(size)]
-        nothing = ((0, 0), *_whole_box(shape))
-        targets = [sources[source_of[i]] if i in source_of else nothing for i in range(size)]
-        terms = ExchangeSpec(
+        empty_box = ((0, 0), *_whole_box(shape))
+        targets = [sources[source_of[i]] if i in source_of else empty_box for i in range(size)]
+        spec = ExchangeSpec(
             fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True
         )
-        tensor = from_boxes(array.itemsize, me, sources, targets)
-        permute = on_arrays(exchange(rank_set.everyone, [tensor], terms), shape if me in source_of else (0,))
+        box_exchange = from_boxes(array.itemsize, rank, sources, targets)
+        permute = on_arrays(exchange(rank_set.everyone, [box_exchange], spec), shape if rank in source_of else (0,))
 
         def run(a: Array) -> Array:
             result = permute(a)
-            return result if me in source_of else np.zeros(a.shape, a.dtype)
+            return result if rank in source_of else np.zeros(a.shape, a.dtype)
 
         return run
 
-    return _run_agreed(_CommCall("collective_permute", x, _tuples_of(source_target_pairs)), comm, build)
+    return _run_agreed(_CommCall("collective_permute", x, _nested_rows(source_target_pairs)), comm, build)
 
 
 def _run_agreed(
@@ -339,32 +339,38 @@ def _run_agreed(
     operation = call.operation
     with CallScope(operation, rank_set):
         array, error = _as_contiguous(call.x)
-        rows, plain = call.rows(rank_set), tuple(map(plain_value, call.arguments))
+        rows, arguments = call.rows_for(rank_set), tuple(map(plain_value, call.arguments))
         if error is not None:
             agreement.agree(rank_set, None, error)
-        key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        exact = key if _is_exact(rows, plain) else None
-        run = _PLAIN.prepared(rank_set, exact, (operation, plain, array, rows, rank_set.ranks, build), rank_set)
+        key: Hashable = (operation, rows, arguments, array.shape, array.dtype)
+        exact_key = key if _is_exact(rows, arguments) else None
+        run = _OPERATION.prepared(
+            rank_set, exact_key, (operation, arguments, array, rows, rank_set.ranks, build), rank_set
+        )
         try:
             result: Array = run(array)
-        except BaseException as problem:
-            leave_with(problem, rank_set)
+        except BaseException as run_error:
+            leave_with(run_error, rank_set)
             raise
         return result
 
 
 def _call_text(  # noqa: PLR0917 - the subject of a call
-    operation: str, plain: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
+    operation: str, arguments: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
 ) -> str:
-    return f"{operation}{_argument_text(plain)} of {array.shape} {array.dtype} over {_argument_text(rows)} of {ranks}"
+    return (
+        f"{operation}{_argument_text(arguments)} of {array.shape} {array.dtype} over {_argument_text(rows)} of {ranks}"
+    )
 
 
-_PLAIN = Collective[Array](_call_text, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows))
-"""An operation on plain arrays; its subject ends with what builds the operation for a rank set."""
+_OPERATION = Collective[Array](
+    _call_text, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows)
+)
+"""An operation on plain arrays; its subject ends with the function that builds the operation for a rank set."""
 
 
 def _argument_text(value: object) -> str:
-    """Return what ranks compare of arguments."""
+    """Return the text of arguments that ranks compare."""
     try:
         return repr(value)
     except ValueError:  # an integer of thousands of digits, which no operation takes
@@ -379,7 +385,7 @@ def _is_exact(rows: object, arguments: tuple[object, ...]) -> bool:
 
 
 def _as_contiguous(x: ArrayLike) -> tuple[Array, Exception | None]:
-    """Return *x* as a C-contiguous array, or what is wrong with it."""
+    """Return *x* as a C-contiguous array, and the error if it cannot be one."""
     try:
         array = as_array(x)
         return (array if array.flags.c_contiguous else exact_copy(array)).view(np.ndarray), None
@@ -387,19 +393,21 @@ def _as_contiguous(x: ArrayLike) -> tuple[Array, Exception | None]:
         return np.empty(0), error
 
 
-def _tuples_of(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
-    """Return nested tuples for every rank set. What is not nested stays as it is, for the checks to name."""
+def _nested_rows(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
+    """Return a function from a rank set to *pairs* as nested tuples; as they are if not nested, for the checks."""
     rows: Value = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
     try:
-        nested = tuple([tuple(map(plain_value, row)) for row in rows])
+        row_tuples = tuple([tuple(map(plain_value, row)) for row in rows])
     except TypeError:
         return lambda rank_set: rows
-    return lambda rank_set: nested
+    return lambda rank_set: row_tuples
 
 
-def _rows(assignment: Groups | None) -> Callable[[RankSet], object]:
-    """Return the rows of a group assignment for a rank set; None is one row of all its ranks."""
-    return _tuples_of(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
+def _rows_for(assignment: Groups | None) -> Callable[[RankSet], object]:
+    """Return a function from a rank set to the rows of *assignment*; None is one row of all its ranks."""
+    return (
+        _nested_rows(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
+    )
 
 
 def _checked_all_to_all(
@@ -470,10 +478,10 @@ def _check_pairs(pairs: RankRows, rank_set: RankSet) -> None:
             check_integer("a rank in source_target_pairs", rank)
             if not 0 <= rank < size:
                 raise GroupError(f"source_target_pairs names rank {quote(rank)}, but there are ranks 0 to {size - 1}")
-    for what, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
-        twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
-        if twice is not None:
-            raise GroupError(f"source_target_pairs {quote_briefly(pairs)} names rank {twice} as a {what} twice")
+    for role, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
+        duplicate = next((rank for rank in ranks if ranks.count(rank) > 1), None)
+        if duplicate is not None:
+            raise GroupError(f"source_target_pairs {quote_briefly(pairs)} names rank {duplicate} as a {role} twice")
 
 
 def _group(rank_set: RankSet, rows: RankRows) -> tuple[Group, int]:
@@ -491,23 +499,23 @@ def _whole_box(shape: Shape) -> Box:
     return tuple((0, length) for length in shape)
 
 
-def _box_of(block: Shape, axes: list[tuple[str, int]], count: int, **at: int) -> Box:
-    """Return a box of the array of all ranks of a group, which has the axes of *block* and *axes*.
+def _box_of(block_shape: Shape, axes: list[tuple[str, int]], count: int, **index: int) -> Box:
+    """Return a box of the array of all ranks of a group, which has *axes* and those of a block.
 
     Parameters
     ----------
-    block: the lengths of a block
-    axes: pairs of the name of an axis of length *count* and the axis of *block* before which it is inserted
+    block_shape: shape of a block
+    axes: pairs of the name of an axis of length *count*, and the axis of the block before which it is inserted
     count: the number of ranks of the group
-    at: by name, the index of the box along one of *axes*; along the others it is whole
+    index: by name, the index of the box along one of *axes*; along the others it is whole
 
     >>> _box_of((2, 3), [("sender", 1)], 4, sender=2)
     ((0, 2), (2, 3), (0, 3))
     """
     box: list[tuple[int, int]] = []
-    for axis in range(len(block) + 1):
-        for name, before in axes:
-            if before == axis:
-                box.append((at[name], at[name] + 1) if name in at else (0, count))
-        box += [(0, block[axis])] if axis < len(block) else []
+    for axis in range(len(block_shape) + 1):
+        for name, next_axis in axes:
+            if next_axis == axis:
+                box.append((index[name], index[name] + 1) if name in index else (0, count))
+        box += [(0, block_shape[axis])] if axis < len(block_shape) else []
     return tuple(box)

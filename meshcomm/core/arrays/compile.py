@@ -1,8 +1,8 @@
 """From plans to exchanges: no other module turns a plan into exchanges.
 
 Each step of a plan that moves data is described once, as a `BoxExchange` of boxes in global indices.
-`meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from
-the block that the device holds.
+`meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes its boxes from the
+block that the device holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,49 +39,49 @@ from meshcomm.core.transport.exchange import (
 )
 from meshcomm.core.transport.local_copies import block_offsets
 
-_FEW = 64  # devices: the boxes of so many are intersected faster than found by the cuts of the axes
+_FEW_DEVICES = 64  # up to this many, it is faster to intersect their boxes than to find overlaps by the cuts of axes
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
-"""From a block to the new block, which is written into the second argument if that is given. None is no block."""
+"""Function from a block to the new block, which is written into the second argument if given. None is no block."""
 
 BoxOfDevice: TypeAlias = Callable[[int], Box]
-"""From a device to the box of the block that it holds, around the box that the plan begins with: of a slice."""
+"""Function from a device to the box of the block that it holds, which contains the box that the plan begins with."""
 
 Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
-"""As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
+"""Like `Move`, but it does not wait: it returns the exchange in flight, if any, and the block to be filled."""
 
 
 def prepare(plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None) -> Move:
     """Return a function that makes the new block of the device at *location* by *plan*. To call it is Collective.
 
     In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.BoxExchange`.
-    It may be a larger block than the plan begins with: *held_box*, in the indices of the plan.
+    The old block may be larger than the one that the plan begins with: *held_box* is its box, in indices of the plan.
     """
     if order is None and held_box is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
         return partial(_copied_block, plan.shape, plan.dtype.itemsize)
     exchanges = operations(plan, location, order, held_box)
-    last, size = exchanges[-1]
-    between = [(exchange, f"between {i % 2}", size) for i, (exchange, size) in enumerate(exchanges[:-1])]
-    shape, dtype, alone = target_shape(plan, location.device), plan.dtype, not exchanging_steps(plan)
+    last_exchange, nbytes = exchanges[-1]
+    scratch_moves = [(exchange, f"between {i % 2}", nbytes) for i, (exchange, nbytes) in enumerate(exchanges[:-1])]
+    shape, dtype, is_local = target_shape(plan, location.device), plan.dtype, not exchanging_steps(plan)
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
-        # Every relayout comes this way: calls of functions count.
+        # Every relayout runs this: each call of a function costs time.
         try:
             data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
-            for operation, use, length in between:
-                target = scratch(use, length)
-                operation.run([data], [target])
+            for transport, scratch_name, scratch_bytes in scratch_moves:
+                target = scratch(scratch_name, scratch_bytes)
+                transport.run([data], [target])
                 data = target
             if out is not None:
-                last.run([data], [as_bytes(out)])
+                last_exchange.run([data], [as_bytes(out)])
                 return out
             try:
-                target = new_bytes(size)
+                target = new_bytes(nbytes)
             except MemoryError:
                 raise no_memory(plan.target, plan.shape, dtype, location.device) from None
-            last.run([data], [target])
+            last_exchange.run([data], [target])
         except BaseException as error:
-            if not alone:
+            if not is_local:
                 leave_with(error, location.rank_set)
             raise
         return None if shape is None else np.ndarray(shape, dtype, target)
@@ -102,30 +102,30 @@ def _copied_block(shape: Shape, itemsize: int, block: Array | None, out: Array |
 
 
 def _bytes_of_block(block: Array | None) -> Bytes:
-    """Return the bytes of no block, or of one with gaps, as a slice has them."""
+    """Return the bytes of a block, also of one with gaps, such as a slice; none for None."""
     return NOTHING if block is None else as_bytes(contiguous(block))
 
 
 def operations(
     plan: Plan, location: Location, order: Order = None, held_box: BoxOfDevice | None = None
 ) -> list[tuple[Transport, int]]:
-    """Return the exchanges and copies of *plan* on the device at *location*, and the bytes of the block after each."""
+    """Return the exchanges and copies of *plan* on the device at *location*, with the byte count of each result."""
     steps = exchanging_steps(plan)
     result: list[tuple[Transport, int]] = []
     for step in steps:
-        tensor = (
+        box_exchange = (
             exchanged_boxes(step, location)
             if result
             else replace(exchanged_boxes(step, location, held_box), order=order)
         )
-        exchange = choose.exchange(group_of(step, location), [tensor], _spec_of(plan, step, location))
-        result.append((exchange, tensor.target_bytes(tensor.position)))
+        exchange = choose.exchange(group_of(step, location), [box_exchange], _exchange_spec(plan, step, location))
+        result.append((exchange, box_exchange.target_bytes(box_exchange.position)))
     if not steps or plan.steps[-1] is not steps[-1]:
-        copied = _kept_exchange(plan, location.device)
+        local_exchange = _local_exchange(plan, location.device)
         if not result:
-            around = copied.source if held_box is None else lambda _: held_box(location.device)
-            copied = replace(copied, source=around, order=order)
-        result.append((choose.LocalCopy([copied]), _target_bytes(plan.copy_step, location)))
+            source_box = local_exchange.source if held_box is None else lambda _: held_box(location.device)
+            local_exchange = replace(local_exchange, source=source_box, order=order)
+        result.append((choose.LocalCopy([local_exchange]), _target_bytes(plan.copy_step, location)))
     return result
 
 
@@ -139,16 +139,16 @@ def prepare_start(plan: Plan, location: Location) -> Start:
     if not steps:
         return _complete_at_once(prepare(plan, location))
     (step,) = steps
-    size = _target_bytes(step, location)
-    packed = choose.Nonblocking(
-        group_of(step, location), [exchanged_boxes(step, location)], _spec_of(plan, step, location)
+    nbytes = _target_bytes(step, location)
+    transport = choose.Nonblocking(
+        group_of(step, location), [exchanged_boxes(step, location)], _exchange_spec(plan, step, location)
     )
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = as_bytes(block) if block is not None and block.flags.c_contiguous else _bytes_of_block(block)
-        target = new_bytes(size) if out is None else as_bytes(out)
-        in_flight = packed.start([data], [target], own_buffer)
-        return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
+        target = new_bytes(nbytes) if out is None else as_bytes(out)
+        pending = transport.start([data], [target], own_buffer)
+        return pending, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
 
     return start
 
@@ -161,13 +161,13 @@ def _complete_at_once(move: Move) -> Start:
 
 
 class _BatchedPlan:
-    """What an exchange of several tensors needs to know of a plan of one step."""
+    """The data of a plan of one step that an exchange of several tensors needs."""
 
     def __init__(self, plan: Plan, location: Location) -> None:
         (self.step,) = exchanging_steps(plan)
-        self.tensor, self.text = exchanged_boxes(self.step, location), _step_text(self.step)
+        self.box_exchange, self.step_text = exchanged_boxes(self.step, location), _step_text(self.step)
         self.most_bytes = most_bytes(self.step)
-        self.size, self.shape = _target_bytes(self.step, location), target_shape(plan, location.device)
+        self.target_bytes, self.shape = _target_bytes(self.step, location), target_shape(plan, location.device)
 
 
 def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[list[Array | None]], list[Array | None]]:
@@ -175,21 +175,21 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
 
     Each plan has one step, and all of them exchange among the same ranks.
     """
-    once = {id(plan): _BatchedPlan(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
-    planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
-    tensors = [x.tensor for x in planned]
-    sizes, shapes = [x.size for x in planned], [x.shape for x in planned]
+    batched_by_id = {id(plan): _BatchedPlan(plan, location) for plan in {id(plan): plan for plan in plans}.values()}
+    batched_plans = [batched_by_id[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
+    box_exchanges = [x.box_exchange for x in batched_plans]
+    sizes, shapes = [x.target_bytes for x in batched_plans], [x.shape for x in batched_plans]
     offsets = block_offsets(sizes)
-    number = fingerprint("; ".join(x.text for x in planned))
-    terms = ExchangeSpec(number, sum(x.most_bytes for x in planned))
-    operation = choose.exchange(group_of(planned[0].step, location), tensors, terms)
+    call_id = fingerprint("; ".join(x.step_text for x in batched_plans))
+    spec = ExchangeSpec(call_id, sum(x.most_bytes for x in batched_plans))
+    transport = choose.exchange(group_of(batched_plans[0].step, location), box_exchanges, spec)
     dtypes = [plan.dtype for plan in plans]
 
     def move(blocks: list[Array | None]) -> list[Array | None]:
         try:
             memory = new_bytes(offsets[-1])
             targets = [memory[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-            operation.run([_bytes_of_block(block) for block in blocks], targets, memory)
+            transport.run([_bytes_of_block(block) for block in blocks], targets, memory)
         except BaseException as error:
             leave_with(error, location.rank_set)
             raise
@@ -212,16 +212,16 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 
 def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
     """Return the error for a new block of *device* that this process has no memory for."""
-    block = layout.block_shape(shape, device)
+    block_shape = layout.block_shape(shape, device)
     return MemoryError(
         f"a tensor of shape {shape} and dtype {dtype} in {layout.specs_text} on mesh {layout.mesh.dims_text} needs "
-        f"{bytes_text(block_bytes(block, dtype.itemsize))} for the block {block} of device {device}: there is no "
-        "memory for it"
+        f"{bytes_text(block_bytes(block_shape, dtype.itemsize))} for the block {block_shape} of device {device}: "
+        "there is no memory for it"
     )
 
 
 def most_bytes(step: Step) -> int:
-    """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
+    """Return the byte count of the largest block on any device before or after *step*, the same on all ranks."""
     return max(layout.largest_block(step.shape) for layout in (step.block_layout, step.target)) * step.itemsize
 
 
@@ -234,28 +234,28 @@ def group_of(step: Step, location: Location) -> Group:
 
 
 def exchanged_boxes(step: Step, location: Location, held_box: BoxOfDevice | None = None) -> BoxExchange:
-    """Return the boxes that the group of the device at *location* exchanges in *step*, out of blocks *held_box*."""
-    source, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
+    """Return the boxes that the group of the device at *location* exchanges in *step*, from blocks with *held_box*."""
+    source_box, position = step.held_box if held_box is None else held_box, step.position_of(location.device)
     devices = step.group_of(location.device)
-    if held_box is None and len(devices) <= _FEW and step.exchanges_intersections:
+    if held_box is None and len(devices) <= _FEW_DEVICES and step.exchanges_intersections:
         sources = [box for device in devices if (box := step.held_box(device)) is not None]
         targets = [box for device in devices if (box := step.target_box(device)) is not None]
         if len(sources) == len(targets) == len(devices) and all(map(has_intervals, (*sources, *targets))):
             return from_boxes(step.itemsize, position, sources, targets)
-    before = cache(lambda position: source(devices[position]))
-    after = cache(lambda position: step.target_box(devices[position]))
+    source_box_at = cache(lambda position: source_box(devices[position]))
+    target_box_at = cache(lambda position: step.target_box(devices[position]))
     return BoxExchange(
         step.itemsize,
         position,
-        before,
-        after,
+        source_box_at,
+        target_box_at,
         lambda position: step.sends(devices[position]),
         lambda position: step.receives(devices[position]),
     )
 
 
-def _spec_of(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
-    """Return what all ranks know about the exchange of *step*, the same on each of them."""
+def _exchange_spec(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
+    """Return the spec of the exchange of *step*, the same on all ranks."""
     return ExchangeSpec(
         fingerprint=fingerprint(_step_text(step)),
         most_bytes=most_bytes(step),
@@ -264,7 +264,7 @@ def _spec_of(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
         permutes=step.permutes,
         gathers=isinstance(step, AllGather) and step.at_once,
         relay_pays=relay_pays(step, location.rank_set.machine),
-        stages=len(exchanging_steps(plan)) == 1,  # between several exchanges there are blocks that the limit is for
+        stages=len(exchanging_steps(plan)) == 1,  # blocks between several exchanges use up the limit
     )
 
 
@@ -279,8 +279,8 @@ def _target_bytes(step: Step, location: Location) -> int:
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
-def _kept_exchange(plan: Plan, device: int) -> BoxExchange:
-    """Return what *device* keeps of its block, as an exchange with itself."""
+def _local_exchange(plan: Plan, device: int) -> BoxExchange:
+    """Return the copy from the old to the new block of *device*, as an exchange with itself."""
     step = plan.copy_step
     source, target = step.held_box(device), step.target_box(device)
     assert source is not None

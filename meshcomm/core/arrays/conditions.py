@@ -2,9 +2,9 @@
 
 A division by zero is in the block of one rank. NumPy would raise `FloatingPointError` there alone, or record a
 warning, and the program would go on differently on each rank. So where a program sees such conditions, a call with
-tensors has three steps: each rank computes, and notes its conditions; the ranks tell each other; and all handle the
-conditions of all as NumPy does. Whether the program sees them, all ranks know without communication: see
-`are_conditions_seen`.
+tensors has three steps: each rank computes, and notes its conditions; the ranks exchange their notes; and each handles
+the conditions of all ranks as NumPy does. All ranks know without communication whether the program sees conditions:
+see `are_conditions_seen`.
 """
 
 import builtins
@@ -26,71 +26,71 @@ from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
 from meshcomm.core.ranks.meshes import mesh_of_program
 
-_MERGING = frozenset(("add", "multiply", "matmul"))
-"""What texts name where ranks have computed shares of a result, or merged them."""
+_MERGING_UFUNCS = frozenset(("add", "multiply", "matmul"))
+"""Names in texts of conditions that come from ranks' shares of a result, or from merging them."""
 
-_NAMES = {
+_NAMES_IN_TEXTS = {
     **dict.fromkeys(("sum", "mean", "average", "prod", "std", "var", "reduce", "nansum", "nanmean"), "reduce"),
     **dict.fromkeys(("cumsum", "cumprod", "accumulate"), "accumulate"),
     **dict.fromkeys(("dot", "vdot", "inner", "tensordot"), "dot"),
     "matmul": "matmul",
 }
-"""What NumPy's texts name instead, by functions."""
+"""The name in NumPy's text instead, by function."""
 
-_UNCHECKED = frozenset(("einsum",))
+_UNCHECKED_FUNCTIONS = frozenset(("einsum",))
 """Functions in which NumPy does not look for conditions."""
 
-_usual: list[object] = []
-"""What shows warnings as text, while the program records none."""
+_usual_warning_handlers: list[object] = []
+"""The functions that show warnings as text, while the program records none."""
 
 
-def let_see(on: bool) -> None:
-    """Say whether ranks are to see conditions alike. What Python calls for each warning now shows it as text."""
-    _usual[:] = _called_for_warnings()
-    let_show(on)
-    _conditions.let_see(are_conditions_seen if on else None)
+def let_see(enabled: bool) -> None:
+    """Set whether all ranks see conditions alike. The current warning handlers count as showing text."""
+    _usual_warning_handlers[:] = _warning_handlers()
+    let_show(enabled)
+    _conditions.let_see(are_conditions_seen if enabled else None)
 
 
 def are_conditions_seen() -> bool:
     """Return whether the program sees floating-point conditions, other than as text: the same on all ranks."""
-    handling = {*np.geterr().values()}
-    if "raise" in handling:
+    modes = {*np.geterr().values()}
+    if "raise" in modes:
         return True
-    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program, for which this was asked
+    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program that was checked before
         return False
-    if not handling.isdisjoint(("call", "log")):
+    if not modes.isdisjoint(("call", "log")):
         return True
-    return "warn" in handling and (_called_for_warnings() != _usual or _raises_warnings())
+    return "warn" in modes and (_warning_handlers() != _usual_warning_handlers or _raises_warnings())
 
 
 def may_wait() -> bool:
-    """Return whether conditions are ignored, or warnings that are shown as text: then operations may wait."""
-    handling = {*np.geterr().values()}
+    """Return whether operations may wait: if conditions are ignored, or are warnings shown as text."""
+    modes = {*np.geterr().values()}
     if type(np.geterrcall()) is NumericalWarnings:  # within a call of the program, these become warnings
-        handling = {"warn" if how == "log" else how for how in handling}
-    if not handling <= {"ignore", "warn"}:
+        modes = {"warn" if mode == "log" else mode for mode in modes}
+    if not modes <= {"ignore", "warn"}:
         return False
-    return "warn" not in handling or (_called_for_warnings() == _usual and not _raises_warnings())
+    return "warn" not in modes or (_warning_handlers() == _usual_warning_handlers and not _raises_warnings())
 
 
 def begin() -> None:
-    """Let operations wait. What Python calls for each warning now shows it as text."""
-    _usual[:] = _called_for_warnings()
+    """Let operations wait. The current warning handlers count as showing text."""
+    _usual_warning_handlers[:] = _warning_handlers()
     _conditions.let_wait(None if is_on(EAGER) else may_wait)
 
 
-def _called_for_warnings() -> list[object]:
-    """Return what Python calls for each warning. A context that records them replaces it."""
+def _warning_handlers() -> list[object]:
+    """Return the functions that Python calls for each warning. A context that records warnings replaces them."""
     return [warnings.showwarning, getattr(warnings, "_showwarnmsg_impl", None)]
 
 
 def _raises_warnings() -> bool:
     """Return whether filters let some `RuntimeWarning` of NumPy be raised. The first one that fits decides."""
-    for action, message, category, module, line in warnings.filters:
+    for action, message, category, module, lineno in warnings.filters:
         if issubclass(RuntimeWarning, category):
             if action == "error":
                 return True
-            if message is None and module is None and not line:
+            if message is None and module is None and not lineno:
                 return False
     return False
 
@@ -98,67 +98,67 @@ def _raises_warnings() -> bool:
 def call_protocol(
     function: object, method: str | None, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Value:
-    """Return what NumPy's protocol makes of a call with tensors: a result, or a `Call` that is decided.
+    """Return the result of a call with tensors by NumPy's protocol, or a `Call` that is decided and has not run.
 
-    Where the script sees conditions, the call runs. That is Collective: all ranks handle the conditions of all, as
-    NumPy does. The arguments are those of the hook.
+    Where the script sees conditions, the call runs. That is Collective: each rank handles the conditions of all ranks,
+    as NumPy does. The arguments are those of the hook.
     """
     if function is getitem or not _conditions.are_seen():
         return _hooks.call("numpy", function, method, args, kwargs)
     name = str(getattr(function, "__name__", function) if method in (None, "__call__") else method)
     conditions = Conditions()
-    logged: dict[str, Value] = {kind: "log" for kind, how in np.geterr().items() if how != "ignore"}
-    with np.errstate(call=conditions, **logged):
+    log_modes: dict[str, Value] = {kind: "log" for kind, mode in np.geterr().items() if mode != "ignore"}
+    with np.errstate(call=conditions, **log_modes):
         result = completed(_hooks.call("numpy", function, method, args, kwargs))
-    noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
-    noted = _of_all_ranks(mesh_of_program(), name, noted)
-    flags = sum({CONDITIONS[_condition_name(text)][1] for text, category in noted if not category})
-    for text, category in noted:
+    notes = [(_numpy_text(text, name), category) for text, category in conditions.noted]
+    notes = _notes_of_all_ranks(mesh_of_program(), name, notes)
+    flags = sum({CONDITIONS[_condition_name(text)][1] for text, category in notes if not category})
+    for text, category in notes:
         if category:
-            kind: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
-            program_line().warn(text, kind)
-        elif name not in _UNCHECKED:
+            cls: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
+            program_line().warn(text, cls)
+        elif name not in _UNCHECKED_FUNCTIONS:
             _handle_condition(text, flags)
     return result
 
 
-def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return what the ranks of *mesh* have noted in a call, each once, in NumPy's order. Collective over *mesh*."""
+def _notes_of_all_ranks(mesh: Mesh, name: str, notes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the notes of all ranks of *mesh* in a call, each once, in NumPy's order. Collective over *mesh*."""
     operation = f"floating-point errors and warnings in numpy.{name}"
     with collective(operation, mesh) as location:
         if location is not None and len(location.rank_set.ranks) > 1:
             with exchanging(location.rank_set):
-                if not agree(location.rank_set, operation, value=len(noted)):
+                if not agree(location.rank_set, operation, value=len(notes)):
                     return []
-                gathered = location.rank_set.everyone.communicator().allgather_json(noted)
-            noted = [(text, category) for of_rank in gathered for text, category in of_rank]
+                notes_by_rank = location.rank_set.everyone.communicator().allgather_json(notes)
+            notes = [(text, category) for rank_notes in notes_by_rank for text, category in rank_notes]
     order = [*CONDITIONS]
-    return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition_name(note[0])))
+    return sorted(dict.fromkeys(notes), key=lambda note: -1 if note[1] else order.index(_condition_name(note[0])))
 
 
 def _condition_name(text: str) -> str:
     return text.partition(" encountered")[0]
 
 
-def _as_numpys(text: str, name: str) -> str:
-    """Return *text* with the name that NumPy has in the same function, where ranks have merged their shares."""
-    begin, _, by = text.rpartition(" ")
-    return f"{begin} {_NAMES[name]}" if by in _MERGING and name in _NAMES else text
+def _numpy_text(text: str, name: str) -> str:
+    """Return *text* with NumPy's name for the operation in function *name*, where ranks have merged their shares."""
+    message, _, operation = text.rpartition(" ")
+    return f"{message} {_NAMES_IN_TEXTS[name]}" if operation in _MERGING_UFUNCS and name in _NAMES_IN_TEXTS else text
 
 
 def _handle_condition(text: str, flags: int) -> None:
-    """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
-    handling: Mapping[str, Value] = dict(np.geterr())
-    how, handler = handling[CONDITIONS[_condition_name(text)][0]], np.geterrcall()
-    if how == "raise":
+    """Handle a condition as NumPy does: raise, warn, call, log or print. *flags* are those of all conditions."""
+    modes: Mapping[str, Value] = dict(np.geterr())
+    mode, handler = modes[CONDITIONS[_condition_name(text)][0]], np.geterrcall()
+    if mode == "raise":
         raise FloatingPointError(text)
-    if how == "warn":
+    if mode == "warn":
         program_line().warn(text, RuntimeWarning)
-    elif how == "call" and callable(handler):
+    elif mode == "call" and callable(handler):
         handler(_condition_name(text), flags)
-    elif how == "log" and handler is not None and not callable(handler):
+    elif mode == "log" and handler is not None and not callable(handler):
         handler.write(f"Warning: {text}\n")
-    elif how == "print":
+    elif mode == "print":
         sys.stderr.write(f"Warning: {text}\n")
 
 

@@ -1,4 +1,4 @@
-"""The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
+"""The methods of tensors that are methods of NumPy's arrays, but not functions of NumPy."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -28,16 +28,15 @@ T = TypeVar("T", bound="ElementAccess")
 
 
 class ElementAccess(NumpyMethods):
-    """What a DTensor has as NumPy's arrays have it, beside `NumpyMethods`."""
+    """Methods and attributes of a DTensor that NumPy's arrays have, in addition to `NumpyMethods`."""
 
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Self]:
         """Return the slices along the first axis, each as ``t[i]``, or the fields of a record.
 
-        Collective if the axis is cut.
-        Of a tensor of one axis that is cut, with up to 64 MiB, the elements are gathered at the first step; after a
-        write to the tensor, each one comes by itself.
+        Collective if the axis is cut. The elements of a tensor of one cut axis and up to 64 MiB are gathered at the
+        first step; after a write to the tensor, each one is fetched by itself.
         """
         if not self.shape:
             if self.dtype.names is None:
@@ -50,9 +49,9 @@ class ElementAccess(NumpyMethods):
     def _elements(self) -> Iterator[Self]:
         version, array = self._storage.version, self._gathered("iteration", self.mesh)
         view: View[Value] = View(None, (self.itemsize,), writeable=False)  # a write to a record would be lost
-        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype, view)
+        whole_tensor = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype, view)
         for i in range(self.shape[0]):
-            yield (whole if self._storage.version == version else self)[i]
+            yield (whole_tensor if self._storage.version == version else self)[i]
 
     @property
     def itemsize(self) -> int:
@@ -61,7 +60,7 @@ class ElementAccess(NumpyMethods):
 
     @property
     def base(self) -> Self | None:
-        """The tensor of which this one is a view, also where elements had to move; None if the memory is its own."""
+        """The tensor that this one is a view of, even if elements had to move; None if it owns its memory."""
         source = self._storage.source
         if source is not None:
             return cast("Self", source.base if source.base.base is None else source.base.base)
@@ -133,8 +132,8 @@ class ElementAccess(NumpyMethods):
         [1, 1, 1]
         """
         with collective("tolist", self.mesh):
-            whole = self.to_numpy()
-        return None if whole is None else whole.tolist()
+            global_array = self.to_numpy()
+        return None if global_array is None else global_array.tolist()
 
     def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes | None:
         """Return the bytes of the global array in C order, or in Fortran's for ``F``. Collective over the mesh.
@@ -146,8 +145,8 @@ class ElementAccess(NumpyMethods):
         b'\\x01\\x01\\x01'
         """
         with collective("tobytes", self.mesh):
-            whole = self.to_numpy()
-        return None if whole is None else whole.tobytes(order)
+            global_array = self.to_numpy()
+        return None if global_array is None else global_array.tobytes(order)
 
     def tofile(self, fid: "str | PathLike[str] | BinaryIO", sep: str = "", format: str = "%s") -> None:
         """Write the elements to a file, as `numpy.ndarray.tofile` does: rank 0, which gets all of them. Collective.
@@ -161,9 +160,9 @@ class ElementAccess(NumpyMethods):
         3
         """
         if not isinstance(fid, str | PathLike):
-            whole = self.to_numpy()
-            if whole is not None:
-                whole.tofile(fid, sep, format)
+            global_array = self.to_numpy()
+            if global_array is not None:
+                global_array.tofile(fid, sep, format)
             return
         path, name = fspath(fid), "ndarray.tofile"
         with collective(name, self.mesh) as location:
@@ -171,8 +170,8 @@ class ElementAccess(NumpyMethods):
             if location is not None:
                 agree_on(location.rank_set, f"{name} to {path!r}", partial(_write, path, array, sep, format))
 
-    def _like_numpys(self) -> Array:
-        """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""
+    def _abstract_array(self) -> Array:
+        """Return an array with the shape and the strides of NumPy's global array; its elements are not used."""
         if self._view is None:
             return np.empty(self.shape, self.dtype)
         return as_strided(np.empty(1, self.dtype), self.shape, self._view.strides, writeable=self._view.writeable)
@@ -185,17 +184,17 @@ class ElementAccess(NumpyMethods):
         >>> mc.zeros((3, 4), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))).T.strides
         (8, 32)
         """
-        return self._like_numpys().strides
+        return self._abstract_array().strides
 
     @property
     def flags(self) -> "Flags":
-        """What NumPy says of the memory of its global array, to be read; ``t.local.flags`` for the block.
+        """The flags of NumPy's global array, read-only; ``t.local.flags`` for the block.
 
         >>> import meshcomm as mc
         >>> mc.zeros((3, 4), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))).T.flags.f_contiguous
         True
         """
-        return Flags(self._like_numpys().flags)
+        return Flags(self._abstract_array().flags)
 
     def view(self, dtype: DTypeLike | None = None) -> Self:
         """Return a tensor of the same memory with another dtype; a write through it changes this one.
@@ -260,7 +259,7 @@ class Flags:
 
 
 class Flat(Generic[T]):
-    """The elements of a tensor in C order: what `DTensor.flat` is. All but ``len`` is Collective over the mesh."""
+    """The elements of a tensor in C order, as `DTensor.flat`. All but ``len`` is Collective over the mesh."""
 
     __slots__ = ("_tensor",)
 
@@ -275,7 +274,7 @@ class Flat(Generic[T]):
         return self._tensor.__array__(dtype, copy).reshape(-1)
 
     def __iter__(self) -> Iterator[object]:
-        """Go over the elements, as numbers of NumPy: up to 64 MiB of them come to all ranks, at once."""
+        """Iterate over the elements, as NumPy scalars. All ranks gather them at once: up to 64 MiB."""
         return iter(self.__array__())
 
     def copy(self) -> T:
@@ -289,7 +288,7 @@ class Flat(Generic[T]):
         return self._tensor.ravel()[index].copy()
 
     def __setitem__(self, index: Value, value: Value) -> None:
-        """Write to the elements at such an index; values repeat if there are too few."""
+        """Write to the elements at *index*, as `__getitem__` takes it; values repeat if there are too few."""
         if isinstance(index, int | np.integer) and ndim_of(value) == 0:
             self._tensor[_flat_index(self._tensor, index)] = value
             return

@@ -54,17 +54,17 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     _check_layout(layout)
     if root is None:
         location = location_in(layout.mesh)
-        whole = _as_array(array)
-        _check_fits(layout, whole.shape)
-        local = None if location is None else _block_copy(whole, layout, location.device)
-        return DTensor(local, layout, whole.shape, whole.dtype)
+        global_array = _as_array(array)
+        _check_fits(layout, global_array.shape)
+        local = None if location is None else _block_copy(global_array, layout, location.device)
+        return DTensor(local, layout, global_array.shape, global_array.dtype)
     with collective("distribute", layout.mesh) as location:
         check_root(root, layout.mesh)
         if location is None:
             raise MeshError(
                 "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
             )
-        return _scattered(array, layout, location, root)
+        return _scatter(array, layout, location, root)
 
 
 def from_local(
@@ -86,7 +86,7 @@ def from_local(
     ----------
     block: block of this rank
     layout: layout of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks gather their shapes, and the axes
-        are cut at what they add up to (`Cuts`)
+        are cut at the cumulative lengths (`Cuts`)
     global_shape: shape of the tensor, if it is known
     mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
     sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all shard the first one
@@ -120,7 +120,7 @@ def from_local(
         _check_block(local, layout, shape, location.device)
         return DTensor(local, layout, shape, local.dtype)
     with collective("from_local", layout.mesh):
-        return _from_agreed(lambda: block, layout, location)
+        return _from_blocks(lambda: block, layout, location)
 
 
 @traceable()
@@ -139,7 +139,7 @@ def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTenso
     if location is None:
         raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
     with collective("pack", layout.mesh):
-        return _from_agreed(component, layout, location)
+        return _from_blocks(component, layout, location)
 
 
 def from_callback(
@@ -170,18 +170,20 @@ def from_callback(
     _check_layout(layout)
     if not callable(fn):
         raise TypeError(f"fn must be a function of slices, not {quote(fn)}")
-    lengths, kind, _, location = _checked_arguments(shape, dtype, layout)
+    lengths, np_dtype, _, location = _checked_arguments(shape, dtype, layout)
     if location is None:
-        return DTensor(None, layout, lengths, kind)
+        return DTensor(None, layout, lengths, np_dtype)
     box = layout.block_box(lengths, location.device)
     if not any(isinstance(span, Runs) for span in box):
-        return DTensor(_block_by_function(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
-    block = _new_block(layout, lengths, kind, location.device)
+        return DTensor(
+            _block_by_function(fn, tuple(slice(*span) for span in box), np_dtype), layout, lengths, np_dtype
+        )
+    block = _new_block(layout, lengths, np_dtype, location.device)
     for slices in layout.blocks(lengths, location.device):
-        first = [int(local_indices(span, single_index(run.start))[0]) for span, run in zip(box, slices, strict=True)]
-        where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
-        opaque(block)[where] = opaque(_block_by_function(fn, slices, kind))
-    return DTensor(block, layout, lengths, kind)
+        starts = [int(local_indices(span, single_index(run.start))[0]) for span, run in zip(box, slices, strict=True)]
+        local_slices = tuple(slice(n, n + run.stop - run.start) for n, run in zip(starts, slices, strict=True))
+        opaque(block)[local_slices] = opaque(_block_by_function(fn, slices, np_dtype))
+    return DTensor(block, layout, lengths, np_dtype)
 
 
 def fromfunction(
@@ -198,7 +200,7 @@ def fromfunction(
     layout: layout of the tensor
     dtype: dtype of the indices
 
-    The dtype of the tensor is that of what the function returns. An error of the function is raised on its rank only.
+    The tensor has the dtype of the function's result. An error of the function is raised on its rank only.
     Source: numpy.fromfunction.
 
     >>> import numpy as np, meshcomm as mc
@@ -211,19 +213,19 @@ def fromfunction(
     """
     lengths = as_shape(shape)
 
-    def block(slices: tuple[slice, ...]) -> Array:
+    def make_block(slices: tuple[slice, ...]) -> Array:
         block = np.asarray(function(*(x.astype(dtype) for x in np.ogrid[slices])))
         return np.broadcast_to(block, [x.stop - x.start for x in slices])
 
-    kind = np.asarray(function(*np.zeros((len(lengths), *(1,) * len(lengths)), dtype))).dtype
-    return from_callback(lengths, kind, layout, block)
+    result_dtype = np.asarray(function(*np.zeros((len(lengths), *(1,) * len(lengths)), dtype))).dtype
+    return from_callback(lengths, result_dtype, layout, make_block)
 
 
 def _block_by_function(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
-    """Return what *fn* makes of *slices*, in this dtype, as a new array."""
-    block, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
-    if block.shape != expected:
-        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {block.shape}")
+    """Return ``fn(slices)`` in *dtype*, as a new array."""
+    block, expected_shape = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
+    if block.shape != expected_shape:
+        raise ShapeError(f"fn({slices}) must return a block of shape {expected_shape}, not {block.shape}")
     if block.dtype == dtype:
         return exact_copy(block)
     try:
@@ -240,9 +242,9 @@ def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     >>> mc.empty(3, int, layout).shape
     (3,)
     """
-    lengths, kind, where, location = _checked_arguments(shape, dtype, layout)
-    local = None if location is None else _new_block(where, lengths, kind, location.device)
-    return DTensor(local, where, lengths, kind)
+    lengths, np_dtype, checked_layout, location = _checked_arguments(shape, dtype, layout)
+    local = None if location is None else _new_block(checked_layout, lengths, np_dtype, location.device)
+    return DTensor(local, checked_layout, lengths, np_dtype)
 
 
 def full(
@@ -348,10 +350,10 @@ def _checked_arguments(
     if layout is None:
         layout = default_layout(len(lengths))
     _check_layout(layout)
-    kind = as_dtype(dtype)
+    np_dtype = as_dtype(dtype)
     _check_fits(layout, lengths)
-    check_size(lengths, kind)
-    return lengths, kind, layout, location_in(layout.mesh)
+    check_size(lengths, np_dtype)
+    return lengths, np_dtype, layout, location_in(layout.mesh)
 
 
 def _as_array(array: ArrayLike | None) -> Array:
@@ -408,10 +410,10 @@ def _check_ndim(layout: Layout, shape: Shape) -> None:
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
-    expected = _block_shape(layout, shape, device)
-    if local.shape != expected:
+    expected_shape = _block_shape(layout, shape, device)
+    if local.shape != expected_shape:
         raise ShapeError(
-            f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
+            f"device {device} holds a block of shape {expected_shape} of the global shape {shape} in layout "
             f"{layout.specs_text}, but the block given has shape {local.shape}"
         )
 
@@ -421,16 +423,16 @@ def _block_shape(layout: Layout, shape: Shape, device: int) -> Shape:
     return layout.block_shape(shape, device)
 
 
-def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, location: Location) -> DTensor:
+def _from_blocks(get_block: Callable[[], ArrayLike | None], layout: Layout, location: Location) -> DTensor:
     """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
 
-    def checked() -> Array:
-        local = _as_block(block())
+    def checked_block() -> Array:
+        local = _as_block(get_block())
         _check_ndim(layout, local.shape)
         return local
 
-    local, shapes = _gathered_shapes(checked, layout.sharding_specs, layout.mesh, location)
-    return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+    local, shapes = _gather_shapes(checked_block, layout.sharding_specs, layout.mesh, location)
+    return DTensor(local, layout, _global_shape(layout, shapes), local.dtype)
 
 
 def _from_cuts(
@@ -438,7 +440,7 @@ def _from_cuts(
 ) -> DTensor:
     """Return the tensor of blocks of any lengths. Collective over the mesh."""
 
-    def checked() -> Array:
+    def checked_block() -> Array:
         local = _as_block(block)
         if specs is None and local.ndim == 0:
             raise ShapeError('from_local with layout="cuts" needs blocks with an axis to cut, not a scalar')
@@ -451,90 +453,90 @@ def _from_cuts(
             raise ShapeError(
                 'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
             )
-        local, shapes = _gathered_shapes(checked, None if specs is None else ["cuts", *specs], mesh, location)
+        local, shapes = _gather_shapes(checked_block, None if specs is None else ["cuts", *specs], mesh, location)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)
-        return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+        return DTensor(local, layout, _global_shape(layout, shapes), local.dtype)
 
 
-def _gathered_shapes(
-    block: Callable[[], Array], specs: object, mesh: Mesh, location: Location
+def _gather_shapes(
+    get_block: Callable[[], Array], specs: object, mesh: Mesh, location: Location
 ) -> tuple[Array, list[tuple[int, ...]]]:
-    """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
+    """Return the block of this rank, and the shapes of the blocks of all devices. Collective over the mesh."""
 
-    def call(local: Array) -> str:
-        how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
-        return f"from_local of {local.dtype} in {how} on {mesh_description(mesh)}"
+    def call_text(local: Array) -> str:
+        description = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
+        return f"from_local of {local.dtype} in {description} on {mesh_description(mesh)}"
 
     with exchanging(location.rank_set):
-        local = agree_on(location.rank_set, call, block)
+        local = agree_on(location.rank_set, call_text, get_block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
-        gathered = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
-    return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
+        gathered_lengths = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
+    return local, [tuple(np.frombuffer(data, dtype=np.int64).tolist()) for data in gathered_lengths]
 
 
-def _agreed_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
+def _global_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
     """Return the global shape from the shapes of all blocks; ``ShapeError`` if they do not fit."""
-    return tuple(_agreed_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
+    return tuple(_global_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
 
 
-def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
+def _global_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
-    first: dict[int, int] = {}  # device of each block
+    first_devices: dict[int, int] = {}  # device of each block
     for device, number in enumerate(numbers):
-        other = first.setdefault(number, device)
+        other = first_devices.setdefault(number, device)
         if lengths[device] != lengths[other]:
             raise ShapeError(
                 f"devices {other} and {device} hold the same elements along axis {axis}, but their blocks have "
                 f"{lengths[other]} and {lengths[device]} there"
             )
-    n = sum(lengths[device] for device in first.values())
+    n = sum(lengths[device] for device in first_devices.values())
     names = layout.axes[axis]
-    expected = layout.cut(axis, n).lengths(np.array(numbers, dtype=np.intp))
-    for device, (right, length) in enumerate(zip(expected.tolist(), lengths, strict=True)):
-        if length != right:
+    expected_lengths = layout.cut(axis, n).lengths(np.array(numbers, dtype=np.intp))
+    for device, (expected_length, length) in enumerate(zip(expected_lengths.tolist(), lengths, strict=True)):
+        if length != expected_length:
             rule = names if isinstance(names, CutSpec) else "numpy.array_split"
             raise ShapeError(
                 f"the blocks along axis {axis} add up to {counted(n, 'element')}, of which device {device} must hold "
-                f'{right} ({rule}), but its block has {length}; layout="cuts" takes blocks of any lengths'
+                f'{expected_length} ({rule}), but its block has {length}; layout="cuts" takes blocks of any lengths'
             )
     return n
 
 
-def _scattered(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
-    """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
+def _scatter(array: ArrayLike | None, layout: Layout, location: Location, root: int) -> DTensor:
+    """Return *array* of device *root* as a tensor; *root* sends each device its block. Collective over the mesh."""
     mesh, rank_set = layout.mesh, location.rank_set
-    whole = np.empty(0)
+    global_array = np.empty(0)
 
-    def described() -> tuple[Shape, str]:
-        nonlocal whole
+    def describe() -> tuple[Shape, str]:
+        nonlocal global_array
         if array is None:
             raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
-        whole = _as_array(array)
-        _check_fits(layout, whole.shape)
-        return whole.shape, dtype_text(whole.dtype)
+        global_array = _as_array(array)
+        _check_fits(layout, global_array.shape)
+        return global_array.shape, dtype_text(global_array.dtype)
 
     call = f"distribute from device {root} in {layout.specs_text} on {mesh_description(mesh)}"
     with exchanging(rank_set):
-        lengths, text = broadcast_from_root(root, described, call, mesh, location)
-        shape = tuple(lengths)
+        shape_list, text_of_dtype = broadcast_from_root(root, describe, call, mesh, location)
+        shape = tuple(shape_list)
 
-        def new_blocks() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
-            new = _new_block(layout, shape, dtype_of_text(text), location.device)
-            return new, np.ascontiguousarray(whole) if location.device == root else None
+        def allocate_blocks() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
+            target_block = _new_block(layout, shape, dtype_of_text(text_of_dtype), location.device)
+            return target_block, np.ascontiguousarray(global_array) if location.device == root else None
 
-        new, source = agree_on(rank_set, f"{call}: {shape} {text}", new_blocks)
-    at_root = Layout.replicated(one_device_mesh(mesh, root), len(shape))
-    key = "distribute", shape, new.dtype, at_root, layout, None, None
-    RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
-    return DTensor(new, layout, shape, new.dtype)
+        target_block, source_block = agree_on(rank_set, f"{call}: {shape} {text_of_dtype}", allocate_blocks)
+    root_layout = Layout.replicated(one_device_mesh(mesh, root), len(shape))
+    key = "distribute", shape, target_block.dtype, root_layout, layout, None, None
+    RELAYOUT("distribute", (root_layout.mesh, mesh), key, (key,), (source_block, target_block))
+    return DTensor(target_block, layout, shape, target_block.dtype)
 
 
 def plain_text(array: Array) -> str:
-    """Return what ranks compare about an array that all of them have.
+    """Return the text by which ranks compare an array that all of them have.
 
-    Its bytes are summed up in two ways, which finds mistakes and takes less time than a cryptographic digest.
+    It has two checksums of the bytes, which find mistakes and take less time than a cryptographic digest.
     """
     data = as_bytes(np.ascontiguousarray(array))
     words = data[: len(data) // 8 * 8].view("<u8")
@@ -543,17 +545,17 @@ def plain_text(array: Array) -> str:
 
 
 def broadcast_from_root(root: int, look: Callable[[], T], call: str, mesh: Mesh, location: Location) -> T:
-    """Return what *look* returns on device *root*, as JSON holds it: tuples become lists. Collective over the mesh.
+    """Return the result of *look* on device *root*, as JSON holds it: tuples become lists. Collective over the mesh.
 
-    What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.
+    All ranks raise the error that *look* raises there; ``TypeError`` if JSON cannot hold its result.
 
     Parameters
     ----------
-    root: the device that looks
-    look: function that returns what JSON can hold; it runs on *root* only
-    call: text of the call, which the ranks compare before it
-    mesh: the mesh of *root*
-    location: the location of this rank in the mesh
+    root: number of the device that calls *look*
+    look: function without arguments; JSON can hold its result
+    call: text of the call, which the ranks compare first
+    mesh: mesh of *root*
+    location: location of this rank in the mesh
     """
     with exchanging(location.rank_set):
         text = agree_on(location.rank_set, call, lambda: as_json_text(look() if location.device == root else None))

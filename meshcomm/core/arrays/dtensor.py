@@ -62,8 +62,8 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         if name == "shape":  # Collective, as reshape is
             self._reshape(self.reshape(value))  # or NumPy's error
             return
-        instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
-        raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
+        advice = _ADVICE_ON_SETTING.get(name, "change its block in place, or make a new one")
+        raise AttributeError(f"a DTensor cannot be given another {name}: {advice}")
 
     def _reshape(self, result: "DTensor") -> None:
         """Become *result*, which is this tensor in another shape: a view of it, or its elements after they moved."""
@@ -76,12 +76,12 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         storage = self._storage if is_view else None
         TensorBase.__init__(self, result._block, result.layout, result.shape, result.dtype, view, storage)
 
-    if not TYPE_CHECKING:  # a checker is to find what is missing
+    if not TYPE_CHECKING:  # type checkers must report missing attributes
 
         def __getattr__(self, name: str) -> Any:
             if name in libraries.OF_SCRIPTS and is_scripted():
                 return libraries.OF_SCRIPTS[name](self)
-            names = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
+            names = () if name.startswith("_") else dir(type(self))  # NumPy often looks up attributes of arrays
             raise missing_attribute("a DTensor", name, OF_TENSORS, names, self)
 
     @property
@@ -147,9 +147,9 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         return _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
 
     def refresh(self) -> "DTensor":
-        """Bring a view up to date whose elements had to move, and return it. Collective over the mesh.
+        """Update a view whose elements had to move, and return it. Collective over the mesh.
 
-        A call that reads the view does so itself. To read `local` does not communicate, and needs it before.
+        Calls that read the view update it themselves. Reading `local` does not communicate: call this before.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -165,7 +165,7 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         return self
 
     def written(self) -> None:
-        """Say that the program has written to `local`, so that views made earlier show it. Collective over the mesh.
+        """Report that the program has written to `local`, so that earlier views show it. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -197,15 +197,15 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     def __float__(self) -> float:
-        return float(self._only())
+        return float(self._only_element())
 
     def __int__(self) -> int:
-        return int(self._only())
+        return int(self._only_element())
 
     def __complex__(self) -> complex:
-        return complex(self._only())
+        return complex(self._only_element())
 
-    def _only(self) -> Any:
+    def _only_element(self) -> Any:
         if self.size != 1:
             raise TypeError(f"only a tensor of one element is a number, not one of shape {self.shape}")
         return self.item()
@@ -240,13 +240,13 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
         return self._gathered("to_numpy", self.mesh if root is None else one_device_mesh(self.mesh, root))
 
     def _gathered(self, name: str, mesh: Mesh) -> Array | None:
-        """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""
+        """Return the global array on the ranks of *mesh*, None on others. Collective over the tensor's mesh."""
         refresh(self)
         key = name, self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
         return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self._block, None))
 
     def _as_array(self) -> Array | None:
-        """Return the global array for ``numpy.asarray``. Collective: what is short, and new, goes without a plan."""
+        """Return the global array for ``numpy.asarray``. Collective. A short tensor, if new, needs no plan."""
         refresh(self)
         name, key = "numpy.asarray", (self.layout, self.shape, self.dtype)
         if self.nbytes <= MAX_UNPLANNED_BYTES and self.mesh.size <= SMALL_MESHES and not checks_every_call():
@@ -259,24 +259,24 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return the global array, for ``numpy.asarray``. Collective over the mesh, unless each rank has all of it.
 
-        It is read-only, unless a copy is asked for, as ``numpy.array`` does: NumPy's functions that write to what they
-        are given, such as ``numpy.nditer``, fail instead of writing to the copy. ``TypeError`` on a rank outside of
+        It is read-only, unless *copy* is True, as for ``numpy.array``: so NumPy's functions that write to their
+        arguments, such as ``numpy.nditer``, fail instead of writing to the copy. ``TypeError`` on a rank outside of
         the mesh, and for a sharded tensor of more than 64 MiB: `to_numpy` gathers that.
         """
         if is_scripted():
             libraries.refuse_windows()
         refresh(self)
-        whole = self.layout.is_fully_replicated()
-        if not self._has_block or not (whole or self.nbytes <= WHOLE_ARRAY):
-            size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
-            why = "this rank is outside of its mesh" if not self._has_block else size
+        is_whole = self.layout.is_fully_replicated()
+        if not self._has_block or not (is_whole or self.nbytes <= WHOLE_ARRAY):
+            size_text = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
+            reason = "this rank is outside of its mesh" if not self._has_block else size_text
             raise TypeError(
-                f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
+                f"the {self._summary} cannot become a NumPy array by itself, because {reason}: {meant_by_caller()}use "
                 "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
-        array = self._block.copy() if whole else self._as_array()
+        array = self._block.copy() if is_whole else self._as_array()
         assert array is not None
         if dtype is not None:
             array = array.astype(dtype, copy=False)
@@ -314,8 +314,8 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     def __str__(self) -> str:
         if is_scripted() and self._has_block:
             return np.array_str(self)  # type: ignore[arg-type]
-        is_known = not self.shape and self._has_block and self.layout.is_fully_replicated()
-        return str(self.item()) if is_known else repr(self)
+        has_element = not self.shape and self._has_block and self.layout.is_fully_replicated()
+        return str(self.item()) if has_element else repr(self)
 
     @property
     def _summary(self) -> str:
@@ -328,13 +328,13 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
             is_record = not self.shape and self.dtype.names is not None
             return repr(np.asarray(self)[()]) if is_record else np.array_repr(self)  # type: ignore[arg-type]
         if not self._has_block:
-            holds = "this rank is outside of the mesh"
+            block_text = "this rank is outside of the mesh"
         elif self._storage.is_stale():
-            holds = "its block is not up to date: t.refresh() brings it"
+            block_text = "its block is not up to date: t.refresh() brings it"
         else:
             values = np.array2string(self._block, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
-            holds = f"the block of this rank, {self._block.shape}:\n  {values}"
-        return f"{self._summary}; {holds}"
+            block_text = f"the block of this rank, {self._block.shape}:\n  {values}"
+        return f"{self._summary}; {block_text}"
 
     def _repr_html_(self) -> str:
         """Return the picture of the layout, for notebooks; it has no data."""
@@ -345,7 +345,7 @@ for _method in (*vars(NumpyMethods).values(), *vars(ElementAccess).values(), *va
     if isinstance(_method, FunctionType):  # Python's own messages are to name them as programs do
         _method.__qualname__ = f"DTensor.{_method.__name__}"
 
-_INSTEAD_OF_SETTING = {
+_ADVICE_ON_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",
     "layout": "t.relayout(layout) makes a new one (Collective)",
     "dtype": "t.astype(dtype) makes a new one",
@@ -371,17 +371,17 @@ Tensor: TypeAlias = TensorLike | ArrayLike
 def unwrapped(x: T) -> DTensor | T:
     """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself.
 
-    An array of `meshcomm.numpy` that each rank has whole is a tensor, too. Collective for a stale view, which is
-    brought up to date.
+    An array of `meshcomm.numpy` that is whole on each rank becomes a tensor, too. Collective for a stale view, which
+    is updated.
     """
-    value = held_in(x)
+    value = held_tensor(x)
     if isinstance(value, DTensor) and value._storage.source is not None:
         refresh(value)
     return value
 
 
-def held_in(x: T) -> DTensor | T:
-    """Return what `unwrapped` does, for those who ask for no elements: a stale view stays so."""
+def held_tensor(x: T) -> DTensor | T:
+    """Return the same as `unwrapped`, for callers that read no elements: a stale view is not updated."""
     if isinstance(x, DTensor | np.generic | int | float | complex | list | tuple):
         return x
     if isinstance(x, np.ndarray):
@@ -411,8 +411,8 @@ def by_device(communicator: Communicator, location: Location, mesh: Mesh, messag
     if watch.recorder is not None:
         watch.recorder.record_agreement()
     messages = communicator.allgather(message)
-    at = dict(zip(location.rank_set.ranks, messages, strict=True))
-    return [at[rank] for rank in mesh.ranks]
+    message_of = dict(zip(location.rank_set.ranks, messages, strict=True))
+    return [message_of[rank] for rank in mesh.ranks]
 
 
 def member(location: Location, mesh: Mesh, device: int) -> int:
@@ -430,7 +430,7 @@ def fetch_layout(tensor: object) -> Layout | None:
     >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
     (True, None)
     """
-    value = held_in(untraced(tensor))
+    value = held_tensor(untraced(tensor))
     return value.layout if isinstance(value, DTensor) else None
 
 
@@ -444,4 +444,4 @@ def is_dtensor(tensor: object) -> bool:
     >>> mc.is_dtensor(mc.ones(3, int, layout)), mc.is_dtensor(np.ones(3))
     (True, False)
     """
-    return isinstance(held_in(untraced(tensor)), DTensor)
+    return isinstance(held_tensor(untraced(tensor)), DTensor)

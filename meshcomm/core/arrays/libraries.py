@@ -1,7 +1,7 @@
-"""What libraries get of a tensor in a script of NumPy, where they expect an array: a copy of all elements, to be read.
+"""In a script of NumPy: read-only copies of all elements of a tensor, for libraries that expect an array.
 
-All ranks of such a script make all its calls. So what is here may be Collective, as `numpy.asarray` of a tensor is: by
-Python's buffers, by ``__array_interface__``, and by operators, whose other operand is of a class that has its own.
+All ranks of such a script make all its calls, so access may be Collective, as `numpy.asarray` of a tensor is: by
+Python's buffers, by ``__array_interface__``, and by operators with an operand of a class that has its own.
 """
 
 import operator
@@ -17,17 +17,19 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.typed import TypedTensor
 
-WAY = "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
-"""What to do where a library does not take a tensor, in words of a script."""
+TO_NUMPY_ADVICE = (
+    "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
+)
+"""Advice in error texts, where a library does not take a tensor."""
 
 
 def exported_array(tensor: TypedTensor) -> Array:
-    """Return all elements of a tensor for Python's buffers, to be read. Collective.
+    """Return all elements of a tensor for Python's buffers, read-only. Collective.
 
-    ``BufferError`` of a dtype that NumPy would not know again in a buffer, such as dates: it asks for the array then.
+    ``BufferError`` for a dtype that a buffer cannot describe, such as dates: then NumPy asks for the array.
     """
     if not _has_buffers(tensor.dtype):
-        raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {WAY}")
+        raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {TO_NUMPY_ADVICE}")
     return tensor.__array__()
 
 
@@ -39,17 +41,17 @@ def _has_buffers(dtype: DType) -> bool:
         return False
 
 
-def _interface(tensor: TypedTensor) -> dict[str, object]:
+def _array_interface(tensor: TypedTensor) -> dict[str, object]:
     array = tensor.__array__()
     interface = dict(array.__array_interface__)
     if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
         raise AttributeError(f"the fields of {array.dtype} have no descr that says where they are", name="descr")
-    # An object that holds the memory, as nobody else does, and that has no items which one could take for an address.
+    # An object that alone holds the memory, and that has no items which could be taken for an address.
     return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
 
 
 OF_SCRIPTS: dict[str, Callable[[TypedTensor], object]] = {
-    "__array_interface__": _interface,
+    "__array_interface__": _array_interface,
     "data": lambda tensor: exported_array(tensor).data,
 }
 """Attributes of NumPy's arrays that a tensor has in a script only. Collective."""
@@ -72,21 +74,19 @@ NO_WINDOWS = (
 )
 
 
-def view_as_class(tensor: TypedTensor, kind: type) -> Value:
-    """Return what ``x.view(kind)`` gives to a script, for a class of NumPy's arrays. Collective.
+def view_as_class(tensor: TypedTensor, cls: type) -> Value:
+    """Return the result of ``x.view(cls)`` in a script, for a class of NumPy's arrays. Collective.
 
-    A class that derives from them gets a copy, which refuses writes.
+    For a subclass of `numpy.ndarray` it is a read-only copy.
     """
-    return (
-        tensor.view() if kind.__module__ == "numpy" and kind.__name__ == "ndarray" else tensor.__array__().view(kind)
-    )
+    return tensor.view() if cls.__module__ == "numpy" and cls.__name__ == "ndarray" else tensor.__array__().view(cls)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
 def apply_operator(name: str, tensor: TypedTensor, other: object) -> Value:
-    """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
+    """Return the result of the operator *name*, such as ``__radd__``, on all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())
     is_in_place = name.startswith("__i") and name != "__invert__"

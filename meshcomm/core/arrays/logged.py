@@ -1,4 +1,4 @@
-"""Floating-point errors of operations that were computed later than the program made them."""
+"""Floating-point errors of operations that were computed after the program called them."""
 
 import warnings
 from functools import lru_cache
@@ -12,22 +12,23 @@ from meshcomm.core._tracing import Value
 
 @lru_cache(64)
 def error_handling(errors: Value) -> dict[str, Value]:
-    """Return how NumPy handles floating-point errors, but for ignored ones; *errors* is what it has of errstate."""
+    """Return NumPy's mode for each kind of floating-point error that is not ignored; *errors* is its errstate."""
     token = _extobj_contextvar.set(errors)
     try:
-        return {kind: how for kind, how in np.geterr().items() if how != "ignore"}
+        return {kind: mode for kind, mode in np.geterr().items() if mode != "ignore"}
     finally:
         _extobj_contextvar.reset(token)
 
 
 def tell(line: Line, errors: object, filters: object, text: str) -> None:
-    """Warn at a *line* of the program of what NumPy has logged, if it warns there.
+    """Issue the warning that NumPy has logged at a *line* of the program, if it warns there.
 
     Parameters
     ----------
-    errors: state of `numpy.errstate` there
-    filters: the filters of warnings there
-    text: text that NumPy logs
+    line: line of the program
+    errors: state of `numpy.errstate` at this line
+    filters: the filters of warnings at this line
+    text: text that NumPy has logged
     """
     text = text.removeprefix("Warning: ").rstrip()
     if CONDITIONS[text.partition(" encountered")[0]][0] not in error_handling(errors):

@@ -17,13 +17,13 @@ from meshcomm.core.arrays.typed import TypedTensor
 
 
 def refuse_order(name: str, order: str) -> None:
-    """Raise ``TypeError`` if *order* is none in which blocks can be."""
+    """Raise ``TypeError`` if blocks cannot have *order*."""
     if order not in ("C", "K", "A"):
         raise TypeError(f"{name}: blocks are in C order, so order={order!r} cannot be")
 
 
 def _options_given(**options: object) -> dict[str, object]:
-    """Return the arguments that are not as NumPy has them by default."""
+    """Return the options that differ from NumPy's defaults."""
     return {
         name: value
         for name, value in options.items()
@@ -32,7 +32,7 @@ def _options_given(**options: object) -> dict[str, object]:
 
 
 class NumpyMethods(TypedTensor):
-    """What a DTensor has as NumPy's arrays have it."""
+    """Methods of a DTensor that are functions of NumPy."""
 
     __slots__ = ()
 
@@ -398,7 +398,7 @@ class NumpyMethods(TypedTensor):
         """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
 
         It is a view where NumPy's is one and nothing has to move. `meshcomm.reshape` also takes a layout.
-        ``ShapeError`` unless there are as many elements.
+        ``ShapeError`` if the number of elements differs.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 1)])))

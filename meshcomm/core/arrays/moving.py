@@ -1,4 +1,4 @@
-"""Relayouts of blocks, by whatever call: each one is agreed on, planned, prepared and run here."""
+"""Relayouts of blocks, for all calls: each one is agreed on, planned, prepared and run here."""
 
 from typing import TypeAlias
 
@@ -17,9 +17,9 @@ Moving: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
 """The name of a call, shape, dtype, the layouts before and after, the scratch limit, the order of axes in memory."""
 
 
-def relayout_text(moving: Moving) -> str:
-    """Return what the ranks compare about a relayout."""
-    operation, shape, dtype, source, target, limit, order = moving
+def relayout_text(relayout_key: Moving) -> str:
+    """Return the text by which the ranks compare a relayout."""
+    operation, shape, dtype, source, target, limit, order = relayout_key
     text = (
         f"{operation} of {shape} {dtype} from {source.specs_text} on {mesh_description(source.mesh)} "
         f"to {target.specs_text}"
@@ -36,26 +36,25 @@ def _plan_text(plan: Plan) -> str:
     return f"{text} by {plan.steps}"
 
 
-def _move_of(moving: Moving, location: Location) -> Move:
-    operation, shape, dtype, source, target, limit, order = moving
+def _build_move(relayout_key: Moving, location: Location) -> Move:
+    operation, shape, dtype, source, target, limit, order = relayout_key
     move = prepare(plan_relayout(shape, dtype, source, target, limit, location.rank_set.machine), location, order)
     return comparing_replicas(move, operation, shape, source, location)
 
 
-def _by_plan(plan: Plan, location: Location) -> Move:
+def _build_plan_move(plan: Plan, location: Location) -> Move:
     return comparing_replicas(prepare(plan, location), "plan.execute", plan.shape, plan.source, location)
 
 
-def _check_plan(moving: Moving) -> None:
-    _, shape, dtype, source, target, limit, _ = moving
+def _check_plan(relayout_key: Moving) -> None:
+    _, shape, dtype, source, target, limit, _ = relayout_key
     plan_relayout(shape, dtype, source, target, limit)
 
 
-RELAYOUT = Collective[Array | None](relayout_text, _move_of, _check_plan)
-"""A relayout from layout to layout: from a block to the new block, which is written into the second argument if given.
-
-Its subject is one `Moving`.
+RELAYOUT = Collective[Array | None](relayout_text, _build_move, _check_plan)
+"""A relayout from layout to layout: a function from a block to the new block, which is written into the second
+argument if given. Its subject is one `Moving`.
 """
 
-BY_PLAN = Collective[Array | None](_plan_text, _by_plan)
-"""A relayout by a plan, which is its subject: from a block to the new block."""
+BY_PLAN = Collective[Array | None](_plan_text, _build_plan_move)
+"""A relayout by a plan, which is its subject: a function from a block to the new block."""

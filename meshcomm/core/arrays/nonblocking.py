@@ -38,9 +38,9 @@ class Request:
     __slots__ = ("_exchange", "_number", "_rank_set", "_unfinished")
 
     begun_by = "start_relayout"
-    """The function that begins it, for messages."""
+    """The function that begins the exchange, for messages."""
     operation = "relayout"
-    """What it is, for messages."""
+    """The kind of the exchange, for messages."""
 
     def __init__(self, exchange: Pending | None, rank_set: RankSet | None) -> None:
         self._exchange, self._rank_set = exchange, rank_set
@@ -72,11 +72,11 @@ class Request:
         if rank_set.call_lock.end_reason is not None:  # as `wait` raises by its call scope
             raise MeshError(rank_set.call_lock.end_reason)
         try:
-            complete = exchange.test()
+            is_complete = exchange.test()
         except Exception as error:
             rank_set.explain(error)
             raise
-        if not complete:
+        if not is_complete:
             watch.num_polls += 1
             watch.last_polled = f"tests of a {self.operation}", rank_set, self._number, 0.0
             return False
@@ -99,7 +99,7 @@ class Request:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it cannot be completed any more: its ranks make no call."""
+        """Whether the exchange cannot be completed any more, because its ranks make no more calls."""
         return self._rank_set is not None and self._rank_set.call_lock.end_reason is not None
 
     def _complete(self) -> None:
@@ -199,14 +199,14 @@ def start_relayout(
         layout = target_of(tensor, layout)
     refresh(tensor)
     source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor._block
-    wrong = None if out is None else wrong_out(tensor, out, layout)
-    into = None if wrong is not None else out
-    # The layout of this call: the kept call may have an equal layout whose mesh is closed.
+    out_error = None if out is None else wrong_out(tensor, out, layout)
+    writable_out = None if out_error is not None else out
+    # Use the layout of this call: the kept call may have an equal layout on a closed mesh.
     target = layout.matched(source)
     operation = named_operation("start_relayout", name) if name else "start_relayout"
     key: Moving = "start_relayout", shape, dtype, source, layout, None, None
-    arguments = local, into, target, wrong is not None
-    request = _START_RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
+    arguments = local, writable_out, target, out_error is not None
+    request = _START_RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=out_error)
     if request is not None:
         return request
     return RelayoutRequest(_result_tensor(None, out, target, shape, dtype), source, None, None)
@@ -260,10 +260,10 @@ _START_RELAYOUT = Collective[RelayoutRequest](relayout_text, _build_start, _chec
 
 @atexit.register
 def _check_at_exit() -> None:
-    pending = [request for request in _requests_over_mpi.values() if not request.is_lost]
-    if not pending or forks.is_child:
+    pending_requests = [request for request in _requests_over_mpi.values() if not request.is_lost]
+    if not pending_requests or forks.is_child:
         return
     if not mpi().Is_finalized():
-        for request in pending:
+        for request in pending_requests:
             request.wait()
-    abort.end_job(never_waited_for(pending))
+    abort.end_job(never_waited_for(pending_requests))

@@ -15,7 +15,7 @@ from meshcomm.core.arrays.typed import TypedOperand, TypedTensor
 
 
 def power_by(dtype: DType, exponent: object) -> np.ufunc:
-    """Return which ufunc ``array ** exponent`` calls: for some Python numbers arrays call another ufunc than power.
+    """Return the ufunc that ``array ** exponent`` calls: for some Python numbers it is not ``power``.
 
     >>> power_by(np.dtype("f8"), 2), power_by(np.dtype("f8"), 3)
     (<ufunc 'square'>, <ufunc 'power'>)
@@ -26,7 +26,7 @@ def power_by(dtype: DType, exponent: object) -> np.ufunc:
 class _UfuncProbe(np.ndarray):
     """An array whose operators return the ufunc that they call."""
 
-    def __array_ufunc__(self, ufunc: np.ufunc, *others: object, **named: object) -> Value:
+    def __array_ufunc__(self, ufunc: np.ufunc, *inputs: object, **kwargs: object) -> Value:
         return ufunc
 
 
@@ -37,9 +37,9 @@ def _power_by(dtype: DType, exponent: object) -> np.ufunc:
 
 
 def takes_over_operators(x: object) -> bool:
-    """Return whether NumPy's arrays leave a result to the class of *x*, or make an array of that class.
+    """Return whether operators of NumPy's arrays leave the result to the class of *x*, or return that class.
 
-    Such classes are matrices, masked arrays and sparse arrays. NumPy's protocol asks classes with ``__array_ufunc__``.
+    Examples are matrices, masked arrays and sparse arrays. NumPy's protocol asks classes with ``__array_ufunc__``.
     """
     cls: object = type(x)
     return _takes_over_operators(cls)
@@ -47,16 +47,16 @@ def takes_over_operators(x: object) -> bool:
 
 @cache
 def _takes_over_operators(cls: Value) -> bool:
-    declared = getattr(cls, "__array_priority__", 0)
-    # A class may have a property here, whose value only its objects have.
-    priority = declared if isinstance(declared, int | float) else 0
+    attribute = getattr(cls, "__array_priority__", 0)
+    # It may be a property, which has a value for objects only.
+    priority = attribute if isinstance(attribute, int | float) else 0
     if issubclass(cls, np.ndarray):
-        return cls is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
+        return cls is not np.ndarray and priority >= 0  # arrays of scripts and memory maps have a negative one
     return priority > 0 and not hasattr(cls, "__array_ufunc__")
 
 
 operate_by_library: Callable[..., object] | None = None
-"""In a script, what operators give if the class of the other operand decides: see meshcomm.core.arrays.libraries."""
+"""In a script, the function that operators call if the class of the other operand decides: see libraries.py."""
 
 
 class Operators(NDArrayOperatorsMixin, TypedTensor):
@@ -71,13 +71,13 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
         return self._compare_elements(operator.ne, super().__ne__, other)
 
     def _compare_elements(
-        self, compare: Callable[..., object], by_ufunc: Callable[[object], Self], other: object
+        self, compare: Callable[..., object], ufunc_operator: Callable[[object], Self], other: object
     ) -> Self:
-        """Return what NumPy's operator makes: its ufunc knows no fields, and no dtypes that are never equal."""
+        """Return the result of NumPy's operator; its ufunc takes neither records nor dtypes that are never equal."""
         problem = None
         if self.dtype.type is not np.void:
             try:
-                return by_ufunc(other)
+                return ufunc_operator(other)
             except TypeError as error:
                 problem = error
         try:
@@ -140,14 +140,14 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
 
 
 def _deferring_operator(name: str) -> Callable[[object, object], object]:
-    """Return the operator *name* of NumPy's protocol, which in a script leaves some results to the other class."""
-    by_protocol = getattr(Operators, name)
+    """Return the operator *name* of NumPy's protocol; in a script it leaves some results to the other class."""
+    protocol_method = getattr(Operators, name)
 
-    @wraps(by_protocol)
+    @wraps(protocol_method)
     def method(self: object, other: object) -> object:
         if operate_by_library is not None and takes_over_operators(other) and not is_traced(other):
             return operate_by_library(name, self, other)
-        return by_protocol(self, other)
+        return protocol_method(self, other)
 
     return method
 
@@ -156,10 +156,10 @@ for _name, _method in vars(NDArrayOperatorsMixin).items():
     if isinstance(_method, FunctionType) and _method.__code__.co_argcount == 2:
         setattr(Operators, _name, _deferring_operator(_name))
 
-_MAKERS = (
+_CREATION_FUNCTIONS = (
     *("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "require", "empty", "zeros", "ones"),
     *("full", "arange", "eye", "identity", "tri", "fromfunction", "frombuffer", "fromiter", "fromstring", "fromfile"),
     *("loadtxt", "genfromtxt"),
 )
-LIKE = frozenset(getattr(np, name) for name in _MAKERS)
+LIKE = frozenset(getattr(np, name) for name in _CREATION_FUNCTIONS)
 """NumPy's functions that take ``like=``."""

@@ -20,26 +20,26 @@ from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 
-Into: TypeAlias = tuple[DTensor, DTensor, Layout]
-"""A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
+RelayoutInto: TypeAlias = tuple[DTensor, DTensor, Layout]
+"""A tensor, the tensor that its relayout overwrites, and the new layout."""
 
 READ_ONLY = "out cannot be written to: its block is read-only"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
-def distribute_into(whole: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
-    """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given. *name* is that of the call.
+def distribute_into(value: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
+    """Return a plain array, the same on all ranks, as a tensor in *layout*; in *out* if given. *name* names the call.
 
-    Nothing moves, but the ranks compare later that they made this call, too. If one of them made it in place of the
-    relayout of a tensor, the others' relayout would get data of its next one.
+    Nothing moves, but the ranks compare later that all made this call: if one of them made it in place of the relayout
+    of a tensor, that relayout of the others would receive data of its next one.
     """
-    array = as_array(whole)
+    array = as_array(value)
     if layout.match_axis is not None:
         layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
     tensor = distribute(array, layout)
     with collective(named_operation("relayout", name), layout.mesh) as location:
         if location is not None:
-            location.rank_set.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
+            location.rank_set.note(_array_fingerprint(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
@@ -49,19 +49,19 @@ def distribute_into(whole: object, layout: Layout, out: DTensor | None, name: st
 
 
 @lru_cache(1024)
-def _of_array(layout: Layout, shape: Shape, dtype: DType) -> int:
-    """Return a number for the relayout of an array, the same on all ranks."""
-    to = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
-    return fingerprint(f"relayout of an array of {shape} {dtype} to {to}")
+def _array_fingerprint(layout: Layout, shape: Shape, dtype: DType) -> int:
+    """Return the fingerprint of the relayout of an array, the same on all ranks."""
+    target_text = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
+    return fingerprint(f"relayout of an array of {shape} {dtype} to {target_text}")
 
 
 def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
-    """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*; all ranks find the same."""
+    """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*, on all ranks alike."""
     if not isinstance(out, DTensor):
         raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
-    why = refusal(out)
-    if why is not None:
-        raise LayoutError(f"out: {why}")
+    reason = refusal(out)
+    if reason is not None:
+        raise LayoutError(f"out: {reason}")
     if out.shape != tensor.shape:
         raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
     if out.dtype != tensor.dtype:
@@ -79,19 +79,19 @@ def _layout_text(layout: Layout) -> str:
 # ======================================
 #
 # All ranks see shape, dtype and layout of an out. Only one rank may see that its block is read-only, or shares memory
-# with a block that the relayout reads. Whether a rank communicates must not follow from that: another rank may have
-# wrapped the same memory in a new tensor, or none at all. So an error about an out goes with the call:
+# with a block that the relayout reads. That must not decide whether a rank communicates: another rank may have wrapped
+# the same memory in a new tensor, or none at all. So an error about an out goes with the call:
 #
 # - In a call that is new for the rank set, the ranks compare it with all other errors, and all raise it.
-# - In a known call, the digest of this rank's calls says that it has an error. Then this rank takes part as if no out
-#   was given, and raises the error. If all ranks find an out wrong, their digests are equal, and all raise the error.
-#   If not, the next comparison of digests, in the same exchange if it has one, finds that the ranks differ.
+# - In a known call, the digest of this rank's calls includes the error. Then this rank takes part as if no out was
+#   given, and raises the error. If all ranks find an out wrong, their digests are equal, and all raise the error. If
+#   not, the next comparison of digests, in the same exchange if it has one, finds that the ranks differ.
 #
-# Nothing is remembered about tensors, so nothing hangs on which objects a rank makes for itself.
+# Nothing is kept about tensors, so the result does not depend on the objects that a rank makes for itself.
 
 
 def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | None:
-    """Return what is wrong with *out* for a relayout of *tensor*, if anything. Other ranks may find nothing."""
+    """Return the error for *out* in a relayout of *tensor*, None if it is right. Other ranks may have no error."""
     try:
         check_out(out, tensor, layout)
     except MeshcommError as error:
@@ -109,27 +109,31 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
     return None
 
 
-def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
-    """Return what is wrong with the outs of several relayouts, if anything. Other ranks may find nothing."""
+def wrong_outs(moves: Sequence[RelayoutInto]) -> MeshcommError | None:
+    """Return the error for the outs of several relayouts, None if all are right. Other ranks may have no error."""
     try:
         for tensor, out, layout in moves:
             check_out(out, tensor, layout)
     except MeshcommError as error:
         return error
-    written = [out._block for _, out, _ in moves if out._has_block]
-    if any(not block.flags.writeable for block in written):
+    outs = [out._block for _, out, _ in moves if out._has_block]
+    if any(not block.flags.writeable for block in outs):
         return LayoutError(READ_ONLY)
-    read = [tensor._block for tensor, _, _ in moves if tensor._has_block]
-    whole = [[as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (written, read)]
-    strided = [block for block in written if not block.flags.c_contiguous]
-    others = [block for block in read if not block.flags.c_contiguous]
-    shared = any(_overlap(out, block) for out in written for block in others)
-    shared = shared or any(_overlap(out, block) for out in strided for block in (*written, *read) if block is not out)
-    return LayoutError(OVERLAPPING) if shared or overlap(*whole) else None
+    sources = [tensor._block for tensor, _, _ in moves if tensor._has_block]
+    contiguous_blocks = [
+        [as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (outs, sources)
+    ]
+    strided_outs = [block for block in outs if not block.flags.c_contiguous]
+    strided_sources = [block for block in sources if not block.flags.c_contiguous]
+    shared = any(_overlap(out, block) for out in outs for block in strided_sources)
+    shared = shared or any(
+        _overlap(out, block) for out in strided_outs for block in (*outs, *sources) if block is not out
+    )
+    return LayoutError(OVERLAPPING) if shared or overlap(*contiguous_blocks) else None
 
 
 def _overlap(a: Array, b: Array) -> bool:
-    """Return whether two blocks share an element, or may do so and it takes long to find out."""
+    """Return whether two blocks share an element; True also where the exact answer takes long."""
     if not np.may_share_memory(a, b):
         return False
     try:

@@ -33,7 +33,7 @@ K = TypeVar("K")
 H = TypeVar("H", bound=TensorLike)
 Branch: TypeAlias = Mapping[Any, Any]
 Items: TypeAlias = Sequence[Any]
-"""What a tree of tensors is made of."""
+"""The inner nodes of a tree of tensors: dicts, and lists or tuples."""
 
 Outs: TypeAlias = Sequence[DTensor | None]
 
@@ -151,7 +151,7 @@ def relayout(
     tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
         dict of such, also nested, in the same order on all ranks. Small tensors of a list share an exchange. A list of
         numbers is an array; a module is a dict of its variables.
-    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
+    layout: the layout of the result. MATCH keeps the tensor's spec of that axis. For one tensor, a list of sharding
         specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
         several tensors: one layout for all, a list or dict in the form of *tensor*, where one may stand for a whole
         branch, or a `LayoutMap`: a name is keys and indices joined by dots.
@@ -181,11 +181,11 @@ def relayout(
     if tensor._storage.source is not None:
         refresh(tensor)
     local, order = (tensor._block, None) if tensor._view is None else in_memory_order(tensor)
-    wrong = None if out is None else wrong_out(tensor, out, layout)
-    into = None if out is None or wrong is not None else at_once(out)
+    out_error = None if out is None else wrong_out(tensor, out, layout)
+    out_block = None if out is None or out_error is not None else at_once(out)
     operation = named_operation("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
-    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, out_block), error=out_error)
     if out is not None:
         return copy_block_into(out, block)
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
@@ -193,9 +193,9 @@ def relayout(
 
 @refusable
 def _relayout(tensor: object, layout: object, name: str | None, out: Value, limit: int | None) -> object:
-    """Return what is given as `relayout` takes it, but not as a tensor and a layout, in another layout."""
+    """Return the result of `relayout` for arguments other than one DTensor and one Layout."""
     if isinstance(layout, Plan):
-        return _by_plan(layout, tensor, out)
+        return _relayout_by_plan(layout, tensor, out)
     if not isinstance(tensor, DTensor):
         tensor = open_traced(tensor)
         if are_many(tensor, layout):
@@ -242,8 +242,8 @@ def relayout_like(
     """
     like = unwrapped(untraced(layout_tensor))
     if not isinstance(like, DTensor):
-        other = ": relayout takes a Layout" if isinstance(like, Layout) else ""
-        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}{other}")
+        hint = ": relayout takes a Layout" if isinstance(like, Layout) else ""
+        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}{hint}")
     return relayout(tensor, like.layout, name or "relayout_like", out=out, max_scratch_bytes=max_scratch_bytes)
 
 
@@ -290,22 +290,22 @@ def drop_plans(mesh: Mesh) -> None:
 
 
 @_hooks.provides("relayout")
-def _by_method(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
-    """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
-    return relayout(tensor, to, out=out, **options)
+def _relayout_method(tensor: Value, layout: Value, out: DTensor | None, **options: Value) -> DTensor:
+    """Return the relayout of *tensor* for ``plan.execute`` and ``t.relayout``: by a plan, or to a layout."""
+    return relayout(tensor, layout, out=out, **options)
 
 
-def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
-    planned = plan.shape, plan.dtype, plan.source
-    if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
+def _relayout_by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
+    expected_spec = plan.shape, plan.dtype, plan.source
+    if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != expected_spec:
         raise LayoutError(
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.specs_text}, "
             f"not for {quote(tensor)}"
         )
     refresh(tensor)
     local = tensor._block
-    wrong = None if out is None else wrong_out(tensor, out, plan.target)
-    into = None if out is None or wrong is not None else at_once(out)
+    out_error = None if out is None else wrong_out(tensor, out, plan.target)
+    out_block = None if out is None or out_error is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
-    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, into), error=wrong)
+    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, out_block), error=out_error)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else copy_block_into(out, block)

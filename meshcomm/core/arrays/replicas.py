@@ -1,4 +1,4 @@
-"""Replicas that differ, which only MESHCOMM_CHECK=1 looks for: blocks that a layout says are equal."""
+"""A check with MESHCOMM_CHECK=1: replicas, which are equal blocks by the layout, must not differ."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -20,20 +20,20 @@ R = TypeVar("R")
 def comparing_replicas(
     run: Callable[Concatenate[Array | None, P], R], operation: str, shape: Shape, source: Layout, location: Location
 ) -> Callable[Concatenate[Array | None, P], R]:
-    """Return *run*, whose first argument is a block; with ``MESHCOMM_CHECK=1`` it compares replicas of *source* first.
+    """Return *run*, a function of a block; with ``MESHCOMM_CHECK=1`` it first compares replicas in layout *source*.
 
     To call it is Collective over the rank set. It raises ``LayoutError`` on all ranks if two replicas differ.
     """
     if not agreement.checks_every_call() or replica_count(source) == 1:
         return run
 
-    def compared(block: Array | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def compare_and_run(block: Array | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
         digests = location.rank_set.everyone.communicator().allgather(b"" if block is None else _digest(block))
-        at = dict(zip(location.rank_set.ranks, digests, strict=True))
-        first: dict[bytes, int] = {}  # for each block, the first rank that holds it
+        digest_of = dict(zip(location.rank_set.ranks, digests, strict=True))
+        first_ranks: dict[bytes, int] = {}  # by block numbers, the first rank that holds the block
         for rank, number in zip(source.mesh.ranks, numbers_of(source, np.arange(source.mesh.size)), strict=True):
-            other = first.setdefault(number.tobytes(), rank)
-            if at[rank] != at[other]:
+            other = first_ranks.setdefault(number.tobytes(), rank)
+            if digest_of[rank] != digest_of[other]:
                 raise LayoutError(
                     f"{operation} of a tensor of shape {shape} in {source.specs_text}: by this layout "
                     f"ranks {other} and {rank} hold the same block, but the values differ. Make them equal first, for "
@@ -41,7 +41,7 @@ def comparing_replicas(
                 )
         return run(block, *args, **kwargs)
 
-    return compared
+    return compare_and_run
 
 
 def _digest(block: Array) -> bytes:

@@ -1,4 +1,4 @@
-"""Scripts of NumPy, which know no tensors: where a result has no axes, they get numbers, as from NumPy's functions.
+"""Scripts of NumPy, which expect no tensors: results without axes are numbers there, as from NumPy's functions.
 
 All ranks of such a script make all its calls. So ``repr`` and ``str`` of a tensor may be Collective.
 """
@@ -15,7 +15,7 @@ from meshcomm.core.arrays._buffers import set_buffers
 from meshcomm.core.arrays._tensor import TensorBase
 from meshcomm.core.arrays.operators import LIKE
 
-_ARRAYS = frozenset(
+_ARRAY_FUNCTIONS = frozenset(
     (
         *(np.reshape, np.squeeze, np.transpose, np.copy, np.broadcast_to, np.empty_like, np.zeros_like, np.ones_like),
         *(np.full_like, np.where, np.real, np.imag, np.ravel, np.ndarray.astype, np.ndarray.view, *LIKE),
@@ -23,7 +23,7 @@ _ARRAYS = frozenset(
 )
 """Functions whose results are arrays even without axes."""
 
-_BETWEEN = frozenset(
+_METHOD_MODULES = frozenset(
     (
         "meshcomm.numpy.namespace.arrays",
         *(
@@ -32,46 +32,46 @@ _BETWEEN = frozenset(
         ),
     )
 )
-"""Modules with methods of tensors, which a program calls."""
+"""Modules with methods of tensors that a program calls."""
 
-_scripted = _alone = False
-_kinds = list[type]()
-
-
-def set_scripted(on: bool, alone: bool = False) -> None:
-    """Say whether the program is a script of NumPy, whose calls all ranks make, and whether it has one rank only."""
-    global _scripted, _alone
-    _scripted, _alone = on, on and alone
-    _tensor.script = for_script if on else None
-    operators.operate_by_library = libraries.apply_operator if on else None
-    for kind in _kinds:
-        set_buffers(kind, libraries.exported_array if on else None)
+_is_scripted = _is_alone = False
+_tensor_classes = list[type]()
 
 
-def set_kind(kind: type) -> None:
+def set_scripted(enabled: bool, alone: bool = False) -> None:
+    """Set whether the program is a script of NumPy, whose calls all ranks make, and whether it has one rank only."""
+    global _is_scripted, _is_alone
+    _is_scripted, _is_alone = enabled, enabled and alone
+    _tensor.script = for_script if enabled else None
+    operators.operate_by_library = libraries.apply_operator if enabled else None
+    for tensor_class in _tensor_classes:
+        set_buffers(tensor_class, libraries.exported_array if enabled else None)
+
+
+def set_kind(tensor_class: type) -> None:
     """Set the class of tensors."""
-    _kinds.append(kind)
-    set_scripted(_scripted, _alone)
+    _tensor_classes.append(tensor_class)
+    set_scripted(_is_scripted, _is_alone)
 
 
 def is_scripted() -> bool:
     """Return whether the program is a script of NumPy, whose calls all ranks make."""
-    return _scripted
+    return _is_scripted
 
 
 def is_alone() -> bool:
     """Return whether the program is a script of NumPy on one rank: then NumPy's names are NumPy's own."""
-    return _alone
+    return _is_alone
 
 
 def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
-    """Raise ``ValueError`` if the memory of a tensor is to be that of an array."""
+    """Raise ``ValueError`` if one of *arguments*, whose memory an array would use, is a tensor."""
     if any(isinstance(x, TensorBase) for x in arguments):
         raise ValueError(f"{name}: {libraries.NO_WINDOWS}")
 
 
 def for_script(result: object, function: object = None, index: object = None) -> Value:
-    """Return what a call gives to a script: a number for a tensor without axes. Our own functions get the tensor.
+    """Return *result* as a script gets it: a number for a tensor without axes. Our own functions get the tensor.
 
     Parameters
     ----------
@@ -82,22 +82,22 @@ def for_script(result: object, function: object = None, index: object = None) ->
     if isinstance(result, np.generic):
         return result
     if isinstance(result, TensorBase):
-        if not result.layout.is_fully_replicated() or not _asked_by_program():
+        if not result.layout.is_fully_replicated() or not _is_called_by_program():
             return result
-        is_array = function in _ARRAYS or _has_ellipsis(index)
-        return _hooks.call("whole", result) if is_array or result.shape != () else _number(result)
+        is_array = function in _ARRAY_FUNCTIONS or _has_ellipsis(index)
+        return _hooks.call("whole", result) if is_array or result.shape != () else _script_value(result)
     if (
         not isinstance(result, tuple | list)
         or not any(isinstance(x, TensorBase) for x in result)
-        or not _asked_by_program()
+        or not _is_called_by_program()
     ):
         return result
-    results = [_number(x) for x in result]
+    results = [_script_value(x) for x in result]
     return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
 
 
-def _number(x: object) -> Value:
-    """Return the number of a tensor without axes, and of another one what a script gets."""
+def _script_value(x: object) -> Value:
+    """Return the number for a tensor without axes; other tensors as a script gets them."""
     if not isinstance(x, TensorBase):
         return x
     if x.shape != () or not x._has_block:
@@ -115,12 +115,12 @@ def _has_ellipsis(index: object) -> bool:
     return index is Ellipsis or (type(index) is tuple and any(item is Ellipsis for item in index))
 
 
-def _asked_by_program() -> bool:
-    """Return whether the program made this call, itself or by a function of NumPy, and no function of this package."""
+def _is_called_by_program() -> bool:
+    """Return whether the program made this call, directly or through NumPy, and not a function of this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
-        if name not in _BETWEEN and not name.startswith("numpy."):
+        if name not in _METHOD_MODULES and not name.startswith("numpy."):
             return not name.startswith("meshcomm.")
         frame = frame.f_back
     return True

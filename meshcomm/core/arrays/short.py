@@ -1,8 +1,8 @@
-"""What is short goes to all ranks in one message of each, without a plan.
+"""Short tensors go to all ranks without a plan: each rank sends one message to all.
 
-Row loops take numbers and short rows of a tensor, each at another index. Each would be a relayout that the ranks plan
-and agree on, which takes longer than to send it. Each message has a header that says which call it belongs to: so
-calls that differ are found at once, as always.
+Loops over rows read numbers and short rows of a tensor, each at another index. To plan and agree on a relayout for
+each takes longer than to send the data. Each message has a header that identifies its call, so ranks that make
+different calls find that at once.
 """
 
 from collections.abc import Callable
@@ -32,43 +32,43 @@ def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Ar
     name: name of the operation
     spec, block: spec of the tensor, and its block on this rank
     """
-    data, (sizes, filled) = as_bytes(contiguous(block)), _blocks_by_rank(spec)
-    step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
-    if step:
+    data, (sizes, nonempty_blocks) = as_bytes(contiguous(block)), _blocks_by_rank(spec)
+    message_size = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
+    if message_size:
         messages = exchange_messages(rank_set, number_of(name, spec), lambda: _gather_text(name, spec), data.tobytes())
     else:
         with exchanging(rank_set):
             agree(rank_set, _gather_text(name, spec))
-            into = np.empty(sum(sizes), np.uint8)
+            received = np.empty(sum(sizes), np.uint8)
             offsets = [sum(sizes[:position]) for position in range(len(sizes))]
-            rank_set.everyone.communicator().allgatherv(data, (into, sizes, offsets))
-            messages = into.tobytes()
-    whole = np.empty(spec.shape, spec.dtype)
-    for position, shape, at in filled:
-        begin = position * step + HEADER if step else sum(sizes[:position])
-        opaque(whole)[at] = opaque(np.ndarray(shape, spec.dtype, messages, begin))
-    return whole
+            rank_set.everyone.communicator().allgatherv(data, (received, sizes, offsets))
+            messages = received.tobytes()
+    result = np.empty(spec.shape, spec.dtype)
+    for position, shape, slices in nonempty_blocks:
+        offset = position * message_size + HEADER if message_size else sum(sizes[:position])
+        opaque(result)[slices] = opaque(np.ndarray(shape, spec.dtype, messages, offset))
+    return result
 
 
 def exchange_messages(
     rank_set: RankSet, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE
 ) -> bytes:
-    """Return the messages of all ranks of *rank_set*: each a header, *data*, and what fills it up. Collective.
+    """Return the messages of all ranks of *rank_set*: each a header, *data*, and padding. Collective.
 
     Parameters
     ----------
-    number, text: number that the ranks compare, and a function for the text if numbers differ
-    data: bytes of this rank, *size* at most, less those of the header
-    size: bytes of a message, the same on all ranks
+    number, text: number that the ranks compare, and function that returns the text to compare if numbers differ
+    data: bytes of this rank, at most *size* minus the header
+    size: byte count of a message, the same on all ranks
     """
     count = len(rank_set.ranks)
     header = (number ^ rank_set.call_digest).to_bytes(HEADER, "little", signed=True)
-    message, into = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
+    message, received = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
     offsets = [*range(0, size * count, size)]
     with exchanging(rank_set):
-        rank_set.everyone.communicator().allgatherv(message, (into, [size] * count, offsets))
-        messages = into.tobytes()
-        if any(messages[at : at + HEADER] != header for at in offsets):
+        rank_set.everyone.communicator().allgatherv(message, (received, [size] * count, offsets))
+        messages = received.tobytes()
+        if any(messages[offset : offset + HEADER] != header for offset in offsets):
             agree(rank_set, text())
     return messages
 
@@ -76,28 +76,28 @@ def exchange_messages(
 def gathered_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
     """Return the *count* of each rank of *rank_set*, in the order of its ranks. Collective.
 
-    *call* is what the ranks compare.
+    *call* is the text that the ranks compare.
     """
     size = 2 * HEADER
-    messages = exchange_messages(rank_set, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
-    return [int.from_bytes(messages[at + HEADER : at + size], "little") for at in range(0, len(messages), size)]
+    messages = exchange_messages(rank_set, _fingerprint(call), lambda: call, count.to_bytes(HEADER, "little"), size)
+    return [int.from_bytes(messages[i + HEADER : i + size], "little") for i in range(0, len(messages), size)]
 
 
-_number_of = lru_cache(maxsize=1024)(fingerprint)
+_fingerprint = lru_cache(maxsize=1024)(fingerprint)
 
 
 @lru_cache(maxsize=1024)
 def _blocks_by_rank(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[slice, ...]]]]:
-    """Return the bytes of each rank; and of those with some: the shape of the block, and where it is."""
-    sizes, filled = list[int](), list[tuple[int, Shape, tuple[slice, ...]]]()
+    """Return the byte count of each rank's block; and position, shape and slices of each nonempty block."""
+    sizes, nonempty_blocks = list[int](), list[tuple[int, Shape, tuple[slice, ...]]]()
     device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
     for position, rank in enumerate(sorted(device_of)):
-        at = spec.layout.block_slices(spec.shape, device_of[rank])
-        shape = tuple([interval.stop - interval.start for interval in at])
+        slices = spec.layout.block_slices(spec.shape, device_of[rank])
+        shape = tuple([interval.stop - interval.start for interval in slices])
         sizes.append(prod(shape) * spec.dtype.itemsize)
         if sizes[-1]:
-            filled.append((position, shape, at))
-    return sizes, filled
+            nonempty_blocks.append((position, shape, slices))
+    return sizes, nonempty_blocks
 
 
 def _gather_text(name: str, spec: TensorSpec) -> str:
@@ -106,5 +106,5 @@ def _gather_text(name: str, spec: TensorSpec) -> str:
 
 @lru_cache(maxsize=1024)
 def number_of(name: str, spec: TensorSpec) -> int:
-    """Return what the ranks compare about an operation on a tensor."""
+    """Return the number by which the ranks compare an operation on a tensor."""
     return fingerprint(_gather_text(name, spec))

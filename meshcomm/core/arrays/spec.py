@@ -1,4 +1,4 @@
-"""What a tensor is, apart from its block: one object for equal ones, so that they are compared by identity."""
+"""Specs: layout, shape and dtype of a tensor. Equal specs are one object, so they are compared by identity."""
 
 from collections import deque
 from threading import RLock
@@ -17,8 +17,8 @@ T = TypeVar("T")  # a tensor: specs know none
 class TensorSpec:
     """The layout, with its mesh, the global shape and the dtype of a tensor. Equal specs are one object on a rank.
 
-    So a spec is equal to itself only, and its hash is that of an object: it is the key of what is kept for a call.
-    Meshes are equal here if they are one object, as equal meshes may belong to different worlds. JAX calls it an
+    So a spec equals only itself, and has the hash of an object: it is a key for recipes and prepared calls. Here,
+    meshes are equal only if they are one object, as equal meshes may belong to different worlds. JAX calls a spec an
     abstract value with a sharding, PyTorch a DTensorSpec.
 
     >>> import numpy as np
@@ -39,35 +39,35 @@ class TensorSpec:
     mesh: Mesh
     """The mesh of the layout."""
     recipes: dict[object, object]
-    """How calls run whose first tensor has this spec, by their signatures: see meshcomm.core.arrays._tensor."""
+    """Recipes of calls on a first tensor with this spec, by their signatures: see meshcomm.core.arrays._tensor."""
     cuts: tuple[tuple[int, ...] | None, ...] | None
-    """How axes are cut, as `meshcomm.core.arrays._indices.sliced` takes it; None as long as nobody has asked."""
+    """The starts of blocks of each axis, as `meshcomm.core.arrays._indices.sliced` takes them; None until needed."""
 
     def __new__(cls, layout: Layout, shape: Shape, dtype: DType) -> "TensorSpec":
         mesh = layout._mesh
-        # NumPy takes dtypes for equal that differ in what they carry along.
-        carried = None if dtype.metadata is None else id(dtype)
-        by_value = layout, id(mesh), shape, dtype, dtype.isalignedstruct, carried
-        with _making:  # ranks that are simulated are threads
-            reference = _specs.get(by_value)
+        # For NumPy, dtypes that differ in their metadata only are equal.
+        metadata_id = None if dtype.metadata is None else id(dtype)
+        value_key = layout, id(mesh), shape, dtype, dtype.isalignedstruct, metadata_id
+        with _lock:  # ranks that are simulated are threads
+            reference = _specs.get(value_key)
             spec = None if reference is None else reference()
             if spec is None:
                 spec = super().__new__(cls)
                 spec.layout, spec.mesh, spec.shape, spec.dtype = layout, mesh, tuple(map(int, shape)), dtype
                 spec.recipes, spec.cuts = {}, None
-                new_reference = _SpecReference(spec, _forget)
-                new_reference.keys = by_value, (id(layout), spec.shape, id(dtype))
+                new_reference = _SpecReference(spec, _forget_spec)
+                new_reference.keys = value_key, (id(layout), spec.shape, id(dtype))
                 _specs.update(dict.fromkeys(new_reference.keys, new_reference))
-                _recent.append(spec)
+                _recent_specs.append(spec)
             return spec
 
     def find_cuts(self) -> tuple[tuple[int, ...] | None, ...]:
         """Find `cuts`, and return them."""
-        starts: list[tuple[int, ...] | None] = []
+        cuts: list[tuple[int, ...] | None] = []
         for axis, blocks in enumerate(self.layout._shards):
             cut = None if blocks == 1 else self.layout.cut(axis, self.shape[axis])
-            starts.append(None if cut is None else tuple(cut.all_starts()) if cut.is_consecutive else ())
-        self.cuts = tuple(starts)
+            cuts.append(None if cut is None else tuple(cut.all_starts()) if cut.is_consecutive else ())
+        self.cuts = tuple(cuts)
         return self.cuts
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class TensorSpec:
 
 
 class _SpecReference(ref[TensorSpec]):
-    """A spec, as long as somebody else has it."""
+    """A weak reference to a spec, with its keys in `_specs`."""
 
     __slots__ = ("keys",)
 
@@ -84,25 +84,26 @@ class _SpecReference(ref[TensorSpec]):
 
 _specs: dict[tuple[object, ...], _SpecReference] = {}
 known_spec = _specs.get
-"""Returns a reference to the spec of ``(id(layout), shape, id(dtype))``, if these objects are its own; else None.
+"""Return a reference to the spec for the key ``(id(layout), shape, id(dtype))``, None if there is none.
 
-A spec keeps them: while it is there, no others have these identities. It is a call less than ``TensorSpec``.
+A spec keeps its layout and dtype, so while it exists no other objects have their ids. This saves the call of
+``TensorSpec``.
 """
-_recent: deque[TensorSpec] = deque(maxlen=SPECS)
-"""The last ones that were made: a loop whose results are dropped need not make theirs again."""
-_making = RLock()
+_recent_specs: deque[TensorSpec] = deque(maxlen=SPECS)
+"""The last new specs: a loop that drops its results finds the specs of its last turn here."""
+_lock = RLock()
 
 
-def _forget(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
-    # As Python ends, the names of this module may be gone before the specs are.
+def _forget_spec(reference: "ref[TensorSpec]", specs: dict[tuple[object, ...], _SpecReference] = _specs) -> None:
+    # At the end of Python, the names of this module may be deleted before the specs.
     for key in reference.keys:  # type: ignore[attr-defined]  # of a _SpecReference
-        if specs.get(key) is reference:  # no other one is there instead
+        if specs.get(key) is reference:  # it may have been replaced
             del specs[key]
 
 
 def forget_recipes() -> None:
-    """Forget how calls run, on all ranks: some have left a call before its end, and have recipes that others lack."""
-    with _making:
+    """Forget all recipes: some ranks have left a call before its end, and have recipes that others lack."""
+    with _lock:
         for spec in filter(None, [reference() for reference in _specs.values()]):
             spec.recipes.clear()
 
@@ -112,10 +113,10 @@ class View(NamedTuple, Generic[T]):
 
     Parameters
     ----------
-    root: the tensor that owns the block; None: the tensor itself
+    root: tensor that owns the block; None for the tensor itself
     strides: strides of NumPy's global array, in bytes
-    writeable: True if NumPy lets programs write to it
-    begin: the byte of NumPy's global array that owns the memory, where the first element is
+    writeable: whether NumPy lets programs write to the array
+    begin: byte offset of the first element in NumPy's global array of *root*
     """
 
     root: T | None

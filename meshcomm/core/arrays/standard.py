@@ -1,4 +1,4 @@
-"""What the Python array API standard adds to a tensor."""
+"""The methods of tensors that the Python array API standard adds."""
 
 from types import ModuleType
 from typing import NoReturn, Self

@@ -1,4 +1,4 @@
-"""Where a relayout goes: a layout, or the sharding specs of one on the tensor's own mesh."""
+"""Targets of relayouts: a layout, or sharding specs on the tensor's own mesh."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -16,7 +16,7 @@ Target: TypeAlias = Layout | Sequence[Spec]
 def target_of(tensor: object, layout: object) -> Layout:
     """Return the layout on the mesh of *tensor* that has the specs *layout*; ``LayoutError`` for anything else.
 
-    It is for what is no Layout: relayouts to a Layout, which are many and small, do without this call.
+    Relayouts to a Layout, which are frequent and small, do not call it.
     """
     value = unwrapped(untraced(tensor))
     if isinstance(layout, list | tuple) and isinstance(value, DTensor):

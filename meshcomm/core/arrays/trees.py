@@ -48,7 +48,7 @@ class KeyTypeError(LayoutError, TypeError):
 
 
 def children_of(tree: object, path: TreePath = ()) -> Children | None:
-    """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
+    """Return the children of *tree*, which is at *path*; None for a leaf. A module is a dict of its variables.
 
     >>> kind, children = children_of([5, 6])
     >>> kind, list(children)
@@ -64,7 +64,7 @@ def children_of(tree: object, path: TreePath = ()) -> Children | None:
 
 
 def children_of_array_tree(tree: object, path: TreePath = ()) -> Children | None:
-    """Return what `children_of` does, except that a list of numbers is a leaf."""
+    """Return the same as `children_of`, except that a list of numbers is a leaf."""
     return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else children_of(tree, path)
 
 
@@ -88,7 +88,7 @@ def holds_variables(tree: object) -> TypeGuard[HoldsVariables]:
 
 
 def items_of_container(tree: object) -> Children | None:
-    """Return what a dict, list or tuple holds; None for anything else."""
+    """Return the children of a dict, list or tuple; None for anything else."""
     if isinstance(tree, Mapping):
         return "dict", tree.items()
     if isinstance(tree, list | tuple):
@@ -97,15 +97,15 @@ def items_of_container(tree: object) -> Children | None:
 
 
 def name_of(path: TreePath, separator: str = ".") -> str:
-    """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
+    """Return the name of the item at *path*; ``LayoutError`` if a key is no str.
 
     >>> name_of(("blocks", ListIndex(0), "kernel"))
     'blocks.0.kernel'
     """
     for number, key in enumerate(path):
         if not isinstance(key, str | ListIndex):
-            below = separator.join(map(str, path[:number]))
-            raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
+            parent_name = separator.join(map(str, path[:number]))
+            raise KeyTypeError(f"key {quote(key)} below {parent_name!r} is a {type(key).__name__}; keys must be str")
     return separator.join(map(str, path))
 
 
@@ -177,28 +177,28 @@ def rebuild(
 
 
 def rebuild_with(
-    node: object, load_leaf: Callable[[str, object], object], what: str = "tree", depth: int = 0
+    node: object, load_leaf: Callable[[str, object], object], noun: str = "tree", depth: int = 0
 ) -> object:
     """Return the tree of *node*: *load_leaf* is called with the kind and the content of each leaf.
 
-    ``CheckpointError`` for a leaf for which it returns NotImplemented, for another invalid node, and for a tree that
-    is too deep; in texts the tree is a *what*.
+    ``CheckpointError`` if it returns NotImplemented, if another node is invalid, and if the tree is too deep. *noun*
+    is the noun for the tree in error texts.
     """
     if depth > MAX_DEPTH:
-        raise CheckpointError(f"the {what} has more than {MAX_DEPTH} levels")
+        raise CheckpointError(f"the {noun} has more than {MAX_DEPTH} levels")
     kind, content = node if isinstance(node, list) and len(node) == 2 else (None, None)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content.items()}
+        return {key: rebuild_with(child, load_leaf, noun, depth + 1) for key, child in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        children = [rebuild_with(child, load_leaf, what, depth + 1) for child in content]
+        children = [rebuild_with(child, load_leaf, noun, depth + 1) for child in content]
         return children if kind == "list" else tuple(children)
     if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
-        return {key: rebuild_with(child, load_leaf, what, depth + 1) for key, child in content}
+        return {key: rebuild_with(child, load_leaf, noun, depth + 1) for key, child in content}
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     result = load_leaf(kind, content) if isinstance(kind, str) else NotImplemented
     if result is NotImplemented:
-        raise CheckpointError(f"{quote(node)} is no node of a {what}")
+        raise CheckpointError(f"{quote(node)} is no node of a {noun}")
     return result
 
 
@@ -214,7 +214,7 @@ def names_in(node: object, load_per_rank: Callable[[list[object]], object] | Non
 
 
 def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
-    """Yield the tensors of *tree*, also of one that is too deep."""
+    """Yield the tensors of *tree*, down to the maximum depth."""
     if depth > MAX_DEPTH:
         return
     children = children_of(tree)

@@ -1,4 +1,4 @@
-"""What the methods of a tensor know of it: types only, as they stand in classes of which the tensor is made."""
+"""The attributes of tensors for type checkers: the base classes of DTensor use attributes of each other."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, overload
@@ -13,7 +13,7 @@ from meshcomm.core.layouts.mesh import Mesh
 
 
 class TypedTensor:
-    """The base of the classes of which a DTensor is made: to type checkers it has what they use of each other."""
+    """The base of DTensor's base classes: for type checkers it declares the attributes that they use of each other."""
 
     __slots__ = ()
 
@@ -75,12 +75,12 @@ class TypedTensor:
         def view(self, dtype: DTypeLike | None = None) -> Self: ...
 
 
-class HoldsTyped(Protocol):
+class HoldsTypedTensor(Protocol):
     """An object that holds a tensor, as a variable does."""
 
     @property
     def value(self) -> TypedTensor: ...
 
 
-TypedOperand: TypeAlias = TypedTensor | HoldsTyped | ArrayLike
-"""What stands on the other side of an operator."""
+TypedOperand: TypeAlias = TypedTensor | HoldsTypedTensor | ArrayLike
+"""The other operand of an operator."""

@@ -1,12 +1,12 @@
-"""How a tensor shares memory with another one: what NumPy gives as a view is a view.
+"""Views: tensors that share memory with another one, where NumPy returns a view.
 
-A tensor that owns its block has None as its `_view`. Others have a `View` (`spec.py`). It knows the strides that
+A tensor that owns its block has None as its `_view`. Others have a `View` (`spec.py`). It has the strides that
 NumPy's global array would have: NumPy's array is C-ordered, a transpose permutes its strides, a slice multiplies them
-by its steps. So all ranks find alike whether NumPy would return a view or a copy. The strides of a block do not tell
-this: an axis of which a rank has one element, or none, fits every shape.
+by its steps. So all ranks find alike whether NumPy would return a view or a copy. The strides of a block are not
+enough: an axis with one element on a rank, or none, fits every shape.
 
-Where elements had to move, the block is a copy. Calls keep it up to date, and write back what is written to it: see
-`_storage.pyx`.
+Where elements had to move, the block is a copy. Calls keep it up to date, and copy writes to it back to the source:
+see `_storage.pyx`.
 """
 
 import numpy as np
@@ -23,15 +23,15 @@ READ_ONLY = "assignment destination is read-only"
 
 
 def refusal(tensor: DTensor, index: object = None) -> str | None:
-    """Return why *tensor* must not be written to, or None: the same on all ranks. A call that writes asks first.
+    """Return the reason why *tensor* must not be written to, or None: the same on all ranks. Calls check this first.
 
-    *index* says where it writes, if not everywhere.
+    *index* is the index that the call writes to, None for all elements.
     """
     return None if count_write(tensor, index) else READ_ONLY
 
 
 def at_once(out: DTensor | None) -> Array | None:
-    """Return the block of *out* if an exchange can write to it: it is in one piece. Else see `copy_block_into`."""
+    """Return the block of *out* if it is contiguous, so an exchange can write to it. Else see `copy_block_into`."""
     return None if out is None or not out._has_block or not out._block.flags.c_contiguous else out._block
 
 
@@ -44,7 +44,7 @@ def copy_block_into(out: DTensor, block: Array | None) -> DTensor:
 
 
 def memory_order(tensor: DTensor) -> tuple[int, ...] | None:
-    """Return which axis of its memory each axis of *tensor* is, if all of its memory is only transposed; else None.
+    """Return the axis in memory of each axis of *tensor*, if it is a transpose of its whole memory; else None.
 
     >>> import meshcomm as mc
     >>> t = mc.zeros((2, 3, 4), layout=mc.Layout.replicated(mc.create_mesh([("x", 1)]), 3))
@@ -54,17 +54,17 @@ def memory_order(tensor: DTensor) -> tuple[int, ...] | None:
     view = tensor._view
     if view is None or view.root is None or view.root.dtype != tensor.dtype:
         return None
-    by_stride, step = sorted(range(tensor.ndim), key=lambda axis: -view.strides[axis]), tensor.dtype.itemsize
-    for axis in reversed(by_stride):
-        if tensor.shape[axis] not in (1, 0) and view.strides[axis] != step:
+    axes, stride = sorted(range(tensor.ndim), key=lambda axis: -view.strides[axis]), tensor.dtype.itemsize
+    for axis in reversed(axes):
+        if tensor.shape[axis] not in (1, 0) and view.strides[axis] != stride:
             return None
-        step *= tensor.shape[axis]
-    order = tuple(by_stride.index(axis) for axis in range(tensor.ndim))
-    return order if step and order != tuple(range(tensor.ndim)) else None
+        stride *= tensor.shape[axis]
+    order = tuple(axes.index(axis) for axis in range(tensor.ndim))
+    return order if stride and order != tuple(range(tensor.ndim)) else None
 
 
 def in_memory_order(tensor: DTensor) -> tuple[Array | None, tuple[int, ...] | None]:
-    """Return the block of *tensor*, with axes as they are in memory, and the `memory_order` if it has one."""
+    """Return the block of *tensor* with its axes in the order of memory, and the `memory_order` or None."""
     order = memory_order(tensor)
     if order is None or not tensor._has_block:
         return tensor._block, order

@@ -1,4 +1,4 @@
-"""The axes of a layout, and the layouts that are made of one by its axes."""
+"""The axes of a layout, and layouts derived from one by changes of its axes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -12,7 +12,7 @@ from meshcomm.errors import LayoutError
 
 
 class LayoutAxes:
-    """What a layout answers by its axes alone; `Layout` derives from it."""
+    """The methods of a layout that need its axes only; `Layout` derives from it."""
 
     __slots__ = ()
 
@@ -37,10 +37,10 @@ class LayoutAxes:
         >>> layout.delete(0).sharding_specs, layout.delete([0, -1]).sharding_specs
         (['unsharded'], [])
         """
-        dropped = self._axis_numbers(dims)
-        remaining = [axis for axis in range(self.ndim) if axis not in dropped]
-        match = remaining.index(self._match) if self._match in remaining else None
-        return self._make(self._mesh, tuple(self._axes[axis] for axis in remaining), match, self._type)
+        dropped_axes = self._axis_numbers(dims)
+        remaining_axes = [axis for axis in range(self.ndim) if axis not in dropped_axes]
+        match = remaining_axes.index(self._match) if self._match in remaining_axes else None
+        return self._make(self._mesh, tuple(self._axes[axis] for axis in remaining_axes), match, self._type)
 
     def take(self, axes: Iterable[int]) -> Self:
         """Return the layout of arrays that have these axes only, in this order.
@@ -69,8 +69,8 @@ class LayoutAxes:
         (['x', 'y'], ['unsharded', 'unsharded'])
         """
         numbers = self._axis_numbers(axes)
-        replaced = tuple([names if axis in numbers else old for axis, old in enumerate(self._axes)])
-        return type(self)(replaced, self._mesh) if names else self._recut(replaced)
+        new_axes = tuple([names if axis in numbers else old_names for axis, old_names in enumerate(self._axes)])
+        return type(self)(new_axes, self._mesh) if names else self._recut(new_axes)
 
     def only(self, axes: int | Iterable[int]) -> Self:
         """Return the layout in which these axes stay sharded, and no others.
@@ -99,8 +99,8 @@ class LayoutAxes:
         >>> Layout([("y", "x"), UNSHARDED], Mesh(range(4), {"x": 2, "y": 2, "z": 1})).dims_along([0, 1])
         ('x', 'y')
         """
-        wanted = {name for axis in self._axis_numbers(axes) for name in self._axes[axis]}
-        return tuple([name for name, size in self._mesh.dims if name in wanted and size > 1])
+        names = {name for axis in self._axis_numbers(axes) for name in self._axes[axis]}
+        return tuple([name for name, size in self._mesh.dims if name in names and size > 1])
 
     @property
     def sharding_dims(self) -> Names:
@@ -114,8 +114,8 @@ class LayoutAxes:
 
     def _axis_numbers(self, axes: int | Iterable[int]) -> set[int]:
         """Return *axes*, one or several, counted from the front."""
-        listed = axes if isinstance(axes, Iterable) else [axes]
-        return {axis_number(axis, self.ndim) for axis in listed}
+        axis_list = axes if isinstance(axes, Iterable) else [axes]
+        return {axis_number(axis, self.ndim) for axis in axis_list}
 
     def _recut(self, axes: tuple[Names, ...]) -> Self:
         """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked.
@@ -127,7 +127,7 @@ class LayoutAxes:
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
 
     def undealt(self, axes: Sequence[int]) -> tuple[Names, ...]:
-        """Return `axes` with consecutive blocks over the same mesh dimensions where those given are `Cyclic`.
+        """Return the `axes` of the layout, those of *axes* that are `Cyclic` with consecutive blocks instead.
 
         >>> from meshcomm import Cyclic, Layout
         >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
@@ -144,16 +144,16 @@ def axis_number(axis: object, ndim: int) -> int:
     return number % ndim
 
 
-def listed(what: str, values: Iterable[int]) -> tuple[int, ...]:
-    """Return *values* as a tuple; ``LayoutError`` that names them by *what* if they are no sequence."""
+def listed(subject: str, values: Iterable[int]) -> tuple[int, ...]:
+    """Return *values* as a tuple; ``LayoutError`` about *subject* if they are no sequence."""
     try:
         return tuple(values)
     except TypeError:
-        raise LayoutError(f"{what} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None
+        raise LayoutError(f"{subject} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None
 
 
 def refuse_match(layout: LayoutAxes) -> None:
-    """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live.
+    """Raise LayoutError if an axis is MATCH: without a source, the layout does not say where elements are.
 
     >>> from meshcomm import Layout
     >>> refuse_match(Layout(["x"], Mesh(range(2), {"x": 2})))

@@ -1,4 +1,4 @@
-"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and who exchanges them with whom."""
+"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and boxes that devices exchange."""
 
 from collections.abc import Sequence
 from operator import lt
@@ -27,14 +27,14 @@ def box_size(box: Box) -> int:
 
 
 class Boxes(NamedTuple):
-    """The boxes that one device sends, and which of them each peer gets; or the same for what it receives.
+    """The boxes that one device sends, and the boxes among them for each peer; or the same for receiving.
 
-    Indices are those of the global array. Peers are positions in a group. The rows of a peer that gets several boxes
-    follow one another, in the same order on both sides.
+    Starts and stops are global indices. Peers are positions in a group. Rows of a peer with several boxes are
+    consecutive, in the same order on both sides.
     """
 
     peers: Indices  # (n,)
-    which: Indices  # (n,): the box of each peer; several peers may get the same one
+    which: Indices  # (n,): the number of the box of each peer; several peers may have the same one
     starts: Indices  # (k, ndim)
     stops: Indices  # (k, ndim)
     repeats: Repeats | None = None  # (k, ndim, 2); None if no box repeats along an axis
@@ -45,62 +45,62 @@ class Boxes(NamedTuple):
         sizes: Indices = np.prod(self.stops - self.starts, axis=1, dtype=np.intp)
         return sizes if self.repeats is None else sizes * self.repeats.counts.prod(axis=(1, 2), dtype=np.intp)
 
-    def subset(self, which: Indices | slice) -> "Boxes":
+    def subset(self, rows: Indices | slice) -> "Boxes":
         """Return the boxes of these rows, each for the peer 0."""
-        starts, zero = self.starts[which], np.zeros(len(self.starts[which]), dtype=np.intp)
-        repeats = self.repeats and Repeats(self.repeats.counts[which], self.repeats.steps[which])
-        return Boxes(zero, zero, starts, self.stops[which], repeats)
+        starts, zeros = self.starts[rows], np.zeros(len(self.starts[rows]), dtype=np.intp)
+        repeats = self.repeats and Repeats(self.repeats.counts[rows], self.repeats.steps[rows])
+        return Boxes(zeros, zeros, starts, self.stops[rows], repeats)
 
     def of(self, peer: int) -> Indices:
-        """Return the boxes that *peer* gets, or gives."""
+        """Return the numbers of the boxes that go to *peer*, or come from it."""
         return self.which[self.peers == peer]
 
 
 def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
-    """Return no boxes, of *ndim* axes, of a kind that may *repeat* or not."""
-    none, loops = np.zeros(0, dtype=np.intp), np.zeros((0, ndim, 2), dtype=np.intp)
+    """Return `Boxes` without boxes, for *ndim* axes; *repeat* says whether they have `repeats`."""
+    no_peers, loops = np.zeros(0, dtype=np.intp), np.zeros((0, ndim, 2), dtype=np.intp)
     corners = np.zeros((0, ndim), dtype=np.intp)
-    return Boxes(none, none, corners, corners, Repeats(loops, loops) if repeat else None)
+    return Boxes(no_peers, no_peers, corners, corners, Repeats(loops, loops) if repeat else None)
 
 
 def are_contiguous(block: Box, boxes: Boxes) -> bool:
-    """Return whether each box is known to lie consecutively in *block*; boxes that repeat may not.
+    """Return whether each box is certainly contiguous in *block*; False for boxes that repeat.
 
-    A box does if it spans the block on every axis after the first one on which it is longer than 1.
+    A box is contiguous if it spans the block on every axis after the first one on which it is longer than 1.
     """
     if boxes.repeats is not None:
         return False
     lengths = np.array(box_shape(block), dtype=np.intp)
     extents = boxes.stops - boxes.starts
-    longer_before = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
-    return bool(np.all(~longer_before | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
+    after_longer = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
+    return bool(np.all(~after_longer | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
 
 
 def without_peer(boxes: Boxes, position: int) -> Boxes:
-    """Return *boxes* without those that only the peer at *position* gets, or gives."""
+    """Return *boxes* without those that go only to the peer at *position*, or come from it."""
     return boxes if (boxes.peers != position).all() else _boxes_of_peers(boxes, boxes.peers != position)
 
 
 def with_peers(boxes: Boxes, positions: Indices) -> Boxes:
-    """Return those of *boxes* that peers at *positions* get, or give."""
+    """Return those of *boxes* that go to peers at *positions*, or come from them."""
     return _boxes_of_peers(boxes, np.isin(boxes.peers, positions))
 
 
-def _boxes_of_peers(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
-    needed, which = np.unique(boxes.which[chosen], return_inverse=True)
-    return boxes.subset(needed)._replace(peers=boxes.peers[chosen], which=which.reshape(-1))
+def _boxes_of_peers(boxes: Boxes, mask: NDArray[np.bool_]) -> Boxes:
+    box_numbers, which = np.unique(boxes.which[mask], return_inverse=True)
+    return boxes.subset(box_numbers)._replace(peers=boxes.peers[mask], which=which.reshape(-1))
 
 
 def intersections(box: Box, others: Sequence[Box]) -> Boxes:
-    """Return what *box* shares with the box of each of the *others*; empty intersections are left out.
+    """Return the intersections of *box* with each box of *others*, without empty ones.
 
-    The peer of a box is its index among the others. Peers that get the same box share it.
+    The peer of an intersection is the index in *others*. Peers with equal intersections share one box.
 
     >>> boxes = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
     >>> boxes.peers.tolist(), boxes.which.tolist(), boxes.starts.tolist(), boxes.stops.tolist()
     ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
     """
-    if len(others) <= _FEW:
+    if len(others) <= _FEW_PEERS:
         return _few_intersections(box, others)
     ends = np.array([box, *others], dtype=np.intp).reshape(1 + len(others), len(box), 2)
     starts, stops = np.maximum(ends[1:, :, 0], ends[0, :, 0]), np.minimum(ends[1:, :, 1], ends[0, :, 1])
@@ -109,24 +109,24 @@ def intersections(box: Box, others: Sequence[Box]) -> Boxes:
     return Boxes(peers, which.reshape(-1), rows[:, : len(box)], rows[:, len(box) :])
 
 
-_FEW = 64  # peers: for so many, integers of Python take less time than arrays
+_FEW_PEERS = 64  # up to this many, integers of Python take less time than arrays
 
 
 def _few_intersections(box: Box, others: Sequence[Box]) -> Boxes:
-    peers, which, numbering = list[int](), list[int](), dict[tuple[int, ...], int]()
+    peers, which, box_numbers = list[int](), list[int](), dict[tuple[int, ...], int]()
     for peer, other in enumerate(others):
-        starts = [max(one[0], two[0]) for one, two in zip(box, other, strict=True)]
-        stops = [min(one[1], two[1]) for one, two in zip(box, other, strict=True)]
+        starts = [max(a[0], b[0]) for a, b in zip(box, other, strict=True)]
+        stops = [min(a[1], b[1]) for a, b in zip(box, other, strict=True)]
         if all(map(lt, starts, stops)):
             peers.append(peer)
-            which.append(numbering.setdefault((*starts, *stops), len(numbering)))
-    corners = np.array(list(numbering), dtype=np.intp).reshape(len(numbering), 2 * len(box))
+            which.append(box_numbers.setdefault((*starts, *stops), len(box_numbers)))
+    corners = np.array(list(box_numbers), dtype=np.intp).reshape(len(box_numbers), 2 * len(box))
     numbers = np.array([peers, which], dtype=np.intp)
     return Boxes(numbers[0], numbers[1], corners[:, : len(box)], corners[:, len(box) :])
 
 
 def boxes_of_overlaps(axes: Sequence[AxisOverlaps]) -> tuple[Indices, Boxes]:
-    """Return all combinations of one row per axis as boxes, and the rows that each is made of.
+    """Return the row numbers of each combination of one row per axis, and the combinations as boxes.
 
     All boxes are for the peer 0; the last axis is the fastest.
     """
@@ -146,10 +146,10 @@ def boxes_of_overlaps(axes: Sequence[AxisOverlaps]) -> tuple[Indices, Boxes]:
 
 
 def in_block(block: Box | None, boxes: Boxes) -> tuple[Indices, Indices, Indices]:
-    """Return where *boxes* begin in a *block* that holds them, and the loops that their axes are.
+    """Return the starts of *boxes* in the indices of a *block* that holds them, and the loops over their elements.
 
-    That is a start for each box and axis; and for each box, axis and loop how often it runs, and by how many indices
-    of the block it steps. An axis is one loop, or three if boxes repeat.
+    That is a start for each box and axis; and for each box, axis and loop a count and a step in indices of the block.
+    An axis has one loop, or three if boxes repeat.
 
     >>> starts, extents, steps = in_block(((2, 5),), Boxes(*np.zeros((2, 1), int), np.array([[3]]), np.array([[5]])))
     >>> starts.tolist(), extents.tolist(), steps.tolist()
@@ -163,28 +163,28 @@ def in_block(block: Box | None, boxes: Boxes) -> tuple[Indices, Indices, Indices
     if boxes.repeats is None:
         return starts, extents, np.ones_like(extents)
     counts, steps = boxes.repeats
-    apart = np.ones((*steps.shape[:2], 3), dtype=np.intp)
+    block_steps = np.ones((*steps.shape[:2], 3), dtype=np.intp)
     for axis, span in enumerate(spans):
-        apart[:, axis, :2] = local_steps(span, steps[:, axis])
-    return starts, np.concatenate([counts, extents], axis=2), apart
+        block_steps[:, axis, :2] = local_steps(span, steps[:, axis])
+    return starts, np.concatenate([counts, extents], axis=2), block_steps
 
 
 def as_rows(boxes: Boxes, which: Indices) -> Indices:
-    """Return these boxes as rows of numbers, which `from_rows` turns back."""
+    """Return the boxes with numbers *which* as rows of integers; `from_rows` is the inverse."""
     columns = [boxes.starts[which], boxes.stops[which]]
     if boxes.repeats is not None:
         columns += [array[which].reshape(len(which), 2 * boxes.starts.shape[1]) for array in boxes.repeats]
     return np.hstack(columns)
 
 
-def from_rows(rows: Indices, like: Boxes) -> Boxes:
-    """Return the boxes that are in *rows*, each for the peer 0; as many numbers as *like* has say where a box is."""
-    number, ndim = len(rows), like.starts.shape[1]
-    zero, starts, stops = np.zeros(number, dtype=np.intp), rows[:, :ndim], rows[:, ndim : 2 * ndim]
-    if like.repeats is None:
-        return Boxes(zero, zero, starts, stops)
-    counts, steps = rows[:, 2 * ndim :].reshape(number, 2, ndim, 2).swapaxes(0, 1)
-    return Boxes(zero, zero, starts, stops, Repeats(counts, steps))
+def from_rows(rows: Indices, prototype: Boxes) -> Boxes:
+    """Return the boxes of *rows*, each for the peer 0, with the axes of *prototype*, and repeats if it has some."""
+    count, ndim = len(rows), prototype.starts.shape[1]
+    zeros, starts, stops = np.zeros(count, dtype=np.intp), rows[:, :ndim], rows[:, ndim : 2 * ndim]
+    if prototype.repeats is None:
+        return Boxes(zeros, zeros, starts, stops)
+    counts, steps = rows[:, 2 * ndim :].reshape(count, 2, ndim, 2).swapaxes(0, 1)
+    return Boxes(zeros, zeros, starts, stops, Repeats(counts, steps))
 
 
 def box_shape(box: Box) -> tuple[int, ...]:

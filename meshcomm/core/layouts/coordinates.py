@@ -20,7 +20,7 @@ N = TypeVar("N", int, Indices)
 
 
 def effective(layout: Layout) -> tuple[Names, ...]:
-    """Return the names per axis without mesh dimensions of size 1, which cut nothing."""
+    """Return the names per axis, without mesh dimensions of size 1, which do not cut."""
     return tuple(renamed(names, tuple(n for n in names if layout.mesh.dim_size(n) > 1)) for names in layout.axes)
 
 
@@ -40,13 +40,13 @@ def devices_along(mesh: Mesh, names: Names) -> int:
 
 
 def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
-    """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
+    """Return whether *b* cuts an axis of *n* elements as *a* does, and then further."""
     if tuple(b)[: len(a)] != tuple(a):
         return False
-    whole, further = cut_over(mesh, n, a), cut_over(mesh, n, b)
-    if isinstance(whole, Cut) and isinstance(further, Cut):
-        return whole.refines(devices_along(mesh, b[len(a) :]))
-    return nested(whole, further)
+    cut_a, cut_b = cut_over(mesh, n, a), cut_over(mesh, n, b)
+    if isinstance(cut_a, Cut) and isinstance(cut_b, Cut):
+        return cut_a.refines(devices_along(mesh, b[len(a) :]))
+    return nested(cut_a, cut_b)
 
 
 def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:
@@ -54,25 +54,25 @@ def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
-def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | None:
-    """Return the numbers of the blocks along *names* whose coordinates are those that are *fixed*; None is all."""
-    if not fixed.keys() & set(names):
+def numbers_at(mesh: Mesh, names: Names, coords: dict[str, int]) -> Indices | None:
+    """Return the numbers of the blocks along *names* at the coordinates *coords*; None is all."""
+    if not coords.keys() & set(names):
         return None
     allowed = np.zeros(1, dtype=np.intp)
     for name in names:
         size = mesh.dim_size(name)
-        along = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
-        allowed = (allowed[:, None] * size + along).ravel()
+        coordinate = np.array([coords[name]], dtype=np.intp) if name in coords else np.arange(size, dtype=np.intp)
+        allowed = (allowed[:, None] * size + coordinate).ravel()
     return allowed
 
 
 def unravel(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
     """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
-    decoded = []
+    coordinates = []
     for name in reversed(names):
         numbers, coordinate = np.divmod(numbers, mesh.dim_size(name))
-        decoded.append((name, coordinate))
-    return decoded
+        coordinates.append((name, coordinate))
+    return coordinates
 
 
 def ravel(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:

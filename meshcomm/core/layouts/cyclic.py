@@ -1,7 +1,7 @@
 """Cyclic cuts: an axis is cut into short blocks, which go to the devices in turn, as in ScaLAPACK.
 
-A device holds runs of `block` elements, one every `period` elements: periodic, so that no answer takes longer the
-longer the axis is. In the memory of a device its runs lie one after the other.
+A device holds runs of `block` elements, one every `period` elements. The cut is periodic, so no method takes longer
+for a longer axis. In the memory of a device its runs lie one after the other.
 
             device 0    device 1    device 0    device 1    device 0
     global  0  1  2     3  4  5     6  7  8     9  10 11    12
@@ -41,16 +41,16 @@ class CyclicCut(_CyclicFields, AxisCut):
 
     @property
     def consecutive(self) -> Consecutive:
-        """The cut into as many consecutive blocks."""
+        """The cut into the same number of consecutive blocks, by default."""
         return Cut(self.length, self.blocks)
 
     @property
     def period(self) -> int:
-        """The elements after which the same device has its next run."""
+        """The number of elements from a run of a device to its next run."""
         return min(self.block * self.blocks, LONGEST)
 
     def firsts(self, numbers: Indices) -> Indices:
-        """Return where the first run of each device begins; it may be beyond the end of the axis."""
+        """Return the start of the first run of each device; it may be beyond the end of the axis."""
         return np.minimum((numbers - self.offset) % self.blocks, -(-self.length // self.block)) * self.block
 
     def owners(self, short_blocks: Indices) -> Indices:
@@ -58,16 +58,16 @@ class CyclicCut(_CyclicFields, AxisCut):
         return (short_blocks + self.offset) % self.blocks
 
     def before(self, numbers: Indices, index: Indices | int) -> Indices:
-        """Return how many of the elements before *index* each device holds.
+        """Return the number of elements before *index* that each device holds.
 
         >>> CyclicCut(13, 2, 3, 0).before(np.array([0, 1]), 8).tolist()
         [5, 3]
         """
-        rounds, rest = np.divmod(index, self.period)
-        return rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
+        periods, remainder = np.divmod(index, self.period)
+        return periods * self.block + np.clip(remainder - self.firsts(numbers), 0, self.block)
 
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the devices that hold these elements, and where they are in their blocks.
+        """Return the device that holds each element, and the index of the element in the device's block.
 
         >>> [array.tolist() for array in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
         [[0, 1, 0], [2, 0, 3]]
@@ -76,7 +76,7 @@ class CyclicCut(_CyclicFields, AxisCut):
         return numbers, self.before(numbers, indices)
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of an interval around ``start:stop`` that begins with a run, and can stay where it is.
+        """Return an interval with ``start:stop`` that begins with a run: a slice of it moves no elements.
 
         >>> CyclicCut(13, 2, 3, 0).around(5, 8)
         (3, 8)
@@ -84,18 +84,18 @@ class CyclicCut(_CyclicFields, AxisCut):
         return start // self.block * self.block, stop
 
     def flipped(self) -> "CyclicCut | None":
-        """Return the cut of the axis in reverse order, with the devices in reverse order, too.
+        """Return the cut of the reversed axis, over the devices in reverse order.
 
         None if the last run is shorter: it would be the first.
 
         >>> CyclicCut(9, 2, 3, 0).flipped(), CyclicCut(8, 2, 3, 0).flipped()
         (CyclicCut(length=9, blocks=2, block=3, offset=1), None)
         """
-        count, rest = divmod(self.length, self.block)
-        return None if rest else self._replace(offset=(self.blocks - count - self.offset) % self.blocks)
+        count, remainder = divmod(self.length, self.block)
+        return None if remainder else self._replace(offset=(self.blocks - count - self.offset) % self.blocks)
 
     def repeated(self, times: int) -> "CyclicCut":
-        """Return the cut of the axis with each element repeated so many *times*, where it was."""
+        """Return the cut of the axis with each element repeated *times* times, on the same device."""
         return self._replace(length=self.length * times, block=self.block * times)
 
     def lengths(self, numbers: Indices) -> Indices:
@@ -127,34 +127,34 @@ class CyclicCut(_CyclicFields, AxisCut):
 
     def span(self, number: int) -> Runs:
         """Return the elements of one device."""
-        one = np.array([number], dtype=np.intp)
-        first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
+        numbers = np.array([number], dtype=np.intp)
+        first, length = int(self.firsts(numbers)[0]), int(self.lengths(numbers)[0])
         return Runs(first if length else 0, length, self.block, self.period)
 
     def common(self, number: int, other: AxisCut, other_number: int) -> float:
-        """Return about how many elements the device with this *number* shares with a block of another cut."""
+        """Return an estimate of the number of elements that device *number* shares with a block of another cut."""
         return self.longest * other.longest / max(1, self.length)
 
     @property
     def shortest(self) -> int:
-        """The fewest elements that a device holds."""
+        """The smallest number of elements on a device."""
         return int(self.lengths(np.array([self.offset - 1], dtype=np.intp))[0])
 
     @property
     def longest(self) -> int:
-        """The most elements that a device holds."""
+        """The largest number of elements on a device."""
         return int(self.lengths(np.array([self.offset], dtype=np.intp))[0])
 
 
 LONGEST = 1 << 62
-"""Elements of the longest axis with chosen boundaries, or with a cyclic cut: beyond it, numbers could overflow."""
+"""An axis with chosen boundaries or a cyclic cut has fewer elements than this: beyond it, integers could overflow."""
 
 AnyCut: TypeAlias = Cut | ChosenCut | CyclicCut
-"""A cut whose kind `is_consecutive` tells type checkers; each of them is an `AxisCut`."""
+"""Any kind of `AxisCut`; type checkers tell the kinds apart by `is_consecutive`."""
 
 
 def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
-    """Return the cyclic cut, in its simplest form: consecutive, if each device gets one run at most.
+    """Return the cyclic cut, in its simplest form: consecutive if each device has at most one run.
 
     ``ShapeError`` if the axis is too long.
 
@@ -168,5 +168,5 @@ def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
     block = min(block, max(1, length))
     if offset or length > block * blocks:
         return CyclicCut(length, blocks, block, offset)
-    chosen = ChosenCut(tuple(min(number * block, length) for number in range(blocks + 1)))
-    return Cut(length, blocks) if chosen.is_usual() else chosen
+    cut = ChosenCut(tuple(min(number * block, length) for number in range(blocks + 1)))
+    return Cut(length, blocks) if cut.is_usual() else cut

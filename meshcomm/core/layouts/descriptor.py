@@ -7,7 +7,7 @@ from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.errors import LayoutError, ShapeError
 
 _DENSE = 1  # DTYPE_ of a dense matrix
-_LARGEST = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 
 
 def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, context: int) -> tuple[int, ...]:
@@ -23,19 +23,19 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
         raise ShapeError(f"a descriptor is for a matrix, which has 2 axes; this array has {len(cuts)}")
     rows, columns = cuts
     (row_block, row_offset), (column_block, column_offset) = (_cyclic_rule(axis, cut) for axis, cut in enumerate(cuts))
-    leading = 1 if lengths is None else max(1, lengths[1])
+    leading_dimension = 1 if lengths is None else max(1, lengths[1])
     handle = as_integer(context, "context", LayoutError)
-    if not -_LARGEST <= handle <= _LARGEST:
+    if not -_MAX_INT32 <= handle <= _MAX_INT32:
         raise LayoutError(f"context {quote(handle)} does not fit into the 32 bits of ScaLAPACK's descriptors")
-    numbers = (columns.length, rows.length, column_block, row_block, column_offset, row_offset, leading)
+    numbers = (columns.length, rows.length, column_block, row_block, column_offset, row_offset, leading_dimension)
     for number in numbers:
-        if number > _LARGEST:
+        if number > _MAX_INT32:
             raise LayoutError(f"{quote(number)} does not fit into the 32 bits of ScaLAPACK's descriptors")
     return _DENSE, -1 if lengths is None else handle, *numbers
 
 
 def _cyclic_rule(axis: int, cut: AnyCut) -> tuple[int, int]:
-    """Return the block size and the offset with which ScaLAPACK cuts an axis like this."""
+    """Return the block size and the offset with which ScaLAPACK cuts an axis as *cut* does."""
     if isinstance(cut, CyclicCut):
         return cut.block, cut.offset
     block = max(1, cut.longest)

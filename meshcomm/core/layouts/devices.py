@@ -11,7 +11,7 @@ from meshcomm.errors import MeshError
 
 T = TypeVar("T")
 
-_GENERATED = "/job:localhost/task:0/device:"
+_GENERATED_PREFIX = "/job:localhost/task:0/device:"
 
 _MAX_RANK = 2**31 - 1  # MPI numbers ranks with a C int
 
@@ -23,7 +23,7 @@ _DEVICE_TYPE = re.compile(
 
 @dataclass(frozen=True)
 class GeneratedDevices(Sequence[str]):
-    """The device strings that the short text ``*TYPE`` of a mesh stands for. Each is made when it is asked for."""
+    """The device strings for the short text ``*TYPE`` of a mesh. Each is made on access."""
 
     type: str
     size: int
@@ -40,60 +40,60 @@ class GeneratedDevices(Sequence[str]):
     def __getitem__(self, number: int | slice) -> str | tuple[str, ...]:
         if isinstance(number, slice):
             return tuple(self[i] for i in range(self.size)[number])
-        return f"{_GENERATED}{self.type}:{range(self.size)[number]}"
+        return f"{_GENERATED_PREFIX}{self.type}:{range(self.size)[number]}"
 
 
 def _generated_form(names: tuple[str, ...]) -> GeneratedDevices | None:
     """Return the short form of *names* if they have one, so that equal meshes have equal devices."""
-    if not names[0].startswith(_GENERATED) or not names[0].endswith(":0"):
+    if not names[0].startswith(_GENERATED_PREFIX) or not names[0].endswith(":0"):
         return None
-    devices = GeneratedDevices(names[0][len(_GENERATED) : -2], len(names))
+    devices = GeneratedDevices(names[0][len(_GENERATED_PREFIX) : -2], len(names))
     return devices if all(a == b for a, b in zip(names, devices, strict=True)) else None
 
 
-def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
+def checked_name(subject: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
     """Return *name* as a plain str; ``MeshError`` if the text form of a mesh cannot hold it.
 
     Parameters
     ----------
-    what: subject of messages, such as "mesh name"
-    name: the name to check
+    subject: subject of messages, such as "mesh name"
+    name: name to check
     forbidden: characters that it may not contain, besides spaces
     may_be_empty: whether the empty name is allowed
     """
     if not isinstance(name, str):
-        raise MeshError(f"{what} {quote(name)} is a {type(name).__name__}; it must be a str")
+        raise MeshError(f"{subject} {quote(name)} is a {type(name).__name__}; it must be a str")
     if not (name or may_be_empty):
-        raise MeshError(f"{what} is empty; it must have at least one character")
+        raise MeshError(f"{subject} is empty; it must have at least one character")
     if not name.isprintable() or any(c in name for c in forbidden + " "):
         raise MeshError(
-            f"{what} {quote(name)} cannot be written in the text form of a mesh; "
+            f"{subject} {quote(name)} cannot be written in the text form of a mesh; "
             f"names are printable and contain neither spaces nor any of {' '.join(forbidden)}"
         )
     return str.__str__(name)
 
 
-def as_tuple(what: str, values: Iterable[T]) -> tuple[T, ...]:
-    """Return *values* as a tuple; ``MeshError`` if they are no sequence, or one text."""
+def as_tuple(subject: str, values: Iterable[T]) -> tuple[T, ...]:
+    """Return *values* as a tuple; ``MeshError`` about *subject* if they are no sequence, or a string."""
     if isinstance(values, str | bytes):
-        raise MeshError(f"{what} are {quote(values)}, one {type(values).__name__}; they must be a sequence")
+        raise MeshError(f"{subject} are {quote(values)}, one {type(values).__name__}; they must be a sequence")
     try:
         return tuple(values)
     except TypeError:
-        raise MeshError(f"{what} are {quote(values)}, a {type(values).__name__}; they must be a sequence") from None
+        raise MeshError(f"{subject} are {quote(values)}, a {type(values).__name__}; they must be a sequence") from None
 
 
 def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, Sequence[str] | None]:
-    """Return the rank of each device, and the device strings; None for these if the ranks are enough to make them."""
-    if isinstance(devices, GeneratedDevices):  # there may be many, which differ in their numbers only
+    """Return the rank of each device, and the device strings; None if they can be made from the ranks."""
+    if isinstance(devices, GeneratedDevices):  # there may be many, and they differ in their numbers only
         canonical_devices(tuple(devices[:1]))
         return range(len(devices)), devices
-    listed: Sequence[object] = devices if isinstance(devices, range) else as_tuple("devices", devices)
-    if not listed:
+    device_list: Sequence[object] = devices if isinstance(devices, range) else as_tuple("devices", devices)
+    if not device_list:
         raise MeshError("a mesh of no devices; it needs at least one")
-    if not isinstance(listed[0], str):
-        return _canonical_ranks(listed), None
-    names = tuple(checked_name(f"device {i}", device, ",|") for i, device in enumerate(listed))
+    if not isinstance(device_list[0], str):
+        return _canonical_ranks(device_list), None
+    names = tuple(checked_name(f"device {i}", device, ",|") for i, device in enumerate(device_list))
     check_device_types(names)
     _refuse_duplicates(names)
     ranks = _encoded_ranks(names)
@@ -102,17 +102,17 @@ def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, Se
 
 def _canonical_ranks(devices: Sequence[object]) -> Ranks:
     """Return *devices* as ranks: as a range where they are consecutive, else as a tuple."""
-    if isinstance(devices, range):  # it may be long: only its ends are checked, and it is listed only if it must be
+    if isinstance(devices, range):  # it may be long: check its ends only, and make a tuple only if needed
         _check_ranks({devices[0], devices[-1]})
         ranks: Ranks = devices
     else:
         ranks = tuple(as_integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
         _check_ranks(ranks)
         _refuse_duplicates(ranks)
-    consecutive = range(ranks[0], ranks[0] + len(ranks))
+    rank_range = range(ranks[0], ranks[0] + len(ranks))
     if isinstance(ranks, range):
-        return consecutive if ranks == consecutive else tuple(ranks)
-    return consecutive if ranks == tuple(consecutive) else ranks
+        return rank_range if ranks == rank_range else tuple(ranks)
+    return rank_range if ranks == tuple(rank_range) else ranks
 
 
 def _check_ranks(ranks: Iterable[int]) -> None:
@@ -124,17 +124,17 @@ def _check_ranks(ranks: Iterable[int]) -> None:
 def _refuse_duplicates(devices: Sequence[object]) -> None:
     if len(set(devices)) == len(devices):
         return
-    first: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     for i, device in enumerate(devices):
-        if first.setdefault(device, i) != i:
+        if numbers.setdefault(device, i) != i:
             raise MeshError(
-                f"duplicate devices found in mesh specification: {quote(device)} is device {first[device]} and "
+                f"duplicate devices found in mesh specification: {quote(device)} is device {numbers[device]} and "
                 f"device {i}; a device has one location in a mesh"
             )
 
 
 def _encoded_ranks(names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """Return the ranks in *names* if all of them are of meshcomm's own form, else None."""
+    """Return the ranks in *names* if all of them have meshcomm's own form, else None."""
     matches = [_RANK_DEVICE.fullmatch(name) for name in names]
     ranks = tuple(int(match[1]) for match in matches if match)
     return ranks if len(ranks) == len(names) and max(ranks) <= _MAX_RANK else None
@@ -154,7 +154,7 @@ def device_type_of(device: str) -> str:
 
 
 def on_host(device: str) -> str:
-    """Return the device string of the CPU beside *device*."""
+    """Return the device string of the CPU on the host of *device*."""
     match = _DEVICE_TYPE.fullmatch(device)
     assert match, device
     return f"{device[: match.start(1)]}CPU{device[match.end(1) :]}"

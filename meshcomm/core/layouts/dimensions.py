@@ -10,10 +10,10 @@ from meshcomm.errors import MeshError
 
 Dims: TypeAlias = Iterable[tuple[str, int]] | Mapping[str, int]
 
-# "scalar" and "any" mean something else than a mesh dimension in the text form of a layout.
+# In the text form of a layout, "scalar" and "any" have another meaning than a mesh dimension.
 RESERVED_NAMES = frozenset({"unsharded", "match", "any", "scalar"})
 MAX_INT64 = 2**63 - 1
-_MAX_DIMS = 32  # the most axes of an ndarray that every NumPy in use allows
+_MAX_DIMS = 32  # the number of axes of an ndarray that every supported NumPy allows
 
 
 class MeshDimension(NamedTuple):
@@ -31,14 +31,14 @@ def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
     pairs = as_tuple("mesh dimensions", dims.items() if isinstance(dims, Mapping) else dims)
     if not 1 <= len(pairs) <= _MAX_DIMS:
         raise MeshError(f"{len(pairs)} mesh dimensions; a mesh has between 1 and {_MAX_DIMS}")
-    canonical = tuple(_canonical_dim(i, pair) for i, pair in enumerate(pairs))
-    names = [dim.name for dim in canonical]
+    mesh_dims = tuple(_canonical_dim(i, pair) for i, pair in enumerate(pairs))
+    names = [dim.name for dim in mesh_dims]
     for name in names:
         if names.count(name) > 1:
             raise MeshError(f"repeated mesh dimension {quote(name)} in {quote(names)}; the names in a mesh are unique")
-    if math.prod(dim.size for dim in canonical) > MAX_INT64:
-        raise MeshError(f"a mesh of shape {[dim.size for dim in canonical]}; it has at most 2**63 - 1 devices")
-    return canonical
+    if math.prod(dim.size for dim in mesh_dims) > MAX_INT64:
+        raise MeshError(f"a mesh of shape {[dim.size for dim in mesh_dims]}; it has at most 2**63 - 1 devices")
+    return mesh_dims
 
 
 def _canonical_dim(i: int, pair: object) -> MeshDimension:

@@ -1,9 +1,9 @@
-"""Texts of dtypes, from which another process makes the same dtype again. Nothing is pickled.
+"""Texts of dtypes, from which another process makes an equal dtype. Nothing is pickled.
 
 A text is JSON:
 
 - a string, ``dtype.str``, for the dtypes of NumPy without fields
-- ``{"ml_dtypes": name}`` for those of ml_dtypes, whose ``dtype.str`` is that of bare bytes
+- ``{"ml_dtypes": name}`` for those of ml_dtypes, where ``dtype.str`` says raw bytes only
 - ``{"base": text, "shape": lengths}`` for a sub-array
 - ``{"names", "formats", "offsets", "titles", "itemsize", "aligned", "record"}`` for fields, as NumPy describes them
 """
@@ -23,14 +23,14 @@ from meshcomm.core._types import DType, Json
 from meshcomm.errors import DTypeError
 
 _MODULE = "ml_dtypes"
-_PLAIN = re.compile(r"[<>|][a-zA-Z][0-9]{0,10}(\[[0-9]{0,10}[a-zA-Z]{1,2}\])?")
-_WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError, ImportError)
+_DTYPE_STRING = re.compile(r"[<>|][a-zA-Z][0-9]{0,10}(\[[0-9]{0,10}[a-zA-Z]{1,2}\])?")
+_PARSE_ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError, ImportError)
 
 
 def dtype_text(dtype: DType) -> str:
     """Return a text from which `dtype_of_text` makes an equal dtype, with the same alignment and type of elements.
 
-    The metadata of a dtype is not part of it, as for ``==``. ``DTypeError`` if there is no such text.
+    It does not contain the metadata of the dtype, which ``==`` ignores, too. ``DTypeError`` if there is no such text.
 
     >>> dtype_text(np.dtype(">i4")), dtype_text(np.dtype(("f8", (2, 3))))
     ('">i4"', '{"base": "<f8", "shape": [2, 3]}')
@@ -43,17 +43,17 @@ def dtype_text(dtype: DType) -> str:
 def _dtype_text(dtype: DType) -> str:
     try:
         text = json.dumps(_description(dtype))
-        same = dtype_of_text(text) == dtype
-    except _WRONG as error:
+        is_equal = dtype_of_text(text) == dtype
+    except _PARSE_ERRORS as error:
         raise DTypeError(f"dtype {quote(dtype)} has no text that other ranks could read: {quote(error)}") from None
-    if not same:
+    if not is_equal:
         raise DTypeError(
             f"dtype {quote(dtype)} has no text that other ranks could read: it is neither of NumPy nor of {_MODULE}"
         )
     return text
 
 
-_plain_text = lru_cache(maxsize=256)(_dtype_text)  # of equal ones with fields the alignment may differ
+_plain_text = lru_cache(maxsize=256)(_dtype_text)  # not for dtypes with fields: equal ones may differ in alignment
 
 
 def dtype_of_text(text: str) -> DType:
@@ -66,7 +66,7 @@ def dtype_of_text(text: str) -> DType:
         return as_dtype(_parsed_dtype(json.loads(text)))
     except DTypeError:
         raise
-    except _WRONG as error:
+    except _PARSE_ERRORS as error:
         raise DTypeError(f"{quote(text)} does not describe a dtype of this process: {quote(error)}") from None
 
 
@@ -99,20 +99,20 @@ def _fields_description(dtype: DType, names: tuple[str, ...]) -> dict[str, objec
 
 def _parsed_dtype(text: Json) -> DType:
     if isinstance(text, str):
-        dtype: DType | None = np.dtype(text) if _PLAIN.fullmatch(text) else None
+        dtype: DType | None = np.dtype(text) if _DTYPE_STRING.fullmatch(text) else None
         if dtype is None or dtype.str != text:
             raise ValueError("NumPy names no dtype so")
         return dtype
     if not isinstance(text, dict):
         raise TypeError(f"{quote(text)} is neither a text nor an object of JSON")
     if _MODULE in text:
-        kind = getattr(import_module(_MODULE), read(str, text, _MODULE))
-        if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+        element_type = getattr(import_module(_MODULE), read(str, text, _MODULE))
+        if not (isinstance(element_type, type) and issubclass(element_type, np.generic)):
             raise TypeError("it is no type of elements")
-        return np.dtype(kind)
+        return np.dtype(element_type)
     if "base" in text:
         return np.dtype((_parsed_dtype(text["base"]), tuple(read(list, text, "shape"))))
     fields: Any = {key: text[key] for key in ("names", "offsets", "titles", "itemsize")}
     fields["formats"] = [_parsed_dtype(field) for field in read(list, text, "formats")]
-    plain: DType = np.dtype(fields, align=read(bool, text, "aligned"))
-    return np.dtype((np.record, plain)) if text["record"] else plain
+    struct_dtype: DType = np.dtype(fields, align=read(bool, text, "aligned"))
+    return np.dtype((np.record, struct_dtype)) if text["record"] else struct_dtype

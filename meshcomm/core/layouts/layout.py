@@ -3,7 +3,7 @@
 For each axis a layout holds the mesh dimensions that shard it. Their sizes multiply to the number of blocks that the
 axis is cut into: by the rule of :mod:`meshcomm.core.layouts.partition`, at chosen boundaries, or in cyclic blocks
 (:mod:`meshcomm.core.layouts.specs`). The coordinates of a device along these mesh dimensions give the number of the
-block that it holds. All code that asks where elements are asks the layout.
+block that it holds. All code that needs to know where elements are asks the layout.
 """
 
 import itertools
@@ -67,10 +67,10 @@ class Layout(TensorFlowLayout):
     _hash: int | None
 
     def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> Self:
-        """Normalise and check the arguments; LayoutError for what makes no layout."""
+        """Normalise and check the arguments; LayoutError if they make no layout."""
         if not isinstance(mesh, Mesh):
-            swapped = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""
-            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}{swapped}")
+            hint = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""
+            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}{hint}")
         return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
 
     @classmethod
@@ -210,7 +210,7 @@ class Layout(TensorFlowLayout):
         >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
         ['unsharded', 'unsharded', 'x']
         """
-        specs: list[str | Sequence[str]] = [UNSHARDED] * _checked_rank(rank, least=1)
+        specs: list[str | Sequence[str]] = [UNSHARDED] * _checked_rank(rank, minimum=1)
         specs[axis_number(axis, len(specs))] = batch_dim
         return cls(specs, mesh)
 
@@ -241,9 +241,9 @@ class Layout(TensorFlowLayout):
         >>> Layout.from_blocks([(3, 5), (1, 5)], ["x", UNSHARDED], mesh).sharding_specs
         [Cuts('x', (0, 3, 4)), 'unsharded']
         """
-        plain = cls(sharding_specs, mesh)
-        refuse_match(plain)
-        return cls(specs_of_blocks(plain.axes, plain.offset_to_shard(), shapes), mesh)
+        default_layout = cls(sharding_specs, mesh)
+        refuse_match(default_layout)
+        return cls(specs_of_blocks(default_layout.axes, default_layout.offset_to_shard(), shapes), mesh)
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
@@ -255,7 +255,7 @@ class Layout(TensorFlowLayout):
         return cls([UNSHARDED] * _checked_rank(rank), mesh)
 
     def matched(self, source: "Layout") -> "Layout":
-        """Return this layout with MATCH replaced by what *source* has on that axis.
+        """Return this layout with MATCH replaced by the spec of *source* on that axis.
 
         The axis becomes UNSHARDED if the source's mesh dimension there shards another axis of this layout. LayoutError
         if the numbers of axes or the meshes differ, or if the source has MATCH itself. Source: relayout of
@@ -279,9 +279,9 @@ class Layout(TensorFlowLayout):
         if source.mesh != self._mesh:
             raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
         names = source.axes[self._match]
-        explicit = {name for axis in self._axes for name in axis}
+        used_names = {name for axis in self._axes for name in axis}
         axes = list(self._axes)
-        axes[self._match] = () if explicit.intersection(names) else names
+        axes[self._match] = () if used_names.intersection(names) else names
         return self._make(self._mesh, tuple(axes), None, self._type)
 
     # -- blocks -------------------------------------------------------------------------------------------------------
@@ -309,15 +309,15 @@ class Layout(TensorFlowLayout):
         return tuple(numbers)
 
     def block_box(self, global_shape: Iterable[int], device: int | None = None) -> Box:
-        """Return what *device* holds of each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`.
+        """Return the elements on *device* along each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`.
 
-        By default it is what this rank holds.
+        By default it is the device of this rank.
 
         >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).block_box((5, 3), 1)
         ((3, 5), (0, 3))
         """
         shape = self._checked_shape(global_shape)
-        numbers = self.block_numbers(self._device_or_own(device))
+        numbers = self.block_numbers(self._checked_device(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
         axes = zip(self._axes, shape, self._shards, numbers, strict=True)
@@ -384,7 +384,7 @@ class Layout(TensorFlowLayout):
         """Return the slices that cut the block on *device*, by default that of this rank, from an array.
 
         By default an axis of any length is cut as numpy.array_split cuts; blocks may be empty. ``LayoutError`` for a
-        layout with a `Cyclic` axis: `blocks` and `global_indices` say what a device holds there.
+        layout with a `Cyclic` axis: use `blocks` or `global_indices` there.
 
         >>> layout = Layout(["x"], Mesh(range(3), {"x": 3}))
         >>> [layout.block_slices((4,), device)[0] for device in range(3)]
@@ -457,7 +457,7 @@ class Layout(TensorFlowLayout):
         """
         return box_shape(self.block_box(global_shape, device))
 
-    def _device_or_own(self, device: int | None) -> int:
+    def _checked_device(self, device: int | None) -> int:
         """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""
         if device is None and (device := self._mesh.rank) is None:
             raise MeshError(f"this rank is outside of the {self._mesh} and holds no block: say which device you mean")
@@ -476,21 +476,21 @@ class Layout(TensorFlowLayout):
             return shape
         if len(getattr(shape, "shape", (0,))) != 1:  # an array may list the lengths
             raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
-        checked = tuple(as_integer(length, "length", ShapeError) for length in listed("shape", shape))
-        if len(checked) != len(self._axes) and not self.is_single_device():
+        lengths = tuple(as_integer(length, "length", ShapeError) for length in listed("shape", shape))
+        if len(lengths) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
-                f"shape {quote(checked)} has {counted(len(checked), 'axis')}, but the layout is for "
+                f"shape {quote(lengths)} has {counted(len(lengths), 'axis')}, but the layout is for "
                 f"{self.ndim}; they must agree"
             )
-        if any(length < 0 for length in checked):
-            raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
-        return checked
+        if any(length < 0 for length in lengths):
+            raise ShapeError(f"shape {quote(lengths)} has a negative length; lengths are zero or more")
+        return lengths
 
     # -- protocols of values ------------------------------------------------------------------------------------------
 
     @classmethod
     def _parsed(cls, layout_type: LayoutType, texts: list[str], mesh: Mesh) -> "Layout":
-        """Return the layout of a type whose specs are written as *texts*."""
+        """Return the layout of *layout_type* with the specs in *texts*."""
         if layout_type is LayoutType.SINGLE_DEVICE:
             if texts:
                 raise LayoutError(f"specs {quote(texts)} in the layout of a single device, which has none")
@@ -513,8 +513,8 @@ class Layout(TensorFlowLayout):
     def __repr__(self) -> str:
         if self.is_single_device():
             return f"Layout.from_device({self._mesh.single_device!r})"
-        parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
-        return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){parted}"
+        suffix = ".to_parted()" if self._type is LayoutType.PARTED else ""
+        return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){suffix}"
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_layouts gives layouts this method
 
@@ -542,7 +542,7 @@ def _unpickled(type_name: str, sharding_specs: list[Spec], mesh: Mesh) -> Layout
 
 
 def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[Axes, int | None]:
-    """Return the names on each axis, and the axis of MATCH; go axis by axis, repetition before membership."""
+    """Return the names on each axis, and the axis of MATCH. It checks axis by axis, repetition before membership."""
     if not isinstance(specs, list | tuple) or isinstance(specs, CutSpec):
         raise LayoutError(
             f"sharding specs are {quote(specs)}, a {type(specs).__name__}; they must be a list, one spec per axis"
@@ -550,7 +550,7 @@ def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[A
         )
     axes: list[tuple[str, ...]] = []
     match = None
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     for axis, spec in enumerate(specs):
         if isinstance(spec, str) and spec == MATCH:
             if match is not None:
@@ -561,14 +561,14 @@ def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[A
             match = axis
         names = _spec_names(axis, spec)
         for name in names:
-            if name in seen:
+            if name in seen_names:
                 raise LayoutError(
                     f"Mesh dimension {name} was repeated in sharding specification {quote(specs)}. "
                     "Mesh dimensions must be unique in a layout."
                 )
             if name not in mesh:
                 _refuse_name(axis, name, mesh)
-            seen.add(name)
+            seen_names.add(name)
         if isinstance(spec, CutSpec):
             names = spec.over(names).canonical(math.prod(mesh.dim_size(name) for name in names))
         axes.append(names)
@@ -597,11 +597,11 @@ def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     )
 
 
-_MAX_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is a mistake, or an attack
+_MAX_AXES = 1024  # far more than an array of NumPy can have: a number like 10**9 is a mistake, or an attack
 
 
-def _checked_rank(rank: object, least: int = 0) -> int:
+def _checked_rank(rank: object, minimum: int = 0) -> int:
     number = as_integer(rank, "rank", LayoutError)
-    if not least <= number <= _MAX_AXES:
-        raise LayoutError(f"rank {quote(number)}; here it is {least} .. {_MAX_AXES}")
+    if not minimum <= number <= _MAX_AXES:
+        raise LayoutError(f"rank {quote(number)}; here it is {minimum} .. {_MAX_AXES}")
     return number

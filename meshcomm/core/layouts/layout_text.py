@@ -1,8 +1,8 @@
 """The text and the wire form of layouts.
 
 Source: Layout::ToString and LayoutProto of TensorFlow's DTensor. Several mesh dimensions on one axis, which TensorFlow
-does not have, are joined by ``+``. How an axis is cut, if not by default, follows after ``=``. In the wire form it is
-in a field of its own, number 1000, which other readers skip: they see the mesh dimensions only.
+does not have, are joined by ``+``. The rule of a cut, if not the default, follows after ``=``. In the wire form the
+rule is in a field of its own, number 1000, which other readers skip: they see the mesh dimensions only.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def spec_text(spec: Spec) -> str:
 
 
 def specs_text(specs: Sequence[Spec]) -> str:
-    """Return sharding specs as text for people, and for ranks that compare their calls: all messages have this form.
+    """Return sharding specs as text for messages, and for ranks that compare their calls.
 
     >>> specs_text(["x", ("y", "z")])
     '[x, y+z]'
@@ -75,7 +75,7 @@ def specs_text(specs: Sequence[Spec]) -> str:
 
 
 def specs_repr(specs: Sequence[Spec]) -> str:
-    """Return sharding specs as a program has them; of many boundaries, some.
+    """Return sharding specs as Python source; long lists of boundaries are abbreviated.
 
     >>> from meshcomm.core.layouts.specs import Cuts
     >>> specs_repr(["x", ("y", "z"), UNSHARDED, Cuts("v", (0, 2, 7))])
@@ -136,9 +136,9 @@ def _parsed_spec(text: str, equals: str, rule: str) -> Spec:
 
 def to_wire(layout_type: LayoutType, specs: Sequence[Spec], mesh: wire.Values) -> wire.Values:
     """Return the plain values of a LayoutProto; *mesh* are those of its MeshProto."""
-    names = [spec_text(spec).partition("=") for spec in specs]
+    partitions = [spec_text(spec).partition("=") for spec in specs]
     return {
-        "sharding_specs": [{"sharding_spec": spec, "meshcomm_rule": rule} for spec, _, rule in names],
+        "sharding_specs": [{"sharding_spec": spec, "meshcomm_rule": rule} for spec, _, rule in partitions],
         "mesh_config": mesh,
         "type": _WIRE_TYPES.index(layout_type, 1),
     }

@@ -1,4 +1,4 @@
-"""What it costs to move bytes on a machine, and which ranks share a node."""
+"""The costs of moving bytes on a machine, and the node of each rank."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +12,14 @@ from meshcomm.core._types import FieldsOnly, Indices
 from meshcomm.errors import MeshError
 
 CONSTANTS = ("wait_within", "alpha_within", "beta_within", "wait_between", "alpha_between", "beta_between", "gamma")
-"""The constants of a `Machine`: the cost of a unit of each entry of a `Load`, in the order of the entries."""
+"""The constants of a `Machine`, in seconds: the cost of one unit of each entry of a `Load`, in their order."""
 
 DISK_CONSTANTS = ("alpha_disk", "beta_disk")
-"""The constants of a `Machine` by which the way to a file is chosen."""
+"""The constants of a `Machine` by which `storage/routes.py` chooses how to read and write a file."""
 
 
 class Load(NamedTuple):
-    """The work from which time is predicted: what a device receives from its own node and from others, and copies."""
+    """The work of a device, from which time is predicted: what it receives on its node and off it, and copies."""
 
     on_node_exchanges: float
     on_node_messages: float
@@ -30,7 +30,7 @@ class Load(NamedTuple):
     passed_bytes: float  # read and written in memory, to pack, to unpack and to copy
 
     def plus(self, other: "Load") -> "Load":
-        """Return this load and the *other* one."""
+        """Return the sum of this load and the *other* one."""
         return Load(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -107,14 +107,14 @@ class Machine(FieldsOnly):
             raise MeshError("a machine of one node does not list its ranks")
         if isinstance(self.nodes, int):
             return np.arange(node * self.nodes, (node + 1) * self.nodes, dtype=np.intp)
-        return self._members[node]
+        return self._ranks_by_node[node]
 
     @cached_property
     def _node_table(self) -> Indices:
         return np.array(self.nodes, dtype=np.intp)
 
     @cached_property
-    def _members(self) -> dict[int, Indices]:
+    def _ranks_by_node(self) -> dict[int, Indices]:
         return {int(node): np.flatnonzero(self._node_table == node) for node in np.unique(self._node_table)}
 
     def seconds(self, load: Load) -> float:
@@ -129,27 +129,27 @@ class Machine(FieldsOnly):
 
 
 def checked_constants(constants: object) -> dict[str, float]:
-    """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
+    """Return the *constants* from a file; ``ValueError`` if they are no constants of a `Machine`."""
     names = (*CONSTANTS, *DISK_CONSTANTS)
     if not isinstance(constants, dict):
         raise ValueError(f'it must be an object of JSON, such as {{"{names[0]}": 3e-6}}')
     for name in constants:
         if name not in names:
-            meant = suggestion(name, names) or "."
-            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(names)}")
+            hint = suggestion(name, names) or "."
+            raise ValueError(f"no constant is called {quote(name)}{hint} There are {', '.join(names)}")
     Machine(**constants)
     return dict(constants)
 
 
 def node_map(ranks: Indices, nodes: Indices) -> int | tuple[int, ...]:
-    """Return which ranks share a node in the shortest form that `Machine` knows."""
+    """Return the `nodes` of a `Machine` where each of *ranks* is on the node in *nodes*, in the shortest form."""
     if len(set(nodes.tolist())) == 1:
         return 0
-    per_node = int((nodes == nodes[0]).sum())
-    first_of_node = ranks // per_node * per_node
-    in_order = ranks[0] == 0 and len(ranks) == ranks[-1] + 1 and np.array_equal(nodes, nodes[first_of_node])
-    if in_order and len(set(nodes[::per_node].tolist())) == len(nodes[::per_node]):
-        return per_node
+    ranks_per_node = int((nodes == nodes[0]).sum())
+    first_ranks = ranks // ranks_per_node * ranks_per_node
+    is_ordered = ranks[0] == 0 and len(ranks) == ranks[-1] + 1 and np.array_equal(nodes, nodes[first_ranks])
+    if is_ordered and len(set(nodes[::ranks_per_node].tolist())) == len(nodes[::ranks_per_node]):
+        return ranks_per_node
     table = np.full(int(ranks[-1]) + 1, -1)
     table[ranks] = nodes
     return tuple(table.tolist())

@@ -22,7 +22,7 @@ from meshcomm.errors import MeshError
 
 
 class MeshWorld(Protocol):
-    """Where a mesh runs: ranks over MPI, or simulated ones."""
+    """The world in which a mesh runs: ranks over MPI, or simulated ones."""
 
     size: int
 
@@ -98,7 +98,7 @@ class Mesh(TensorFlowMesh):
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
-        """Normalise and check the arguments; MeshError if they make no mesh."""
+        """Normalise and check the arguments; ``MeshError`` if they make no mesh."""
         ranks, names = canonical_devices(devices)
         mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names=names, use_xla_spmd=bool(use_xla_spmd))
         product = math.prod(mesh.shape())
@@ -121,7 +121,7 @@ class Mesh(TensorFlowMesh):
         listing: DeviceListing | None = None,
         use_xla_spmd: bool = False,
     ) -> "Mesh":
-        """Return a mesh of checked and canonical values, which the slots describe."""
+        """Return a mesh of values that are checked and canonical; see the slots."""
         mesh = object.__new__(cls)
         mesh._name = checked_name("mesh name", name, "|", may_be_empty=True)
         mesh._dims = dims
@@ -313,11 +313,11 @@ class Mesh(TensorFlowMesh):
         (((0, 2, 4), (1, 3, 5)), ((0, 1), (2, 3), (4, 5)))
         """
         names = [dim_names] if isinstance(dim_names, str) else dim_names
-        along = sorted({self._dim_number(name) for name in names})
-        across = [i for i in range(len(self._dims)) if i not in along]
-        devices = np.arange(self.size).reshape(self.shape()).transpose(across + along)
-        length = math.prod(self._dims[i].size for i in along)
-        return tuple(map(tuple, devices.reshape(-1, length).tolist()))
+        group_dims = sorted({self._dim_number(name) for name in names})
+        other_dims = [i for i in range(len(self._dims)) if i not in group_dims]
+        devices = np.arange(self.size).reshape(self.shape()).transpose(other_dims + group_dims)
+        group_size = math.prod(self._dims[i].size for i in group_dims)
+        return tuple(map(tuple, devices.reshape(-1, group_size).tolist()))
 
     # -- protocols of values ------------------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class Mesh(TensorFlowMesh):
         name = [repr(self._name)] if self._name else []
         dims = [f"{dim.name}={dim.size}" for dim in self._dims]
         spmd = ["use_xla_spmd=True"] if self._use_xla_spmd else []
-        return f"Mesh({', '.join([*name, *dims, *self._devices_shown(), *spmd])})"
+        return f"Mesh({', '.join([*name, *dims, *self._devices_repr(), *spmd])})"
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_meshes gives meshes this method
 
@@ -361,12 +361,12 @@ class Mesh(TensorFlowMesh):
     def _repr_html_(self) -> str:
         return self.html()
 
-    def _devices_shown(self) -> list[str]:
-        """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""
+    def _devices_repr(self) -> list[str]:
+        """Return the arguments in the repr for the devices: none if they are the ranks from 0 on."""
         if self._listing:
             _, local_ids, local_devices, global_devices = self._listing
-            shown = listed_briefly(global_devices or local_devices)
-            return [f"devices=[{shown}]", f"local_ids=[{listed_briefly(local_ids)}]"]
+            device_list = listed_briefly(global_devices or local_devices)
+            return [f"devices=[{device_list}]", f"local_ids=[{listed_briefly(local_ids)}]"]
         if isinstance(self._names, GeneratedDevices):
             return [f"devices='*{self._names.type}'"]
         if self._names is not None:
@@ -379,16 +379,16 @@ class Mesh(TensorFlowMesh):
         name = f" {self._name}" if self._name else ""
         dims = self.dims_text or self.single_device
         ranks = self._ranks
-        listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
-        return f"mesh{name} {dims} over ranks {listed}"
+        ranks_text = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
+        return f"mesh{name} {dims} over ranks {ranks_text}"
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)
         if isinstance(self._names, GeneratedDevices):
-            short = f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._names.type}"
+            text = f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._names.type}"
             if not self._use_xla_spmd:
-                return Mesh.from_string, (short,)
+                return Mesh.from_string, (text,)
         devices = self._ranks if self._names is None else tuple(self._names)
         return Mesh, (devices, [tuple(dim) for dim in self._dims], self._name, self._use_xla_spmd)
 
@@ -400,17 +400,17 @@ class Mesh(TensorFlowMesh):
 
 
 bound_world: Callable[[Mesh], MeshWorld | None] = attrgetter("_world")
-"""The world that a mesh was made in; None for a mesh that runs where all meshes run."""
+"""Return the world that a mesh was created in; None for a mesh in the world that all meshes share."""
 
 
 def bound_to(world: MeshWorld | None, mesh: Mesh) -> Mesh:
     """Return a mesh equal to *mesh* that runs in *world*."""
-    bound = object.__new__(Mesh)
+    result = object.__new__(Mesh)
     for slot in Mesh.__slots__:
         if slot != "__weakref__":
-            setattr(bound, slot, getattr(mesh, slot))
-    bound._world = world
-    return bound
+            setattr(result, slot, getattr(mesh, slot))
+    result._world = world
+    return result
 
 
 def one_device_mesh(mesh: Mesh, device: int) -> Mesh:

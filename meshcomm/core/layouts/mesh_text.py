@@ -96,8 +96,8 @@ def to_wire(mesh: Written) -> wire.Values:
 def from_wire(values: wire.Values) -> Written:
     """Return the content of the plain values of a MeshProto; ``MeshError`` if the dimensions are wrong."""
     dims = canonical_dims((dim["name"], dim["size"]) for dim in read(list, values, "mesh_dimensions"))
-    lists = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
-    ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in lists)
+    list_names = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
+    ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in list_names)
     name, use_xla_spmd = read(str, values, "name"), read(bool, values, "use_xla_spmd")
     return Written(name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd)
 
@@ -125,13 +125,13 @@ def _parse_dim(text: str) -> tuple[str, int]:
     return name, _parse_int(size, f"size of mesh dimension {quote(name)}")
 
 
-def _parse_ids(text: str, which: str) -> tuple[int, ...]:
-    return tuple(_parse_int(number, f"{which} device id") for number in _split(text))
+def _parse_ids(text: str, kind: str) -> tuple[int, ...]:
+    return tuple(_parse_int(number, f"{kind} device id") for number in _split(text))
 
 
-def _parse_int(text: str, what: str) -> int:
+def _parse_int(text: str, subject: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_INT64):
-        raise MeshError(f"{what} {quote(text)} is not a number; it is written in decimal digits, at most 2**63 - 1")
+        raise MeshError(f"{subject} {quote(text)} is not a number; it is written in decimal digits, at most 2**63 - 1")
     return int(text)
 
 

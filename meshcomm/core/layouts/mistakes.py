@@ -1,4 +1,4 @@
-"""What messages say about arguments that are no layout: what the caller probably meant."""
+"""Messages about arguments that are no layout, with hints at what the caller probably meant."""
 
 from meshcomm.core._arguments import quote
 from meshcomm.core.layouts.layout import Layout
@@ -7,17 +7,17 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import LayoutError
 
 
-def no_layout(what: str, value: object) -> LayoutError:
-    """Return the error for a *value* that should be a layout; *what* begins its message.
+def no_layout(prefix: str, value: object) -> LayoutError:
+    """Return the error for a *value* that should be a layout; *prefix* begins its message.
 
     >>> print(no_layout("zeros takes a Layout", ["x"]))
     zeros takes a Layout, not list (['x']): write mc.Layout(['x'], mesh)
     """
-    return LayoutError(f"{what}, not {type(value).__name__} ({quote(value)}){_meant_spec(value)}")
+    return LayoutError(f"{prefix}, not {type(value).__name__} ({quote(value)}){_hint(value)}")
 
 
 def such_as(layout: Layout, ndim: int) -> str:
-    """Return the end of a message about a *layout* for another number of axes than *ndim*: what to write instead.
+    """Return the end of a message about a *layout* that has not *ndim* axes: an example of specs for *ndim* axes.
 
     >>> mesh = Mesh(range(2), {"x": 2})
     >>> such_as(Layout(["x"], mesh), 2)
@@ -27,7 +27,7 @@ def such_as(layout: Layout, ndim: int) -> str:
     return f"; write one sharding spec per axis, such as {specs_repr(specs)}"
 
 
-def _meant_spec(value: object) -> str:
+def _hint(value: object) -> str:
     if isinstance(value, str):
         return ": mc.Layout(specs, mesh) takes a list with a spec for each axis, such as ['x', mc.UNSHARDED]"
     if isinstance(value, list | tuple):

@@ -1,22 +1,22 @@
 """Overlaps of the blocks of two cuts of one axis.
 
-Between consecutive blocks that is an interval. A device's runs of a cyclic cut share runs with it, which repeat. They
-are found from one period, and never element by element: see `_common_runs`.
+The overlap of two consecutive blocks is an interval. With a cyclic cut, the overlaps are runs, which repeat. They are
+found from one period, and never element by element: see `_common_runs`.
 """
 # One list for sender and receiver: a proof
 # -----------------------------------------
 #
-# A sender packs what it has for a peer in the order of its list, and the peer unpacks in the order of its own list. So
-# `axis_overlaps` has to give the same rows for a pair of blocks, whichever of the two is asked for. Let A be the cut
-# with the longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found
-# for a pair depends on A, B and the numbers of the two blocks only:
+# A sender packs the elements for a peer in the order of its list, and the peer unpacks in the order of its own list.
+# So `axis_overlaps` has to return the same rows for a pair of blocks, from either side. Let A be the cut with the
+# longer period and B the other one; a consecutive cut counts as the one with the longer period. The rows of a pair
+# depend only on A, B and the numbers of the two blocks:
 #
 # 1. Windows. Both patterns repeat after L, the least common multiple of their periods. If the axis has two such
 #    periods or more, its whole periods are found from the first one, with a count, and the rest of the axis is a
 #    second window. Otherwise all of the axis is one window. This depends on L and the length.
 # 2. Within a window, if a run of A is shorter than the period of B, a run of A and a run of B share one interval or
-#    nothing. The rows are all these intervals (`_run_by_run`). It does not matter which of the two lists of runs is
-#    walked through to find them.
+#    nothing. The rows are all these intervals (`_run_by_run`). It does not matter which of the two lists of runs the
+#    search goes through.
 # 3. Otherwise a run of A is an interval in which runs of B repeat. The rows of one run of A are: the first run of B if
 #    it is cut off, those that are whole, with a count, and the last one if it is cut off (`_runs_within`). Each row is
 #    a function of the run of A and of the block of B.
@@ -38,16 +38,16 @@ from meshcomm.errors import ShapeError
 
 
 class Repeats(NamedTuple):
-    """How often the interval of each row is there: two nested loops, each with a count and a step in elements."""
+    """How the interval of each row repeats: two nested loops, each with a count and a step in elements."""
 
     counts: Indices  # (k, ..., 2), the outer level first
     steps: Indices  # (k, ..., 2)
 
 
 class AxisOverlaps(NamedTuple):
-    """Overlaps of one block of an axis with the blocks of another cut: a row per interval, which may repeat."""
+    """Overlaps of one block of an axis with the blocks of another cut: one row per interval, which may repeat."""
 
-    numbers: Indices  # (k,): the block of the other cut
+    numbers: Indices  # (k,): the number of the block of the other cut
     starts: Indices  # (k,)
     stops: Indices  # (k,)
     repeats: Repeats | None = None  # (k, 2); None if nothing repeats
@@ -58,10 +58,10 @@ class AxisOverlaps(NamedTuple):
         lengths = self.stops - self.starts
         return lengths if self.repeats is None else lengths * self.repeats.counts.prod(axis=1)
 
-    def subset(self, chosen: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
-        """Return the rows *chosen*, by a mask or by their numbers."""
-        repeats = self.repeats and Repeats(self.repeats.counts[chosen], self.repeats.steps[chosen])
-        return AxisOverlaps(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
+    def subset(self, rows: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
+        """Return the overlaps of *rows*, a mask or row numbers."""
+        repeats = self.repeats and Repeats(self.repeats.counts[rows], self.repeats.steps[rows])
+        return AxisOverlaps(self.numbers[rows], self.starts[rows], self.stops[rows], repeats)
 
 
 def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> AxisOverlaps:
@@ -69,9 +69,9 @@ def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | No
 
     Parameters
     ----------
-    cut, number: cut of the axis, and number of a block of it
+    cut, number: cut of the axis, and number of one of its blocks
     other: another cut of the axis
-    allowed: block numbers of *other* to look at, ascending, shape (k,); None is all
+    allowed: block numbers of *other* to include, ascending, shape (k,); None for all
 
     >>> from meshcomm.core.layouts.partition import Cut
     >>> overlaps = axis_overlaps(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
@@ -83,11 +83,11 @@ def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | No
         result = _common_runs(cut, number, other)
         return result if allowed is None else result.subset(np.isin(result.numbers, allowed))
     start, stop = cut.interval(number)
-    between = other.overlapping((start, stop))
+    block_range = other.overlapping((start, stop))
     if allowed is None:
-        numbers = np.arange(between.start, between.stop, dtype=np.intp)
+        numbers = np.arange(block_range.start, block_range.stop, dtype=np.intp)
     else:
-        numbers = allowed[(between.start <= allowed) & (allowed < between.stop)]
+        numbers = allowed[(block_range.start <= allowed) & (allowed < block_range.stop)]
     starts, stops = other.ends(numbers)
     result = AxisOverlaps(numbers, np.maximum(starts, start), np.minimum(stops, stop))
     nonempty = result.stops > result.starts
@@ -96,43 +96,43 @@ def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | No
 
 @lru_cache(maxsize=4096)
 def shared_with(cut: AnyCut, number: int, other: AnyCut) -> tuple[Indices, Indices]:
-    """Return the blocks of *other* that share elements with block *number* of *cut*, and how many with each."""
+    """Return the blocks of *other* that share elements with block *number* of *cut*, and the number of elements."""
     overlaps = axis_overlaps(cut, number, other)
-    numbers, which = np.unique(overlaps.numbers, return_inverse=True)
+    numbers, inverse = np.unique(overlaps.numbers, return_inverse=True)
     lengths = np.zeros(len(numbers), dtype=np.intp)
-    np.add.at(lengths, which.reshape(-1), overlaps.lengths)
+    np.add.at(lengths, inverse.reshape(-1), overlaps.lengths)
     return numbers, lengths
 
 
-def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
-    """Return how many elements blocks *in_a* of the cut *a* share with blocks *in_b* of the cut *b*, pair by pair."""
+def shared(a: AnyCut, a_numbers: Indices, b: AnyCut, b_numbers: Indices) -> Indices:
+    """Return the number of elements that blocks *a_numbers* of the cut *a* share with *b_numbers* of *b*, by pairs."""
     if isinstance(a, Consecutive) and isinstance(b, Consecutive):
-        (starts, stops), (others, ends) = a.ends(in_a), b.ends(in_b)
-        return np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
+        (a_starts, a_stops), (b_starts, b_stops) = a.ends(a_numbers), b.ends(b_numbers)
+        return np.maximum(0, np.minimum(a_stops, b_stops) - np.maximum(a_starts, b_starts))
     if isinstance(a, Consecutive) and isinstance(b, CyclicCut):
-        start, stop = a.ends(in_a)
-        return b.before(in_b, stop) - b.before(in_b, start)
+        starts, stops = a.ends(a_numbers)
+        return b.before(b_numbers, stops) - b.before(b_numbers, starts)
     if isinstance(b, Consecutive):
-        return shared(b, in_b, a, in_a)
-    counts = np.zeros(len(in_b), dtype=np.intp)
-    for number in np.unique(in_b).tolist():
+        return shared(b, b_numbers, a, a_numbers)
+    counts = np.zeros(len(b_numbers), dtype=np.intp)
+    for number in np.unique(b_numbers).tolist():
         numbers, lengths = shared_with(b, number, a)
-        rows = np.flatnonzero(in_b == number)
-        at = np.minimum(np.searchsorted(numbers, in_a[rows]), max(0, len(numbers) - 1))
+        rows = np.flatnonzero(b_numbers == number)
+        positions = np.minimum(np.searchsorted(numbers, a_numbers[rows]), max(0, len(numbers) - 1))
         if len(numbers):
-            counts[rows] = np.where(numbers[at] == in_a[rows], lengths[at], 0)
+            counts[rows] = np.where(numbers[positions] == a_numbers[rows], lengths[positions], 0)
     return counts
 
 
 def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
-    """Return how many blocks of *other* share elements with each of the blocks *numbers* of *cut*."""
+    """Return the number of blocks of *other* that share elements with each of the blocks *numbers* of *cut*."""
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
         starts, stops = cut.ends(numbers)
         first, last = other.first_and_last(starts, stops)
         return np.where(stops > starts, other.filled_before(last + 1) - other.filled_before(first), 0)
-    distinct, which = np.unique(numbers, return_inverse=True)
-    counts = [len(shared_with(cut, number, other)[0]) for number in distinct.tolist()]
-    return np.array(counts, dtype=np.intp)[which.reshape(-1)]
+    distinct_numbers, inverse = np.unique(numbers, return_inverse=True)
+    counts = [len(shared_with(cut, number, other)[0]) for number in distinct_numbers.tolist()]
+    return np.array(counts, dtype=np.intp)[inverse.reshape(-1)]
 
 
 def max_overlaps(cut: AnyCut, other: AnyCut) -> int:
@@ -156,7 +156,7 @@ def max_overlaps(cut: AnyCut, other: AnyCut) -> int:
 
 
 def nested(a: AnyCut, b: AnyCut) -> bool:
-    """Return whether each block of *a* is cut further by *b*, into equally many blocks, one after the other."""
+    """Return whether *b* cuts each block of *a* further, into equally many consecutive blocks."""
     if not (isinstance(a, Consecutive) and isinstance(b, Consecutive)) or b.blocks % a.blocks:
         return a == b or a.blocks == 1
     numbers = np.arange(a.blocks + 1, dtype=np.intp)
@@ -164,7 +164,7 @@ def nested(a: AnyCut, b: AnyCut) -> bool:
 
 
 _MAX_OVERLAPS = 1 << 26
-"""Rows of `axis_overlaps`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
+"""The maximum of rows of `axis_overlaps`: more need gigabytes. Only two cyclic cuts of a very long axis have more."""
 
 # -- cyclic cuts ------------------------------------------------------------------------------------------------------
 
@@ -180,28 +180,28 @@ class _Window(NamedTuple):
 
 def _windows(a: CyclicCut, b: CyclicCut) -> list[_Window]:
     period = lcm(a.period, b.period)
-    whole, rest = divmod(a.length, period)
-    if whole < 2:
+    period_count, remainder = divmod(a.length, period)
+    if period_count < 2:
         return [_Window(0, a.length, 1, 0)]
-    repeated = _Window(0, period, whole, period)
-    return [repeated, _Window(whole * period, a.length, 1, 0)] if rest else [repeated]
+    repeated_window = _Window(0, period, period_count, period)
+    return [repeated_window, _Window(period_count * period, a.length, 1, 0)] if remainder else [repeated_window]
 
 
 def _is_run_by_run(a: CyclicCut, b: CyclicCut) -> bool:
-    longer, shorter = (a, b) if a.period >= b.period else (b, a)
-    return longer.block < shorter.period
+    long_cut, short_cut = (a, b) if a.period >= b.period else (b, a)
+    return long_cut.block < short_cut.period
 
 
 def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
     """Return `axis_overlaps` if one cut is cyclic, or both are."""
-    one = np.array([number], dtype=np.intp)
+    device = np.array([number], dtype=np.intp)
     if isinstance(cut, Consecutive):
         assert isinstance(other, CyclicCut)
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*cut.ends(one), other, numbers, numbers)])
+        return _concatenate_sorted([_runs_within(*cut.ends(device), other, numbers, numbers)])
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*other.ends(numbers), cut, one, numbers)])
+        return _concatenate_sorted([_runs_within(*other.ends(numbers), cut, device, numbers)])
     if max_overlaps(cut, other) > _MAX_OVERLAPS:
         raise ShapeError(
             f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "
@@ -210,36 +210,36 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
     overlaps = []
     for window in _windows(cut, other):
         if _is_run_by_run(cut, other):
-            inside = _run_by_run(cut, one, other, window)
+            window_overlaps = _run_by_run(cut, device, other, window)
         elif cut.period > other.period:
-            starts, stops = _device_runs(cut, one, window)
+            starts, stops = _device_runs(cut, device, window)
             numbers = np.arange(other.blocks, dtype=np.intp)
-            inside = _runs_within(starts[:, None], stops[:, None], other, numbers, numbers)
+            window_overlaps = _runs_within(starts[:, None], stops[:, None], other, numbers, numbers)
         else:
-            short = np.arange(window.start // other.block, -(-window.stop // other.block), dtype=np.intp)
-            starts, stops = short * other.block, np.minimum((short + 1) * other.block, window.stop)
-            inside = _runs_within(starts, stops, cut, one, other.owners(short))
-        assert inside.repeats is not None
-        inside.repeats.counts[:, 0], inside.repeats.steps[:, 0] = window.times, window.period
-        overlaps.append(inside)
-    return _ordered(overlaps)
+            short_blocks = np.arange(window.start // other.block, -(-window.stop // other.block), dtype=np.intp)
+            starts, stops = short_blocks * other.block, np.minimum((short_blocks + 1) * other.block, window.stop)
+            window_overlaps = _runs_within(starts, stops, cut, device, other.owners(short_blocks))
+        assert window_overlaps.repeats is not None
+        window_overlaps.repeats.counts[:, 0], window_overlaps.repeats.steps[:, 0] = window.times, window.period
+        overlaps.append(window_overlaps)
+    return _concatenate_sorted(overlaps)
 
 
-def _device_runs(cut: CyclicCut, one: Indices, window: _Window) -> tuple[Indices, Indices]:
+def _device_runs(cut: CyclicCut, device: Indices, window: _Window) -> tuple[Indices, Indices]:
     """Return starts and stops of the runs of one device in *window*, which begins with a period."""
-    starts = np.arange(window.start + int(cut.firsts(one)[0]), window.stop, cut.period, dtype=np.intp)
+    starts = np.arange(window.start + int(cut.firsts(device)[0]), window.stop, cut.period, dtype=np.intp)
     return starts, np.minimum(starts + cut.block, window.stop)
 
 
-def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> AxisOverlaps:
-    """Return the overlaps of one device's runs in *window* with the single runs of the other cut: 2 of the proof."""
-    starts, stops = _device_runs(cut, one, window)
+def _run_by_run(cut: CyclicCut, device: Indices, other: CyclicCut, window: _Window) -> AxisOverlaps:
+    """Return the overlaps of one device's runs in *window* with single runs of the other cut: step 2 of the proof."""
+    starts, stops = _device_runs(cut, device, window)
     count = (cut.block - 1) // other.block + 2
-    short = starts[:, None] // other.block + np.arange(count, dtype=np.intp)
-    first = np.maximum(starts[:, None], short * other.block)
-    last = np.minimum(stops[:, None], (short + 1) * other.block)
-    nonempty = first < last
-    return _without_repeats(other.owners(short[nonempty]), first[nonempty], last[nonempty])
+    short_blocks = starts[:, None] // other.block + np.arange(count, dtype=np.intp)
+    overlap_starts = np.maximum(starts[:, None], short_blocks * other.block)
+    overlap_stops = np.minimum(stops[:, None], (short_blocks + 1) * other.block)
+    nonempty = overlap_starts < overlap_stops
+    return _without_repeats(other.owners(short_blocks[nonempty]), overlap_starts[nonempty], overlap_stops[nonempty])
 
 
 def _without_repeats(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
@@ -248,40 +248,44 @@ def _without_repeats(numbers: Indices, starts: Indices, stops: Indices) -> AxisO
 
 
 def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> AxisOverlaps:
-    """Return the runs of *devices* of a cyclic cut within intervals, three rows at most for each: 3 of the proof.
+    """Return the runs of *devices* of a cyclic cut within intervals, at most three rows each: step 3 of the proof.
 
-    All arguments are broadcast against each other; *numbers* says what number a row gets.
+    The arguments broadcast against each other; *numbers* are the block numbers of the rows.
     """
     firsts = cut.firsts(devices)
     starts, stops, firsts, numbers = (np.ravel(a) for a in np.broadcast_arrays(starts, stops, firsts, numbers))
     run, period = cut.block, cut.period
-    first = np.maximum(0, -((firsts + run - 1 - starts) // period))  # the first run that ends after the start
-    last = (stops - firsts - 1) // period  # the last run that begins before the stop
-    inside = (first <= last) & (starts < stops)
-    starts, stops, firsts, numbers, first, last = (a[inside] for a in (starts, stops, firsts, numbers, first, last))
-    begin, end = firsts + first * period, firsts + last * period + run
-    alone = first == last
-    head, tail = ~alone & (begin < starts), ~alone & (end > stops)
-    first, last = first + head, last - tail
-    whole = ~alone & (first <= last)
-    single = _without_repeats(numbers[alone], np.maximum(begin, starts)[alone], np.minimum(end, stops)[alone])
-    heads = _without_repeats(numbers[head], starts[head], begin[head] + run)
-    tails = _without_repeats(numbers[tail], end[tail] - run, stops[tail])
-    begins = (firsts + first * period)[whole]
-    middle = _without_repeats(numbers[whole], begins, begins + run)
+    first_run = np.maximum(0, -((firsts + run - 1 - starts) // period))  # the first run that ends after the start
+    last_run = (stops - firsts - 1) // period  # the last run that begins before the stop
+    nonempty = (first_run <= last_run) & (starts < stops)
+    starts, stops, firsts, numbers, first_run, last_run = (
+        a[nonempty] for a in (starts, stops, firsts, numbers, first_run, last_run)
+    )
+    first_start, last_stop = firsts + first_run * period, firsts + last_run * period + run
+    is_single = first_run == last_run
+    has_head, has_tail = ~is_single & (first_start < starts), ~is_single & (last_stop > stops)
+    first_run, last_run = first_run + has_head, last_run - has_tail
+    has_middle = ~is_single & (first_run <= last_run)
+    single = _without_repeats(
+        numbers[is_single], np.maximum(first_start, starts)[is_single], np.minimum(last_stop, stops)[is_single]
+    )
+    heads = _without_repeats(numbers[has_head], starts[has_head], first_start[has_head] + run)
+    tails = _without_repeats(numbers[has_tail], last_stop[has_tail] - run, stops[has_tail])
+    middle_starts = (firsts + first_run * period)[has_middle]
+    middle = _without_repeats(numbers[has_middle], middle_starts, middle_starts + run)
     assert middle.repeats is not None
-    middle.repeats.counts[:, 1] = (last - first + 1)[whole]
+    middle.repeats.counts[:, 1] = (last_run - first_run + 1)[has_middle]
     middle.repeats.steps[:, 1] = period
-    return _joined([single, heads, middle, tails])
+    return _concatenate([single, heads, middle, tails])
 
 
-def _joined(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
-    numbers, starts, stops = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    repeats = [part.repeats for part in parts if part.repeats is not None]
+def _concatenate(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
+    numbers, starts, stops = (np.concatenate([overlap[i] for overlap in overlaps]) for i in range(3))
+    repeats = [overlap.repeats for overlap in overlaps if overlap.repeats is not None]
     counts, steps = (np.concatenate(arrays) for arrays in zip(*repeats, strict=True))
     return AxisOverlaps(numbers, starts, stops, Repeats(counts, steps))
 
 
-def _ordered(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
-    joined = _joined(parts)
-    return joined.subset(np.lexsort((joined.starts, joined.numbers)))
+def _concatenate_sorted(overlaps: Sequence[AxisOverlaps]) -> AxisOverlaps:
+    result = _concatenate(overlaps)
+    return result.subset(np.lexsort((result.starts, result.numbers)))

@@ -1,13 +1,12 @@
 """How an axis is cut into consecutive blocks: the one owner of the rule.
 
-By default the rule is that of :func:`numpy.array_split`: the first blocks are one element longer than the others, as
-many of them as there are elements left over, and blocks may be empty. A `ChosenCut` has the boundaries that somebody
-chose. Cyclic cuts are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
-code asks a cut, by itself or through ``Layout.cut``. One axis is solved here; a box in N dimensions is a product of
-intervals.
+By default the rule is that of :func:`numpy.array_split`: if n elements are left over, the first n blocks are one
+element longer than the others; blocks may be empty. A `ChosenCut` has chosen boundaries. Cyclic cuts are in
+:mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all code asks a cut, directly or through
+``Layout.cut``. A cut is of one axis; a box in N dimensions is a product of intervals.
 
-Rounds are another matter: `round_starts` says which elements of a packed box move in which round, which has nothing to
-do with where the elements of an array live.
+Rounds are different: `round_starts` says which elements of a packed box move in which round. That does not depend on
+how the axes are cut.
 """
 
 from bisect import bisect_right
@@ -25,7 +24,7 @@ Interval: TypeAlias = tuple[int, int]  # start, stop
 class Runs(NamedTuple):
     """Elements of an axis on one device: runs of *block* elements, one every *period* elements, *length* in all.
 
-    The last run may be shorter. *first* is where the first one begins.
+    The last run may be shorter. *first* is the start of the first run.
     """
 
     first: int
@@ -38,14 +37,14 @@ Span: TypeAlias = Interval | Runs
 """The elements of one axis on a device."""
 
 
-_FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
+_FEW_BLOCKS = 8  # for fewer blocks, Python is faster than NumPy, measured
 
 
 class AxisCut:
-    """A cut of an axis into the blocks of devices, by their numbers: consecutive, or cyclic.
+    """A cut of an axis into numbered blocks, one per device: consecutive, or cyclic.
 
-    `Consecutive` and `CyclicCut` have the same methods; those that they call of each other are declared
-    here. Questions about many blocks at once take arrays.
+    `Consecutive` and `CyclicCut` have the same methods; the methods that they call of each other are declared here.
+    Methods for many blocks at once take arrays.
     """
 
     __slots__ = ()
@@ -55,14 +54,14 @@ class AxisCut:
     blocks: int
     """The number of blocks."""
     is_consecutive: bool
-    """Whether each block is one interval of the axis; that of a block-cyclic axis is not."""
+    """Whether each block is one interval of the axis; blocks of a cyclic cut are not."""
 
     def span(self, number: int) -> Span:
         """Return the elements of the device with this *number*: one interval, or runs."""
         raise NotImplementedError
 
     def intervals(self, number: int, start: int = 0, stop: int | None = None) -> list[Interval]:
-        """Return the runs of block *number*, in order, or of its elements *start* to *stop*; none without elements.
+        """Return the runs of block *number*, or of its elements *start* to *stop*, in order, without empty ones.
 
         >>> Cut(7, 3).intervals(1), Cut(7, 3).intervals(1, 1, 1)
         ([(3, 5)], [])
@@ -70,7 +69,7 @@ class AxisCut:
         return intervals_of(self.span(number), start, stop)
 
     def indices(self, number: int) -> Indices:
-        """Return the global indices that block *number* has, in order.
+        """Return the global indices of the elements of block *number*, in order.
 
         >>> Cut(7, 3).indices(1).tolist()
         [3, 4]
@@ -78,7 +77,7 @@ class AxisCut:
         return indices_of(self.span(number))
 
     def common(self, number: int, other: "AxisCut", other_number: int) -> float:
-        """Return how many elements block *number* and a block of another cut share; about, if one is block-cyclic."""
+        """Return the number of elements that block *number* shares with a block of *other*: an estimate if cyclic."""
         raise NotImplementedError
 
     @property
@@ -88,7 +87,7 @@ class AxisCut:
 
 
 class Consecutive(AxisCut):
-    """The answers of every cut into consecutive blocks, from the four answers of its rule.
+    """A cut into consecutive blocks; subclasses define its rule by four methods.
 
     `start` and `block_of` are the rule for one number, `starts` and `blocks_of` for many numbers at once.
     """
@@ -99,12 +98,12 @@ class Consecutive(AxisCut):
 
     @property
     def consecutive(self) -> "Consecutive":
-        """The cut into as many consecutive blocks: this one."""
+        """The cut into the same number of consecutive blocks: this one."""
         return self
 
     @property
     def period(self) -> int:
-        """The elements after which the same device would have its next run."""
+        """The number of elements from a run of a device to its next run: the length, as each device has one run."""
         return self.length
 
     def start(self, number: int) -> int:
@@ -124,7 +123,7 @@ class Consecutive(AxisCut):
         raise NotImplementedError
 
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the numbers of the blocks that hold these elements, and where they are in them.
+        """Return the number of the block that holds each element, and the index of the element in this block.
 
         >>> [array.tolist() for array in Cut(7, 3).find(np.array([2, 3, 6]))]
         [[0, 1, 2], [2, 0, 1]]
@@ -133,11 +132,11 @@ class Consecutive(AxisCut):
         return numbers, indices - self.starts(numbers)
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of an interval around ``start:stop`` that can stay where it is: those of the axis."""
+        """Return an interval with ``start:stop`` where a slice of it moves no elements: the whole axis."""
         return 0, self.length
 
     def flipped(self) -> "ChosenCut":
-        """Return the cut of the axis in reverse order, with the devices in reverse order, too.
+        """Return the cut of the reversed axis, over the devices in reverse order.
 
         >>> Cut(5, 2).flipped()
         ChosenCut(boundaries=(0, 2, 5))
@@ -145,7 +144,7 @@ class Consecutive(AxisCut):
         return ChosenCut(tuple(self.length - start for start in reversed(self.all_starts())))
 
     def repeated(self, times: int) -> "ChosenCut":
-        """Return the cut of the axis with each element repeated so many *times*, where it was.
+        """Return the cut of the axis with each element repeated *times* times, on the same device.
 
         >>> Cut(5, 2).repeated(2)
         ChosenCut(boundaries=(0, 6, 10))
@@ -153,7 +152,7 @@ class Consecutive(AxisCut):
         return ChosenCut(tuple(start * times for start in self.all_starts()))
 
     def filled_before(self, numbers: Indices) -> Indices:
-        """Return how many of the blocks before each of these *numbers* have elements."""
+        """Return, for each of *numbers*, the count of nonempty blocks with a smaller number."""
         raise NotImplementedError
 
     @property
@@ -167,7 +166,7 @@ class Consecutive(AxisCut):
         >>> Cut(7, 3).all_starts()
         [0, 3, 5, 7]
         """
-        if self.blocks < _FEW:
+        if self.blocks < _FEW_BLOCKS:
             return [self.start(number) for number in range(self.blocks + 1)]
         return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()
 
@@ -187,7 +186,7 @@ class Consecutive(AxisCut):
         return stops - starts
 
     def before(self, numbers: Indices, index: Indices | int) -> Indices:
-        """Return how many of the elements before *index* each block holds.
+        """Return the number of elements before *index* that each block holds.
 
         >>> Cut(7, 3).before(np.array([0, 1, 2]), 4).tolist()
         [3, 1, 0]
@@ -201,7 +200,7 @@ class Consecutive(AxisCut):
 
     @property
     def runs(self) -> int:
-        """How many runs of consecutive elements of one block the axis has. Empty blocks have none."""
+        """The number of runs of the axis: intervals of one block each. Empty blocks have none."""
         return int(self.filled_before(np.array([self.blocks], dtype=np.intp))[0])
 
     def run(self, number: int) -> tuple[int, int, int]:
@@ -241,7 +240,7 @@ class Consecutive(AxisCut):
         return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
 
     def common(self, number: int, other: AxisCut, other_number: int) -> float:
-        """Return how many elements block *number* and a block of another cut share; about, if that is block-cyclic.
+        """Return the number of elements that block *number* shares with a block of *other*: an estimate if cyclic.
 
         >>> Cut(7, 2).common(0, Cut(7, 3), 1)
         1
@@ -281,8 +280,8 @@ class Cut(_LengthAndBlocks, Consecutive):
         >>> [Cut(7, 3).start(number) for number in range(4)]
         [0, 3, 5, 7]
         """
-        length, longer = divmod(self.length, self.blocks)
-        return number * length + min(number, longer)
+        length, remainder = divmod(self.length, self.blocks)
+        return number * length + min(number, remainder)
 
     def block_of(self, index: int) -> int:
         """Return the number of the block that holds the element at *index*.
@@ -290,20 +289,20 @@ class Cut(_LengthAndBlocks, Consecutive):
         >>> [Cut(7, 3).block_of(index) for index in range(7)]
         [0, 0, 0, 1, 1, 2, 2]
         """
-        length, longer = divmod(self.length, self.blocks)
-        if index < longer * (length + 1):
+        length, remainder = divmod(self.length, self.blocks)
+        if index < remainder * (length + 1):
             return index // (length + 1)
-        return longer + (index - longer * (length + 1)) // length
+        return remainder + (index - remainder * (length + 1)) // length
 
     def starts(self, numbers: Indices) -> Indices:
-        length, longer = divmod(self.length, self.blocks)
-        return numbers * length + np.minimum(numbers, longer)
+        length, remainder = divmod(self.length, self.blocks)
+        return numbers * length + np.minimum(numbers, remainder)
 
     def blocks_of(self, indices: Indices) -> Indices:
-        length, longer = divmod(self.length, self.blocks)
-        longest = length + bool(longer)  # not beyond 2**63 - 1, as an axis may have so many elements
-        beyond = longer * longest
-        return np.where(indices < beyond, indices // max(1, longest), longer + (indices - beyond) // max(1, length))
+        length, remainder = divmod(self.length, self.blocks)
+        longest = length + bool(remainder)  # no overflow: an axis may have 2**63 - 1 elements
+        split = remainder * longest  # the first index in a shorter block
+        return np.where(indices < split, indices // max(1, longest), remainder + (indices - split) // max(1, length))
 
     def filled_before(self, numbers: Indices) -> Indices:
         return numbers if self.shortest else self.starts(numbers)  # blocks of one element, or of none
@@ -321,16 +320,16 @@ class Cut(_LengthAndBlocks, Consecutive):
         """
         return -(-self.length // self.blocks)
 
-    def refines(self, pieces: int) -> bool:
-        """Return whether a cut into *pieces* times as many blocks cuts each of these blocks into *pieces* blocks.
+    def refines(self, factor: int) -> bool:
+        """Return whether a cut into *factor* times as many blocks cuts each of these blocks into *factor* blocks.
 
         Cutting flat and cutting nested agree when the remainder is 0, 1 or one less than the number of blocks.
 
         >>> Cut(8, 2).refines(2), Cut(5, 2).refines(2), Cut(6, 2).refines(2), Cut(7, 2).refines(2)
         (True, True, False, True)
         """
-        blocks = self.blocks * pieces
-        return self.blocks == 1 or pieces == 1 or self.length % blocks in (0, 1, blocks - 1)
+        blocks = self.blocks * factor
+        return self.blocks == 1 or factor == 1 or self.length % blocks in (0, 1, blocks - 1)
 
 
 class _Boundaries(NamedTuple):
@@ -398,12 +397,12 @@ class ChosenCut(_Boundaries, Consecutive):
 
 @lru_cache(maxsize=256)
 def _boundary_arrays(boundaries: tuple[int, ...]) -> tuple[Indices, Indices]:
-    """Return *boundaries* as an array, and how many of the blocks before each one have elements."""
+    """Return *boundaries* as an array, and the count of nonempty blocks before each one."""
     array = np.array(boundaries, dtype=np.intp)
     return array, np.concatenate([[0], np.cumsum(np.diff(array) > 0)]).astype(np.intp)
 
 
-# -- what a device holds of an axis -----------------------------------------------------------------------------------
+# -- the elements of an axis on one device ----------------------------------------------------------------------------
 
 
 def length_of(span: Span) -> int:
@@ -416,7 +415,7 @@ def length_of(span: Span) -> int:
 
 
 def intervals_of(span: Span, start: int = 0, stop: int | None = None) -> list[Interval]:
-    """Return the runs of *span*, in order, or of its elements *start* to *stop*; one without elements is left out.
+    """Return the runs of *span*, or of its elements *start* to *stop*, in order, without empty ones.
 
     >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6)), intervals_of(Runs(3, 4, 3, 6), 1, 4)
     ([(2, 5)], [(3, 6), (9, 10)], [(4, 6), (9, 10)])
@@ -427,12 +426,12 @@ def intervals_of(span: Span, start: int = 0, stop: int | None = None) -> list[In
     if not isinstance(span, Runs):
         return [(span[0] + start, span[0] + stop)]
     first, last = global_indices(span, np.array([start, stop - 1], dtype=np.intp)).tolist()
-    begins = range(first - (first - span.first) % span.period, last + 1, span.period)
-    return [(max(begin, first), min(begin + span.block, last + 1)) for begin in begins]
+    run_starts = range(first - (first - span.first) % span.period, last + 1, span.period)
+    return [(max(run_start, first), min(run_start + span.block, last + 1)) for run_start in run_starts]
 
 
 def extent_of(span: Span) -> Interval:
-    """Return the first index that *span* has, and the one behind its last.
+    """Return the interval from the first index of *span* to its last one.
 
     >>> extent_of((2, 5)), extent_of(Runs(3, 4, 3, 6))
     ((2, 5), (3, 10))
@@ -443,7 +442,7 @@ def extent_of(span: Span) -> Interval:
 
 
 def indices_of(span: Span) -> Indices:
-    """Return the global indices that *span* has, in order.
+    """Return the global indices of the elements of *span*, in order.
 
     >>> indices_of(Runs(3, 4, 3, 6)).tolist()
     [3, 4, 5, 9]
@@ -454,17 +453,17 @@ def indices_of(span: Span) -> Indices:
 
 
 def local_indices(span: Span, indices: Indices) -> Indices:
-    """Return where elements lie in a block with this *span*, from their global *indices*, which it holds."""
+    """Return the indices in a block with this *span* of its elements at global *indices*."""
     if not isinstance(span, Runs):
         return indices - span[0]
-    rounds, inside = np.divmod(indices - span.first, span.period)
-    return rounds * span.block + inside
+    periods, offsets = np.divmod(indices - span.first, span.period)
+    return periods * span.block + offsets
 
 
 def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
-    """Return the indices *begin* to *end* that a block with this *span* has: counted from *begin*, and in the block.
+    """Return the elements from global index *begin* to *end* that a block with this *span* holds.
 
-    *end* is at most the length of the axis.
+    They are indices counted from *begin*, and indices in the block. *end* is at most the length of the axis.
 
     >>> held_within((3, 5), 4, 8), held_within(Runs(1, 4, 2, 3), 4, 6)
     ((slice(0, 1, None), slice(1, 2, None)), (array([0, 1]), slice(2, 4, None)))
@@ -473,57 +472,57 @@ def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slic
         low = max(span[0], begin)
         high = max(low, min(span[1], end))
         return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
-    beyond = np.arange(begin, end, dtype=np.intp) - span.first
-    offsets = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
+    distances = np.arange(begin, end, dtype=np.intp) - span.first
+    offsets = np.flatnonzero((distances >= 0) & (distances % span.period < span.block)).astype(np.intp)
     first = int(local_indices(span, offsets[:1] + begin)[0]) if len(offsets) else 0
     return offsets, slice(first, first + len(offsets))
 
 
 def global_indices(span: Span, indices: Indices) -> Indices:
-    """Return the global indices of elements from where they lie in a block with this *span*: `local_indices` reversed.
+    """Return the global indices of elements at *indices* in a block with this *span*; `local_indices` is the inverse.
 
     >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
     [5, 9]
     """
     if not isinstance(span, Runs):
         return indices + span[0]
-    rounds, inside = np.divmod(indices, span.block)
-    return span.first + rounds * span.period + inside
+    periods, offsets = np.divmod(indices, span.block)
+    return span.first + periods * span.period + offsets
 
 
 def local_steps(span: Span, steps: Indices) -> Indices:
-    """Return how far apart elements lie in a block with this *span*, if they are *steps* apart in the global array.
+    """Return *steps* between elements of the global array as steps in a block with this *span*.
 
     A step is either a multiple of the period, or stays within a run.
     """
     if not isinstance(span, Runs):
         return steps
-    rounds, inside = np.divmod(steps, span.period)
-    return rounds * span.block + inside
+    periods, offsets = np.divmod(steps, span.period)
+    return periods * span.block + offsets
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------
 
 
 def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
-    """Return where round *number* of *rounds* begins in boxes with these numbers of *elements*.
+    """Return the first element of round *number* of *rounds* in boxes with these numbers of *elements*.
 
-    The kernel packs rounds by this rule, in ``Packing`` of ``_kernels.pyx``. It is array_split's too, but does not
-    depend on how axes are cut.
+    The kernel packs rounds by this rule, in ``Packing`` of ``_kernels.pyx``. It is also the rule of array_split, but
+    does not depend on how axes are cut.
 
     >>> round_starts(np.array([7, 2]), 3, 1).tolist()
     [3, 1]
     """
     if rounds == 1:
         return elements * number
-    length, longer = np.divmod(elements, rounds)
-    return length * number + np.minimum(longer, number)
+    length, remainder = np.divmod(elements, rounds)
+    return length * number + np.minimum(remainder, number)
 
 
 def most_in_a_round(elements: Indices, boxes: int, rounds: int) -> Indices:
-    """Return an upper bound on the elements that one of *rounds* moves of *boxes* boxes with so many *elements*.
+    """Return an upper bound on the elements in one of *rounds* rounds, of *boxes* boxes with *elements* in total.
 
-    In a box, a round is at most one element longer than an even share of the elements beyond the first one.
+    In a box, a round has at most one element more than an equal fraction of the elements after the first one.
 
     >>> most_in_a_round(np.array([10]), 2, 3).tolist()
     [4]

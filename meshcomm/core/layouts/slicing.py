@@ -29,36 +29,36 @@ class AxisSlice(NamedTuple):
 
 
 Item: TypeAlias = int | AxisSlice | None
-"""One index of an axis, which drops it; a slice of it; or a new axis of length 1."""
+"""An index of an axis, which drops the axis; a slice of it; or None, a new axis of length 1."""
 
 Items: TypeAlias = tuple[Item, ...]
 """An index: an item for each axis in order, and new axes between them."""
 
 
 def parsed_index(index: object, shape: Shape) -> Items:
-    """Return an *index* of an array of *shape*; ``IndexError`` for what is no basic index, or out of bounds.
+    """Return *index* of an array of *shape* as items; ``IndexError`` if it is no basic index, or out of bounds.
 
     >>> parsed_index((Ellipsis, -1, None), (4, 5, 6))
     (AxisSlice(start=0, length=4, step=1), AxisSlice(start=0, length=5, step=1), 5, None)
     """
     entries: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
-    ellipses = len([entry for entry in entries if entry is Ellipsis])
-    taken = len([entry for entry in entries if entry is not None]) - ellipses
-    if taken > len(shape):
+    ellipsis_count = len([entry for entry in entries if entry is Ellipsis])
+    count = len([entry for entry in entries if entry is not None]) - ellipsis_count
+    if count > len(shape):
         raise IndexError(
-            f"too many indices: {quote(index)} has {taken} for the {counted(len(shape), 'axis')} of shape {shape}"
+            f"too many indices: {quote(index)} has {count} for the {counted(len(shape), 'axis')} of shape {shape}"
         )
-    if ellipses > 1:
-        raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
-    rest = (slice(None),) * (len(shape) - taken)
-    if ellipses:
-        at = next(number for number, entry in enumerate(entries) if entry is Ellipsis)
-        full = (*entries[:at], *rest, *entries[at + 1 :])
+    if ellipsis_count > 1:
+        raise IndexError(f"index {quote(index)} has {ellipsis_count} ellipses (...); one at most")
+    full_slices = (slice(None),) * (len(shape) - count)
+    if ellipsis_count:
+        position = next(number for number, entry in enumerate(entries) if entry is Ellipsis)
+        full_index = (*entries[:position], *full_slices, *entries[position + 1 :])
     else:
-        full = (*entries, *rest)
+        full_index = (*entries, *full_slices)
     items: list[Item] = []
     axis = 0
-    for entry in full:
+    for entry in full_index:
         items.append(None if entry is None else _item(entry, axis, shape[axis]))
         axis += entry is not None
     return tuple(items)

@@ -1,7 +1,7 @@
 """Sharding specs beyond names: an axis cut at chosen boundaries, or cyclically.
 
-A spec is a tuple of mesh dimensions. `Cuts` and `Cyclic` are such tuples that also say how these cut the axis. So code
-that hands specs on, from an operand to a result, hands on how axes are cut.
+A spec is a tuple of mesh dimensions. `Cuts` and `Cyclic` are tuples of mesh dimensions that also say how these cut the
+axis. So code that copies specs, from an operand to a result, copies how axes are cut.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class CutSpec(tuple[str, ...]):
 
     @classmethod
     def made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:
-        """Return the spec of these names with this rule, without any check.
+        """Return the spec of *names* with *rule*, without any check.
 
         >>> Cyclic.made(("x",), (2, 0))
         Cyclic('x', 2)
@@ -41,7 +41,7 @@ class CutSpec(tuple[str, ...]):
         return spec
 
     def over(self: S, names: Names) -> S:
-        """Return the same rule over other mesh dimensions.
+        """Return the spec with the same rule over the mesh dimensions *names*.
 
         >>> Cyclic("x", 2).over(("y", "z"))
         Cyclic(('y', 'z'), 2)
@@ -57,7 +57,7 @@ class CutSpec(tuple[str, ...]):
         raise NotImplementedError
 
     def canonical(self, blocks: int) -> Names:
-        """Return this spec for a mesh that gives it *blocks*; the plain names, if it cuts as those do by default.
+        """Return this spec for a mesh that cuts the axis into *blocks*; only the names if it is the default cut.
 
         ``LayoutError`` if it is for another number of blocks.
 
@@ -68,7 +68,7 @@ class CutSpec(tuple[str, ...]):
 
     @property
     def rule_text(self) -> str:
-        """The rule, without the mesh dimensions, as the text of a layout has it.
+        """The rule in the text of a layout, without the mesh dimensions.
 
         >>> Cuts("x", (0, 1, 4)).rule_text, Cyclic("x", 2).rule_text
         ('cuts(0;1;4)', 'cyclic(2)')
@@ -98,9 +98,9 @@ class Cuts(CutSpec):
     """A sharding spec: the axis is cut at chosen boundaries.
 
     Block b has the elements from ``boundaries[b]`` to ``boundaries[b + 1]``; it may be empty. There is one block for
-    each device along the mesh dimensions, so one boundary more than that. ``LayoutError`` if the boundaries do not
-    begin with 0, or decrease. That they end with the length of the axis is checked when a layout is used for a shape,
-    unless ``numpy.array_split`` has the same ones: then the layout is the usual one, which is for any length.
+    each device along the mesh dimensions, and one boundary more than blocks. ``LayoutError`` if the boundaries do not
+    begin with 0, or decrease. The last boundary is compared with the length of the axis when a layout is used for a
+    shape, unless ``numpy.array_split`` cuts at the same boundaries: then the layout is the default, for any length.
 
     Parameters
     ----------
@@ -139,15 +139,15 @@ class Cuts(CutSpec):
             )
         for block, (start, stop) in enumerate(pairwise(rule)):
             if stop < start:
-                ends = f"{quote(start)} to {quote(stop)}"
-                raise LayoutError(f"Cuts: block {block} would go from {ends}; boundaries must not decrease")
+                interval_text = f"{quote(start)} to {quote(stop)}"
+                raise LayoutError(f"Cuts: block {block} would go from {interval_text}; boundaries must not decrease")
         if rule[-1] >= LONGEST:
             raise LayoutError(f"Cuts: an axis of {quote(rule[-1])} elements is too long")
         return cls.made(names, rule)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Where the blocks begin, and where the last one ends.
+        """The starts of the blocks, and the end of the last one.
 
         >>> Cuts("x", sizes=(10, 15, 15)).boundaries
         (0, 10, 25, 40)
@@ -184,7 +184,7 @@ class Cuts(CutSpec):
         return self.shown(", ".join(map(repr, self.rule)))
 
     def shown(self, boundaries: str) -> str:
-        """Return this spec as a program has it, with this text of its *boundaries*.
+        """Return this spec as Python source, with *boundaries* as the text of its boundaries.
 
         >>> Cuts("x", (0, 10, 25, 40)).shown("0, ..., 40")
         "Cuts('x', (0, ..., 40))"
@@ -225,7 +225,7 @@ class Cyclic(CutSpec):
 
     @property
     def block(self) -> int:
-        """The elements of a block."""
+        """The number of elements of a block."""
         return self.rule[0]
 
     @property
@@ -258,7 +258,7 @@ class Cyclic(CutSpec):
 
 
 def cut_at(names: Names, boundaries: Sequence[int], length: int) -> Names:
-    """Return the spec of these mesh dimensions with *boundaries* that are right: the names, if they cut by default.
+    """Return the spec of mesh dimensions *names* with valid *boundaries*; only the names if it is the default cut.
 
     >>> cut_at(("x",), (0, 2, 3), 3), cut_at(("x",), (0, 1, 3), 3)
     (('x',), Cuts('x', (0, 1, 3)))
@@ -270,12 +270,12 @@ def cut_at(names: Names, boundaries: Sequence[int], length: int) -> Names:
 
 
 def cut_of(names: Names, length: int, blocks: int) -> AnyCut:
-    """Return the cut of an axis of *length* elements over mesh dimensions *names* that give it so many *blocks*."""
+    """Return the cut of an axis of *length* elements into *blocks* over the mesh dimensions *names*."""
     return names.cut(length, blocks) if isinstance(names, CutSpec) else Cut(length, blocks)
 
 
 def spec_of(names: Names, cut: AnyCut) -> Names:
-    """Return the spec by which mesh dimensions *names* cut an axis as *cut* says.
+    """Return the spec by which mesh dimensions *names* cut an axis into *cut*.
 
     >>> spec_of(("x",), Cut(3, 2)), spec_of(("x",), Cyclic(("x",), 2).cut(8, 2))
     (Cuts('x', (0, 2, 3)), Cyclic('x', 2))
@@ -283,13 +283,13 @@ def spec_of(names: Names, cut: AnyCut) -> Names:
     return Cuts(names, cut.all_starts()) if cut.is_consecutive else Cyclic(names, cut.block, cut.offset)
 
 
-def is_interval(had: Names, has: Names) -> bool:
-    """Return whether a block of an axis cut by *has* is one interval of the block cut by *had*."""
-    return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
+def is_interval(old_spec: Names, new_spec: Names) -> bool:
+    """Return whether a block of an axis with *new_spec* is one interval of a block with *old_spec*."""
+    return old_spec == new_spec or not (isinstance(old_spec, Cyclic) or isinstance(new_spec, Cyclic))
 
 
 def fixed_length(spec: Names) -> int | None:
-    """Return the length that an axis with this spec must have, as it is cut at chosen boundaries; None if it has any.
+    """Return the required length of an axis with *spec*, which chosen boundaries determine; None for any length.
 
     >>> fixed_length(Cuts("x", (0, 3, 4))), fixed_length(("x",))
     (4, None)
@@ -298,24 +298,24 @@ def fixed_length(spec: Names) -> int | None:
 
 
 def renamed(spec: Names, names: Names) -> Names:
-    """Return *spec* over other mesh dimensions, with the rule that it has, if it has one."""
+    """Return *spec* over the mesh dimensions *names*, with its rule if it has one."""
     return spec.over(names) if isinstance(spec, CutSpec) else names
 
 
-def free_names(spec: Names, used: Iterable[str]) -> Names:
-    """Return *spec* without the mesh dimensions in *used*: itself if it has none of them, else cut by default.
+def free_names(spec: Names, used_names: Iterable[str]) -> Names:
+    """Return *spec* without the mesh dimensions in *used_names*: itself if it has none of them, else the default cut.
 
     >>> free_names(Cyclic(("x", "y"), 4), {"z"}), free_names(Cyclic(("x", "y"), 4), {"x"})
     (Cyclic(('x', 'y'), 4), ('y',))
     """
-    left = tuple(name for name in spec if name not in used)
-    return spec if len(left) == len(spec) else left
+    names = tuple(name for name in spec if name not in used_names)
+    return spec if len(names) == len(spec) else names
 
 
 def specs_of_blocks(
     axes: Sequence[Names], numbers: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]]
 ) -> list[Names]:
-    """Return the specs of a layout in which devices have blocks of these shapes; ``LayoutError`` if there is none.
+    """Return the specs of a layout with blocks of these shapes on the devices; ``LayoutError`` if there is none.
 
     Parameters
     ----------
@@ -327,29 +327,29 @@ def specs_of_blocks(
     [Cuts('x', (0, 3, 4))]
     """
     try:
-        listed = [_checked_integers("block shape", shape) for shape in shapes]
+        checked_shapes = [_checked_integers("block shape", shape) for shape in shapes]
     except TypeError:
         raise LayoutError(f"shapes {quote(shapes)}; it must be a list with the shape of each block") from None
-    if any(length < 0 for shape in listed for length in shape):
+    if any(length < 0 for shape in checked_shapes for length in shape):
         raise LayoutError(f"shapes {quote(shapes)} have a negative length; lengths are zero or more")
-    if len(listed) != len(numbers):
+    if len(checked_shapes) != len(numbers):
         raise LayoutError(
-            f"{len(listed)} shapes of blocks for a mesh of {counted(len(numbers), 'device')}; one for each"
+            f"{len(checked_shapes)} shapes of blocks for a mesh of {counted(len(numbers), 'device')}; one for each"
         )
     specs: list[Names] = []
     for axis, names in enumerate(axes):
         blocks: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
-        for device, (block_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
+        for device, (block_numbers, shape) in enumerate(zip(numbers, checked_shapes, strict=True)):
             if len(shape) != len(axes):
                 raise LayoutError(
                     f"device {device} has a block of shape {shape}, with {counted(len(shape), 'axis')}; "
                     "the specs are for "
                     f"{len(axes)}"
                 )
-            length, first = blocks.setdefault(block_numbers[axis], (shape[axis], device))
+            length, other = blocks.setdefault(block_numbers[axis], (shape[axis], device))
             if length != shape[axis]:
                 raise LayoutError(
-                    f"along axis {axis}, devices {first} and {device} hold the same elements, but their blocks have "
+                    f"along axis {axis}, devices {other} and {device} hold the same elements, but their blocks have "
                     f"{length} and {shape[axis]}"
                 )
         sizes = [blocks[number][0] for number in sorted(blocks)]
@@ -366,13 +366,13 @@ def parsed_rule(names: Names, text: str) -> CutSpec:
     >>> parsed_rule(("x",), "cyclic(64)"), parsed_rule(("x", "y"), "cuts(0;3;3;7;9)")
     (Cyclic('x', 64), Cuts(('x', 'y'), (0, 3, 3, 7, 9)))
     """
-    kind, opening, rest = text.partition("(")
-    numbers, closing, after = rest.partition(")")
+    kind, opening, arguments = text.partition("(")
+    numbers, closing, tail = arguments.partition(")")
     fields = numbers.split(";")
-    if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in fields):
-        meant = "" if kind in _RULES else suggestion(kind, _RULES)
+    if not opening or not closing or tail or kind not in _RULES or not all(_is_number(number) for number in fields):
+        hint = "" if kind in _RULES else suggestion(kind, _RULES)
         raise LayoutError(
-            f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET){meant}"
+            f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET){hint}"
         )
     values = [int(number) for number in fields]
     if kind == "cuts":
@@ -396,19 +396,19 @@ def _names_text(names: Names) -> str:
     return repr(names[0] if len(names) == 1 else tuple(names))
 
 
-def _checked_names(what: str, dims: object) -> Names:
+def _checked_names(subject: str, dims: object) -> Names:
     names = (dims,) if isinstance(dims, str) else dims
     if isinstance(names, CutSpec) or not isinstance(names, list | tuple) or not names:
-        raise LayoutError(f"{what}: dims {quote(dims)}; it is a mesh dimension, or a tuple of mesh dimensions")
+        raise LayoutError(f"{subject}: dims {quote(dims)}; it is a mesh dimension, or a tuple of mesh dimensions")
     if not all(isinstance(name, str) for name in names):
-        raise LayoutError(f"{what}: dims {quote(dims)}; the name of a mesh dimension is a str")
+        raise LayoutError(f"{subject}: dims {quote(dims)}; the name of a mesh dimension is a str")
     return tuple(map(str.__str__, names))
 
 
-def _checked_integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
+def _checked_integers(subject: str, values: Iterable[int]) -> tuple[int, ...]:
     try:
-        listed = list(values)
+        items = list(values)
     except TypeError:
-        kind = type(values).__name__
-        raise LayoutError(f"Cuts: {what} {quote(values)} is a {kind}; it must be a sequence") from None
-    return tuple(as_integer(value, what, LayoutError) for value in listed)
+        type_name = type(values).__name__
+        raise LayoutError(f"Cuts: {subject} {quote(values)} is a {type_name}; it must be a sequence") from None
+    return tuple(as_integer(value, subject, LayoutError) for value in items)

@@ -1,4 +1,4 @@
-"""What layouts have of TensorFlow's: other types of layouts, shapes, text and wire form; `Layout` derives from it."""
+"""TensorFlow's methods of layouts: other types of layouts, shapes, text and wire form; `Layout` derives from it."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -13,7 +13,7 @@ from meshcomm.errors import LayoutError, ShapeError
 
 
 class TensorFlowLayout(LayoutAxes):
-    """The methods that TensorFlow's DTensor gives a layout, and that no relayout asks for."""
+    """The methods of TensorFlow's layouts that no relayout needs."""
 
     __slots__ = ()
 
@@ -89,11 +89,11 @@ class TensorFlowLayout(LayoutAxes):
         for axis, (names, length, shards) in enumerate(zip(self._axes, shape, self._shards, strict=False)):
             cut = cut_of(names, length, shards)
             if cut.shortest < cut.longest:
-                by = f"{quote(names)} does" if isinstance(names, CutSpec) else f"{shards} shards do"
-                gives = "block_shape" if isinstance(names, CutSpec) else "block_slices"
+                rule = f"{quote(names)} does" if isinstance(names, CutSpec) else f"{shards} shards do"
+                method = "block_shape" if isinstance(names, CutSpec) else "block_slices"
                 raise ShapeError(
-                    f"axis {axis} of shape {shape} has {counted(length, 'element')}, which {by} not divide evenly; "
-                    f"{gives}(global_shape, device) gives the block of each device"
+                    f"axis {axis} of shape {shape} has {counted(length, 'element')}, which {rule} not divide evenly; "
+                    f"{method}(global_shape, device) gives the block of each device"
                 )
         return self.block_shape(shape, 0)
 

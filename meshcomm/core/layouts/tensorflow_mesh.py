@@ -1,4 +1,4 @@
-"""What meshes have of TensorFlow's: lists of devices, text and wire form; `Mesh` derives from it."""
+"""TensorFlow's methods of meshes: lists of devices, text and wire form; `Mesh` derives from it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -16,7 +16,7 @@ from meshcomm.errors import MeshError
 
 
 class DeviceListing(NamedTuple):
-    """The lists of devices of a mesh from another system: those of this process, those of all, and the first id."""
+    """The device lists of a mesh from another system: of this process and of all processes, and the first id."""
 
     first_id: int
     local_ids: tuple[int, ...]
@@ -25,7 +25,7 @@ class DeviceListing(NamedTuple):
 
 
 class TensorFlowMesh:
-    """The methods that TensorFlow's DTensor gives a mesh, and that no layout asks for."""
+    """The methods of TensorFlow's meshes that no layout needs."""
 
     __slots__ = ()
 
@@ -155,9 +155,9 @@ class TensorFlowMesh:
         >>> Mesh(["TPU:0", "TPU:1"], {"x": 2}, "pod").host_mesh()
         Mesh(x=2, devices=['CPU:0', 'CPU:1'])
         """
-        return self._in_same_world(self._on_hosts())
+        return self._in_same_world(self._host_mesh())
 
-    def _on_hosts(self) -> Self:
+    def _host_mesh(self) -> Self:
         if self.is_single_device():
             return self.from_device(on_host(self.single_device))
         if self._listing is None:
@@ -167,10 +167,10 @@ class TensorFlowMesh:
         local_devices, global_devices = (
             tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
         )
-        written = self._text_fields()._replace(
+        fields = self._text_fields()._replace(
             name="", local_devices=local_devices, global_devices=global_devices, use_xla_spmd=False
         )
-        return self._from_written(written)
+        return self._from_written(fields)
 
     def device_location(self, offset: int) -> list[int]:
         """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``.
@@ -249,15 +249,15 @@ class TensorFlowMesh:
 
     @classmethod
     def _from_written(cls, mesh: mesh_text.Written) -> Self:
-        """Return the mesh that lists its devices as TensorFlow does, after checking the lists."""
+        """Return the mesh of the content of a text or proto, after checking its lists of devices."""
         mesh_text.check(mesh)
         name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
         if not global_devices and (local_ids == range(len(ids)) or tuple(local_ids) == tuple(range(len(ids)))):
             ranks, names = canonical_devices(local_devices)
             return cls._make(name, dims, ranks, names=names, use_xla_spmd=use_xla_spmd)
         listing = DeviceListing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
-        in_order = mesh_text.devices_in_order(mesh)
-        ranks = canonical_devices(in_order)[0] if in_order else range(len(ids))
+        ordered_devices = mesh_text.devices_in_order(mesh)
+        ranks = canonical_devices(ordered_devices)[0] if ordered_devices else range(len(ids))
         return cls._make(name, dims, ranks, listing=listing, use_xla_spmd=use_xla_spmd)
 
     @classmethod

@@ -48,7 +48,7 @@ class MessageType:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, or a type of above."""
+    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, an `EnumType` or a `MessageType`."""
 
     number: int
     name: str
@@ -90,7 +90,7 @@ def decode(message: MessageType, data: bytes) -> dict[str, object]:
 
 
 def as_bytes(proto: object) -> bytes:
-    """Return *proto* as bytes, be it bytes or an object with ``SerializeToString()``.
+    """Return *proto*, which is bytes or an object with ``SerializeToString()``, as bytes.
 
     >>> as_bytes(bytearray(b"ab"))
     b'ab'
@@ -105,14 +105,14 @@ def as_bytes(proto: object) -> bytes:
 def as_message(message: MessageType, values: Values) -> AnyMessage:
     """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage."""
     data = encode(message, values)
-    real = _protobuf_class(message)
-    return PlainMessage(message, data) if real is None else real.FromString(data)
+    message_class = _protobuf_class(message)
+    return PlainMessage(message, data) if message_class is None else message_class.FromString(data)
 
 
 class PlainMessage:
-    """A message where the protobuf package is not installed: its fields, to be read, its bytes and equality.
+    """A message where the protobuf package is not installed: with read-only fields, bytes and equality.
 
-    A field has the name and the value that it has in a real message; a repeated one is a tuple.
+    Fields have the same names and values as in a real message; a repeated field is a tuple.
 
     >>> PlainMessage(MessageType("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
     Point(x=5)
@@ -132,7 +132,7 @@ class PlainMessage:
             raise AttributeError(f"{self._message.name} has no field {name!r}")
         value = decode(self._message, self._data)[name]
         return (
-            tuple(_readable(field, item) for item in read(list, value)) if field.repeated else _readable(field, value)
+            tuple(_as_plain(field, item) for item in read(list, value)) if field.repeated else _as_plain(field, value)
         )
 
     def __dir__(self) -> list[str]:
@@ -158,7 +158,7 @@ class PlainMessage:
         return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-def _readable(field: Field, value: object) -> object:
+def _as_plain(field: Field, value: object) -> object:
     return PlainMessage(field.kind, _payload_bytes(field, value)) if isinstance(field.kind, MessageType) else value
 
 
@@ -166,8 +166,8 @@ def _encode_field(field: Field, value: object) -> bytes:
     if field.repeated:
         assert isinstance(value, Iterable)
         if field.is_varint:  # proto3 packs repeated numbers
-            packed = b"".join(map(_varint, value))
-            return _delimited(field, packed) if packed else b""
+            payload = b"".join(map(_varint, value))
+            return _delimited(field, payload) if payload else b""
         return b"".join(_delimited(field, _payload_bytes(field, item)) for item in value)
     if not value and not isinstance(field.kind, MessageType):  # an empty embedded message is written
         return b""
@@ -185,7 +185,7 @@ def _delimited(field: Field, payload: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, lowest first; a negative number as its two's complement in 64 bits."""
+    """Return *value* as a varint: seven bits a byte, lowest first; negative numbers as 64 bits in two's complement."""
     if not -(2**63) <= value < 2**63:
         raise WireError(f"{value:#x} does not fit into 64 bits; an int64 field holds -2**63 .. 2**63 - 1")
     value &= 2**64 - 1
@@ -197,47 +197,47 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the unsigned 64-bit number at *at*, and where it ends."""
+def _read_varint(data: bytes, index: int) -> tuple[int, int]:
+    """Return the unsigned 64-bit number at *index*, and the index after it."""
     value = 0
     for shift in range(0, 70, 7):
-        if at >= len(data):
-            raise WireError(f"the message ends at byte {at}, inside a varint")
-        byte = data[at]
-        at += 1
+        if index >= len(data):
+            raise WireError(f"the message ends at byte {index}, inside a varint")
+        byte = data[index]
+        index += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & (2**64 - 1), at
-    raise WireError(f"the varint that ends before byte {at} is not over after 10 bytes; 10 bytes hold any int64")
+            return value & (2**64 - 1), index
+    raise WireError(f"the varint that ends before byte {index} is not over after 10 bytes; 10 bytes hold any int64")
 
 
 def _payloads(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Yield ``(field number, wire type, int or bytes)`` for each field of *data*, in order."""
-    at = 0
-    while at < len(data):
-        start = at
-        tag, at = _read_varint(data, at)
+    index = 0
+    while index < len(data):
+        start = index
+        tag, index = _read_varint(data, index)
         number, wire_type = tag >> 3, tag & 7
         if not 1 <= number <= _MAX_FIELD_NUMBER:
             raise WireError(f"field number {number} at byte {start}; field numbers are 1 .. 2**29 - 1")
         if wire_type == _VARINT:
-            value, at = _read_varint(data, at)
+            value, index = _read_varint(data, index)
             yield number, wire_type, value
             continue
         if wire_type == _BYTES:
-            length, at = _read_varint(data, at)
+            length, index = _read_varint(data, index)
         elif wire_type in _WIDTHS:
             length = _WIDTHS[wire_type]
         else:
             raise WireError(f"wire type {wire_type} of field {number} at byte {start}; known are 0, 1, 2 and 5")
-        if length > len(data) - at:
-            raise WireError(f"field {number} at byte {start} is {length} bytes long, but {len(data) - at} are left")
-        yield number, wire_type, data[at : at + length]
-        at += length
+        if length > len(data) - index:
+            raise WireError(f"field {number} at byte {start} is {length} bytes long, but {len(data) - index} are left")
+        yield number, wire_type, data[index : index + length]
+        index += length
 
 
 def _decode_payload(field: Field, wire_type: int, payload: int | bytes) -> Iterable[int | str | bytes]:
-    """Return the values in one occurrence of *field*; embedded messages stay bytes, to be merged later."""
+    """Return the values in one occurrence of *field*; embedded messages stay bytes, which are merged later."""
     if isinstance(payload, int):
         if field.is_varint:
             return (_decoded_number(field, payload),)
@@ -249,9 +249,9 @@ def _decode_payload(field: Field, wire_type: int, payload: int | bytes) -> Itera
 
 
 def _unpacked_numbers(field: Field, payload: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(payload):
-        value, at = _read_varint(payload, at)
+    index = 0
+    while index < len(payload):
+        value, index = _read_varint(payload, index)
         yield _decoded_number(field, value)
 
 
@@ -282,7 +282,7 @@ def _field_value(field: Field, values: list[int | str | bytes]) -> object:
 
 @cache
 def _descriptor_pool() -> "DescriptorPool | None":
-    # A pool of our own: TensorFlow registers the same message names in the default one, where they would clash.
+    # Use a separate pool: TensorFlow registers the same message names in the default one, where they would clash.
     try:
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message_factory import GetMessageClass  # noqa: F401 - older packages lack it
@@ -299,32 +299,32 @@ def _protobuf_class(message: MessageType) -> "type[Message] | None":
         return None
     from google.protobuf.message_factory import GetMessageClass
 
-    embedded = [field.kind for field in message.fields if isinstance(field.kind, MessageType)]
-    for kind in embedded:
+    embedded_types = [field.kind for field in message.fields if isinstance(field.kind, MessageType)]
+    for kind in embedded_types:
         _protobuf_class(kind)  # registers it
-    pool.Add(_file_descriptor(message, embedded))
+    pool.Add(_file_descriptor(message, embedded_types))
     return GetMessageClass(pool.FindMessageTypeByName(message.name))
 
 
-def _file_descriptor(message: MessageType, embedded: list[MessageType]) -> "FileDescriptorProto":
+def _file_descriptor(message: MessageType, embedded_types: list[MessageType]) -> "FileDescriptorProto":
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
     package, _, name = message.name.rpartition(".")
     file = FileDescriptorProto(name=_file_name(message), package=package, syntax="proto3")
-    file.dependency.extend(map(_file_name, embedded))
-    declared = file.message_type.add(name=name)
+    file.dependency.extend(map(_file_name, embedded_types))
+    message_proto = file.message_type.add(name=name)
     for field in message.fields:
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
-        added = declared.field.add(name=field.name, number=field.number, label=label)
+        proto = message_proto.field.add(name=field.name, number=field.number, label=label)
         if isinstance(field.kind, MessageType):
-            added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
+            proto.type, proto.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
         elif isinstance(field.kind, EnumType):
-            added.type, added.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
-            enum = declared.enum_type.add(name=field.kind.name)
+            proto.type, proto.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
+            enum_proto = message_proto.enum_type.add(name=field.kind.name)
             for number, value in enumerate(field.kind.values):
-                enum.value.add(name=value, number=number)
+                enum_proto.value.add(name=value, number=number)
         else:
-            added.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
+            proto.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
     return file
 
 

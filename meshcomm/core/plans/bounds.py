@@ -1,6 +1,6 @@
 """The scratch limit: in how many rounds a step runs, so that it keeps to the limit.
 
-Both sides of the limit speak for exchanges over MPI, which pack and unpack in scratch.
+The limit and the bytes that are compared with it are those of exchanges over MPI, which pack and unpack in scratch.
 """
 
 from dataclasses import replace
@@ -9,9 +9,9 @@ from meshcomm.core.plans.step import Slice, Step, Steps
 
 
 def minimum_scratch(steps: Steps) -> int:
-    """Return the minimum of scratch, in bytes, with which *steps* can run: one element of each box in each round."""
-    rows = ((step.box_bounds, step.itemsize, between) for step, between in _exchanges(steps).values())
-    return max((between + (bounds.sent + bounds.received) * itemsize for bounds, itemsize, between in rows), default=0)
+    """Return the minimum of scratch, in bytes, that *steps* need: one element of each box in each round."""
+    rows = ((step.box_bounds, step.itemsize, block_bytes) for step, block_bytes in _exchanges(steps).values())
+    return max((block_bytes + (bounds.sent + bounds.received) * size for bounds, size, block_bytes in rows), default=0)
 
 
 def _exchanges(steps: Steps) -> dict[int, tuple[Step, int]]:
@@ -19,31 +19,31 @@ def _exchanges(steps: Steps) -> dict[int, tuple[Step, int]]:
     exchanges, block_bytes = {}, 0
     for number, step in enumerate(steps):
         if not isinstance(step, Slice):
-            new = 0 if step is steps[-1] else step.target.largest_block(step.shape) * step.itemsize
-            exchanges[number], block_bytes = (step, block_bytes + new), new
+            target_bytes = 0 if step is steps[-1] else step.target.largest_block(step.shape) * step.itemsize
+            exchanges[number], block_bytes = (step, block_bytes + target_bytes), target_bytes
     return exchanges
 
 
 def within_limit(steps: Steps, limit: int) -> Steps | None:
-    """Return *steps* in the number of rounds that keeps to *limit* bytes of scratch; None if no number does."""
-    limited = list(steps)
-    for number, (step, between) in _exchanges(steps).items():
-        rounds = _rounds(step, limit - between)
+    """Return *steps* with enough rounds to keep to *limit* bytes of scratch; None if no number of rounds does."""
+    new_steps = list(steps)
+    for number, (step, block_bytes) in _exchanges(steps).items():
+        rounds = _round_count(step, limit - block_bytes)
         if rounds is None:
             return None
         if rounds > 1:
-            limited[number] = replace(step, rounds=rounds)
-    return tuple(limited)
+            new_steps[number] = replace(step, rounds=rounds)
+    return tuple(new_steps)
 
 
-def _rounds(step: Step, free: int) -> int | None:
-    """Return the number of rounds in which *step* keeps to *free* bytes of scratch; None if no number does."""
+def _round_count(step: Step, free_bytes: int) -> int | None:
+    """Return the number of rounds in which *step* keeps to *free_bytes* of scratch; None if no number does."""
     bounds = step.box_bounds
-    if (bounds.sent_elements + bounds.received_elements) * step.itemsize <= free:
+    if (bounds.sent_elements + bounds.received_elements) * step.itemsize <= free_bytes:
         return 1
-    # The inverse of `partition.most_in_a_round`: a round takes one element of each box, and a share of the others.
-    share = free // step.itemsize - bounds.sent - bounds.received
-    beyond = bounds.sent_elements - bounds.sent, bounds.received_elements - bounds.received
-    if share <= 0:
-        return max(beyond) + 1 if share == 0 else None
-    return sum(beyond) // (share + 1) + 1
+    # The inverse of `partition.most_in_a_round`: a round takes one element of each box, and a fraction of the others.
+    round_elements = free_bytes // step.itemsize - bounds.sent - bounds.received
+    other_elements = bounds.sent_elements - bounds.sent, bounds.received_elements - bounds.received
+    if round_elements <= 0:
+        return max(other_elements) + 1 if round_elements == 0 else None
+    return sum(other_elements) // (round_elements + 1) + 1

@@ -17,17 +17,17 @@ from meshcomm.core.plans.step import AllGather, Slice, Step
 def costed_devices(step: Step) -> list[int]:
     """Return the devices on which the cost of *step* is computed: the first, a middle and the last.
 
-    If none of them receives anything, as with an array smaller than its mesh, another one may: then the one that
-    receives the most is added. It takes longer to find.
+    If none of them receives anything, as with an array smaller than its mesh, the device that receives the most is
+    added. It takes longer to find.
     """
     size = len(step.ranks)
     devices = sorted({0, size // 2, size - 1})
-    receives = step.received(np.array(devices, dtype=np.intp))[0].any()
-    return devices if receives else [*devices, step.busiest_device]
+    any_received = step.received(np.array(devices, dtype=np.intp))[0].any()
+    return devices if any_received else [*devices, step.busiest_device]
 
 
 def seconds(step: Step, machine: Machine) -> float:
-    """Return the cost of *step* by the model: that of the costliest of `costed_devices`."""
+    """Return the cost of *step* by the model, in seconds: the largest among `costed_devices`."""
     if isinstance(step, Slice):
         return 0.0
     return max(machine.seconds(step_load(step, machine, device)) for device in costed_devices(step))
@@ -42,8 +42,8 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
     nodes = machine.node_of(ranks)
     on_node = (nodes[:-1] == nodes[-1]) & ~is_self
     off_node = ~on_node & ~is_self
-    # In one round, scratch holds all that is packed and unpacked. Boxes for the device itself are copied.
-    through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(single_index(device)).scratch[0]
+    # In one round, scratch holds all packed and unpacked bytes. Boxes for the device itself are copied.
+    scratch_bytes = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(single_index(device)).scratch[0]
     messages, off_node_messages = float(on_node.sum()) * step.rounds, float(off_node.sum()) * step.rounds
     return Load(
         on_node_exchanges=float(step.rounds if messages and not off_node_messages else 0),
@@ -52,27 +52,27 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
         off_node_exchanges=float(step.rounds if off_node_messages else 0),
         off_node_messages=off_node_messages,
         off_node_bytes=float(sizes[off_node].sum()),
-        passed_bytes=float(sizes[is_self].sum() + through_scratch),
+        passed_bytes=float(sizes[is_self].sum() + scratch_bytes),
     )
 
 
 ALWAYS: bool | None = None
-"""Whether all exchanges between nodes go through aggregators, or none; by default those for which it pays."""
+"""Whether all exchanges between nodes go through aggregators, or none; None: those for which it pays."""
 
 
 class OffNodeCosts(NamedTuple):
-    """The cost, in seconds by the model, of what a step exchanges between nodes: direct, or through aggregators."""
+    """The cost of the exchange of a step between nodes, in seconds by the model: direct, or through aggregators."""
 
     direct: float
-    through: float
+    relayed: float
 
 
 def relay_pays(step: Step, machine: Machine) -> bool:
-    """Return whether *step* goes through aggregators on nodes whose ranks share memory: the same on all ranks.
+    """Return whether *step* goes through aggregators on nodes with shared memory: the same on all ranks.
 
-    It does if that costs less than half by the model, on the costliest of `costed_devices`. Less than half,
-    because ranks that wait for each other once more may come late or share a processor, which the model leaves out. A
-    step in rounds does not: it has to keep to the scratch limit.
+    It does if that costs less than half of the direct exchange by the model, on the costliest of `costed_devices`.
+    The reason for half: ranks wait for each other once more, and may come late or share a processor, which the model
+    leaves out. A step in rounds does not, because it has to keep to the scratch limit.
     """
     if isinstance(step, Slice) or step.rounds > 1 or machine.one_node:
         return False
@@ -82,11 +82,11 @@ def relay_pays(step: Step, machine: Machine) -> bool:
 @lru_cache(maxsize=1024)
 def _pays(step: Step, machine: Machine) -> bool:
     costs = [off_node_costs(step, machine, device) for device in costed_devices(step)]
-    return 2 * max(cost.through for cost in costs) < max(cost.direct for cost in costs)
+    return 2 * max(cost.relayed for cost in costs) < max(cost.direct for cost in costs)
 
 
 def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
-    """Return the cost of *steps* by the model, each on its way between nodes: direct, or through aggregators.
+    """Return the cost of *steps* by the model, in seconds, where each is direct or goes through aggregators.
 
     The costliest of `costed_devices` counts in each step.
     """
@@ -96,30 +96,32 @@ def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
 def _relay_time(step: Step, machine: Machine) -> float:
     times = []
     for device in costed_devices(step):
-        direct, through = off_node_costs(step, machine, device)
-        times.append(machine.seconds(step_load(step, machine, device)) - direct + through)
+        direct, relayed = off_node_costs(step, machine, device)
+        times.append(machine.seconds(step_load(step, machine, device)) - direct + relayed)
     return max(times)
 
 
 def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
-    """Return the costs of the messages to *device* from other nodes, if its local peers receive as much."""
-    received = step.receives(device)
-    sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
-    group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
-    node = int(group[step.position_of(device)])
+    """Return the costs of the messages to *device* from other nodes, if its local peers receive as many bytes."""
+    boxes = step.receives(device)
+    sizes, nodes = boxes.sizes * step.itemsize, _nodes_of(step, machine, device, boxes.peers)
+    group_nodes = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
+    node = int(group_nodes[step.position_of(device)])
     off_node = (nodes != node) & (sizes > 0)
     messages, nbytes = int(off_node.sum()), int(sizes[off_node].sum())
-    packed = nbytes * (step.packs + step.unpacks)
-    direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed))
+    packed_bytes = nbytes * (step.packs + step.unpacks)
+    direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed_bytes))
     if not messages:
         return OffNodeCosts(direct, direct)
-    others, local = len(np.unique(nodes[off_node])), int((group == node).sum())
-    turns = ceil(others / local)
-    # In a gather all ranks of the node need the same.
-    crossing = nbytes if isinstance(step, AllGather) else nbytes * local
-    handed = 2 * min(local, others)  # to aggregators, and from them
+    senders, local_count = len(np.unique(nodes[off_node])), int((group_nodes == node).sum())
+    turns = ceil(senders / local_count)
+    # In a gather, all ranks of the node need the same blocks.
+    node_bytes = nbytes if isinstance(step, AllGather) else nbytes * local_count
+    handovers = 2 * min(local_count, senders)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
-    return OffNodeCosts(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
+    return OffNodeCosts(
+        direct, machine.seconds(Load(2, handovers, 2 * nbytes, 1, turns, turns * node_bytes / senders, 0))
+    )
 
 
 def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> Indices:

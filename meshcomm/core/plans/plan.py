@@ -47,8 +47,8 @@ class Plan(FieldsOnly):
     Print it to see its steps, and the ways it was chosen from. `bytes_moved`, `messages` and `peak_bytes` are the
     largest over the devices; between meshes of more than 4,096 ranks, over 4,096 of them, spread evenly.
 
-    `bytes_moved` and `messages` hold on every transport. Scratch, `peak_bytes` and the costs speak for exchanges that
-    are packed over MPI. Ranks that share memory copy from block to block, and pack nothing.
+    `bytes_moved` and `messages` are the same on every transport. Scratch, `peak_bytes` and costs are those of packed
+    exchanges over MPI. Ranks that share memory copy from block to block, and pack nothing.
     """
 
     __module__ = "meshcomm"
@@ -64,7 +64,7 @@ class Plan(FieldsOnly):
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device: those of the mesh in its order; between meshes, those of both, ascending.
+        """The rank of each device: the ranks of the mesh in its order; between meshes, of both, ascending.
 
         >>> import meshcomm as mc
         >>> first, second = mc.Layout(["x"], mc.Mesh([5, 0], {"x": 2})), mc.Layout(["x"], mc.Mesh([3], {"x": 1}))
@@ -82,7 +82,7 @@ class Plan(FieldsOnly):
         >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).bytes_moved
         16
         """
-        return self._largest.bytes_moved
+        return self._maxima.bytes_moved
 
     @property
     def messages(self) -> int:
@@ -93,7 +93,7 @@ class Plan(FieldsOnly):
         >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).messages
         3
         """
-        return self._largest.messages
+        return self._maxima.messages
 
     @property
     def peak_bytes(self) -> int:
@@ -104,7 +104,7 @@ class Plan(FieldsOnly):
         >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).peak_bytes
         48
         """
-        return self._largest.peak_bytes
+        return self._maxima.peak_bytes
 
     def for_device(self, device: int) -> "DevicePlan":
         """Return the plan of one device, with its own `bytes_moved`, `messages` and `peak_bytes`.
@@ -165,8 +165,8 @@ class Plan(FieldsOnly):
     def permutation(self) -> tuple[int, ...] | None:
         """The order of the ranks of the target mesh that would save the most bytes; None without ``relabel=True``.
 
-        It is advice: no relayout follows it by itself. Entry d is a device of the target mesh; its rank should be
-        device d of another mesh, and then the fewest bytes would move: see `relabelled_bytes`.
+        It is advice: no relayout follows it by itself. Entry d is a device of the target mesh. If its rank were device
+        d of the target mesh, for each d, the fewest bytes would move: see `relabelled_bytes`.
         """
         return self._relabelling[0] if self.relabel else None
 
@@ -184,12 +184,12 @@ class Plan(FieldsOnly):
 
     @cached_property
     def _relabelling(self) -> tuple[tuple[int, ...], int, int]:
-        common = kept_elements(self.shape, self.source, self.target)
-        order = best_order(common)
+        counts = kept_elements(self.shape, self.source, self.target)
+        order = best_order(counts)
         devices = np.arange(len(order), dtype=np.intp)
-        sizes = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
-        now, best = int(np.trace(common)), int(common[np.array(order, dtype=np.intp), devices].sum())
-        return order, (sizes - now) * self.dtype.itemsize, (sizes - best) * self.dtype.itemsize
+        total = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
+        current_kept, best_kept = int(np.trace(counts)), int(counts[np.array(order, dtype=np.intp), devices].sum())
+        return order, (total - current_kept) * self.dtype.itemsize, (total - best_kept) * self.dtype.itemsize
 
     @property
     def copy_step(self) -> Step:
@@ -209,7 +209,7 @@ class Plan(FieldsOnly):
 
     @property
     def compared_devices(self) -> Indices:
-        """The devices over which the largest is taken: all, or some of the ranks of two large meshes."""
+        """The devices over which maxima are taken: all, or a sample of the ranks of two large meshes."""
         size = len(self.ranks)
         if size <= SAMPLED_DEVICES or not any(isinstance(step, AllToAllBetween) for step in self.steps):
             return np.arange(size, dtype=np.intp)
@@ -224,7 +224,7 @@ class Plan(FieldsOnly):
         return hash(self._value)
 
     @cached_property
-    def _largest(self) -> _PlanTotals:
+    def _maxima(self) -> _PlanTotals:
         return _totals_over(self, self.compared_devices)
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_plans gives plans these methods
@@ -324,15 +324,15 @@ def plan_relayout(  # noqa: PLR0917 - callers pass them by position
         )
     if source.match_axis is not None:
         raise LayoutError(f"{source.specs_text}: MATCH does not say where a tensor is, only where it goes")
-    kind, resolved = as_dtype(dtype), target.matched(source)
-    for layout in (source, resolved):
+    np_dtype, new_layout = as_dtype(dtype), target.matched(source)
+    for layout in (source, new_layout):
         layout.check_fits(lengths)
-    check_size(lengths, kind)
+    check_size(lengths, np_dtype)
     max_scratch_bytes = scratch_limit(max_scratch_bytes)
     machine = machine or Machine()
-    # The layouts of a plan are the caller's own: equal ones may belong to another world.
-    steps = cheapest_steps(lengths, kind.itemsize, source, resolved, limit=max_scratch_bytes, machine=machine)
-    return Plan(lengths, kind, source, resolved, steps, machine, max_scratch_bytes, relabel)
+    # The plan has the caller's own layouts: equal ones, as in the cache, may belong to another world.
+    steps = cheapest_steps(lengths, np_dtype.itemsize, source, new_layout, limit=max_scratch_bytes, machine=machine)
+    return Plan(lengths, np_dtype, source, new_layout, steps, machine, max_scratch_bytes, relabel)
 
 
 def plan_direct(
@@ -343,34 +343,34 @@ def plan_direct(
     Arguments and errors are those of `plan_relayout`.
     """
     plan = plan_relayout(shape, dtype, source, target, None, machine)
-    pair = on_one_mesh(plan.source, plan.target)
-    if pair is None:
+    layouts = on_one_mesh(plan.source, plan.target)
+    if layouts is None:
         return replace(plan, steps=tuple(replace(step, rounds=1) for step in plan.steps))
-    path = composed_path(plan.shape, *pair)
-    straight = [pair[0], pair[1]] if len(path) > 1 else path
-    return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, straight))
+    path = composed_path(plan.shape, *layouts)
+    direct_path = [layouts[0], layouts[1]] if len(path) > 1 else path
+    return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, direct_path))
 
 
 def _totals_over(plan: Plan, devices: Indices) -> _PlanTotals:
-    """Return the largest over *devices* of bytes and messages received, and of bytes held over MPI."""
+    """Return the maxima over *devices* of bytes and messages received, and of bytes held over MPI."""
     steps = plan.steps or (plan.copy_step,)
-    received = messages = peak = between = np.zeros_like(devices)
-    begin = steps[0].traffic(devices).source
+    received_bytes = messages = peak_bytes = block_bytes = np.zeros_like(devices)
+    source_bytes = steps[0].traffic(devices).source
     for step in steps:
-        got, count, scratch, _, target = step.traffic(devices)
-        received, messages = received + got, messages + count
+        step_bytes, count, scratch, _, target = step.traffic(devices)
+        received_bytes, messages = received_bytes + step_bytes, messages + count
         if isinstance(step, Slice) and step is not steps[-1]:
-            continue  # the next step takes its boxes out of the block that is held
-        peak = np.maximum(peak, begin + between + scratch + target)
-        between = target
-    return _PlanTotals(int(received.max()), int(messages.max()), int(peak.max()))
+            continue  # the next step takes its boxes from the block before the slice
+        peak_bytes = np.maximum(peak_bytes, source_bytes + block_bytes + scratch + target)
+        block_bytes = target
+    return _PlanTotals(int(received_bytes.max()), int(messages.max()), int(peak_bytes.max()))
 
 
-# -- as text: packing, the bytes held and the costs are those of exchanges over MPI -----------------------------------
+# -- text: packing, held bytes and costs are those of exchanges over MPI ----------------------------------------------
 
 
 def _plan_text(plan: Plan) -> str:
-    """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
+    """Return the text of a plan: its layouts, a line for each step, its candidates, and its totals."""
     rows = [] if plan.steps else ["nothing moves: a copy of the block"]
     if len(plan.candidates) > 1:
         costs = (f"{name} {seconds_text(seconds)}" for name, _, seconds in plan.candidates)
@@ -385,31 +385,31 @@ def _plan_text(plan: Plan) -> str:
 
 
 def _relabelling_text(plan: Plan) -> str:
-    now, best = plan.relabelled_bytes
-    if best == now:
+    current_bytes, best_bytes = plan.relabelled_bytes
+    if best_bytes == current_bytes:
         return "no other order of the target's ranks would save bytes"
-    percent = 100 * (now - best) / now
+    percent = 100 * (current_bytes - best_bytes) / current_bytes
     return (
-        f"with the target's ranks in the order {plan.permutation}, all devices would receive {bytes_text(best)} "
-        f"together, instead of {bytes_text(now)} (-{percent:.1f} %)"
+        f"with the target's ranks in the order {plan.permutation}, all devices would receive {bytes_text(best_bytes)} "
+        f"together, instead of {bytes_text(current_bytes)} (-{percent:.1f} %)"
     )
 
 
 def _headline(plan: Plan) -> str:
     source, target = plan.source, plan.target
-    to, mesh = target.specs_text, target.mesh
+    target_text, mesh = target.specs_text, target.mesh
     if not same_grid(source.mesh, target.mesh):
-        to, mesh = f"{to} on {target.mesh}", source.mesh
-    ends = f"{source.specs_text} -> {to}"
-    return f"relayout of {plan.shape} {plan.dtype} on mesh {mesh.dims_text}: {ends}"
+        target_text, mesh = f"{target_text} on {target.mesh}", source.mesh
+    path_text = f"{source.specs_text} -> {target_text}"
+    return f"relayout of {plan.shape} {plan.dtype} on mesh {mesh.dims_text}: {path_text}"
 
 
 def _step_text(plan: Plan, step: Step) -> str:
     count = len(step.ranks) // step.group_size
     groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
-    moved = step.traffic(plan.compared_devices)
-    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
-    works = [] if isinstance(step, Slice) else ["packs"] * step.packs + ["unpacks"] * step.unpacks
-    work = f"; {' and '.join(works)} over MPI" if works else ""
-    through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
-    return f"{step}{groups} {traffic}{work}{through}"
+    traffic = step.traffic(plan.compared_devices)
+    traffic_text = f"{bytes_text(int(traffic.bytes_moved.max()))}, {counted(int(traffic.messages.max()), 'message')}"
+    copies = [] if isinstance(step, Slice) else ["packs"] * step.packs + ["unpacks"] * step.unpacks
+    copies_text = f"; {' and '.join(copies)} over MPI" if copies else ""
+    relay_text = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
+    return f"{step}{groups} {traffic_text}{copies_text}{relay_text}"

@@ -1,4 +1,4 @@
-"""Which order of the ranks of a target mesh would save the most bytes: advice, which no relayout follows by itself.
+"""The order of the ranks of a target mesh that would save the most bytes: advice, which no relayout follows by itself.
 
 Source: M. Kabić, S. Pintarelli, A. Kozhevnikov, J. VandeVondele, "COSTA: Communication-Optimal Shuffle and Transpose
 Algorithm with Process Relabeling", ISC 2021.
@@ -15,27 +15,31 @@ from meshcomm.errors import MeshcommError
 
 
 def kept_elements(shape: Shape, source: Layout, target: Layout) -> Indices:
-    """Return how many elements of each block of the target each rank of its mesh holds: a row per rank.
+    """Return the number of elements of each target block that each rank of the target mesh holds: a row per rank.
 
-    Row r is the rank that is device r of the target mesh now; column d is the block of device d.
+    Row r is the rank that is now device r of the target mesh; column d is the block of device d.
     """
     devices = np.arange(target.mesh.size, dtype=np.intp)
     source_devices = devices_of(source.mesh, ranks_of(target.mesh, devices))
-    had, has = numbers_of(source, np.maximum(source_devices, 0)), numbers_of(target, devices)
+    source_numbers, target_numbers = numbers_of(source, np.maximum(source_devices, 0)), numbers_of(target, devices)
     counts = np.ones((target.mesh.size, target.mesh.size), dtype=np.intp)
     for axis, n in enumerate(shape):
-        (old, row), (new, column) = (np.unique(side[:, axis], return_inverse=True) for side in (had, has))
-        pairs = old.repeat(len(new)), np.tile(new, len(old))
-        common = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(len(old), len(new))
-        counts *= common[row.reshape(-1)][:, column.reshape(-1)]
+        (row_numbers, rows), (column_numbers, columns) = (
+            np.unique(numbers[:, axis], return_inverse=True) for numbers in (source_numbers, target_numbers)
+        )
+        pairs = row_numbers.repeat(len(column_numbers)), np.tile(column_numbers, len(row_numbers))
+        shared_counts = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(
+            len(row_numbers), len(column_numbers)
+        )
+        counts *= shared_counts[rows.reshape(-1)][:, columns.reshape(-1)]
     counts[source_devices < 0] = 0
     return counts
 
 
 def best_order(counts: Indices) -> tuple[int, ...]:
-    """Return which row should have each column so that the sum of the *counts* that are taken is the largest.
+    """Return the row for each column, so that the sum of ``counts[row, column]`` is the largest.
 
-    That is the present order, if no other one has a larger sum. ``MeshcommError`` without SciPy.
+    It is the present order if no other one has a larger sum. ``MeshcommError`` without SciPy.
 
     >>> best_order(np.array([[0, 5], [3, 1]]))
     (1, 0)

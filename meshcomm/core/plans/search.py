@@ -3,9 +3,9 @@
 # Why all ranks choose the same plan: a proof
 # -------------------------------------------
 #
-# No rank tells another one which plan it chose. A plan that differs on one rank would send boxes to peers that wait
-# for others. So `cheapest_steps` must give equal steps for one call on every rank. It does, because it is a function
-# of arguments that are equal, computed by operations with one possible result.
+# Ranks do not exchange their plans. A plan that differs on one rank would send boxes to peers that wait for others. So
+# `cheapest_steps` must return equal steps for one call on every rank. It does, because it is a function of equal
+# arguments, computed by operations with one possible result.
 #
 # 1. Equal arguments. The shape, the dtype, both layouts with their meshes, and the scratch limit are in the text of
 #    the call. The ranks compare this text before they exchange anything by a new plan (`ranks.calls.prepared`); if it
@@ -19,7 +19,7 @@
 #    results: whether an entry is kept or was dropped changes the time, not the result.
 #
 # 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
-#    order and over the dimensions of the mesh in its order. Sets are only asked whether they contain a name, or are
+#    order and over the dimensions of the mesh in its order. Sets are only used to test for a name, or are
 #    put into the order of the mesh's dimensions (`_step`). So no result depends on hashes, which differ between
 #    processes (a test runs the planner with several hash seeds).
 #
@@ -33,8 +33,8 @@
 # 6. Rounds follow from the layouts and the limit alone (`bounds.within_limit`): from upper bounds over all devices,
 #    not from the blocks of one.
 #
-# What the ranks do with a plan is agreed separately: whether ranks share memory is known alike on all of them, and is
-# no part of a plan (`transport.choose`).
+# How the ranks run a plan is decided separately (`transport.choose`): all of them know which ranks share memory, and
+# that is not part of a plan.
 
 from functools import lru_cache
 from itertools import pairwise
@@ -59,7 +59,7 @@ from meshcomm.errors import ShapeError
 
 
 class Candidate(NamedTuple):
-    """A way from the source to the target, and its cost in seconds, by the model."""
+    """A possible sequence of steps from the source to the target, with its cost in seconds, by the model."""
 
     name: str
     steps: Steps
@@ -81,8 +81,8 @@ def cheapest_steps(
     """
     if source.mesh is target.mesh and source.mesh.size == 1:
         return ()
-    if limit is None and (only := _only_step(shape, itemsize, source, target)) is not None:
-        return (only,)
+    if limit is None and (step := _only_step(shape, itemsize, source, target)) is not None:
+        return (step,)
     pair = on_one_mesh(source, target) or (source, target)
     ways = _ways(shape, itemsize, *pair, limit=limit, machine=machine)
     if len(ways) == 1:
@@ -91,28 +91,30 @@ def cheapest_steps(
 
 
 def _only_step(shape: Shape, itemsize: int, source: Layout, target: Layout) -> Step | None:
-    """Return the step between layouts on a mesh of one dimension, in one round; None where that needs a look.
+    """Return the step between layouts on a mesh of one dimension, in one round; None if that needs a search.
 
-    It is what `_ways` finds, without a search: consecutive blocks that are gathered, or moved to another axis.
+    The step is the one that `_ways` would find: consecutive blocks are gathered, or cut along another axis.
     """
     mesh = target.mesh
     if source.mesh is not mesh or len(mesh.dims) != 1 or mesh.size == 1 or min(shape, default=0) < mesh.size:
-        return None  # with fewer elements than devices, each may hold what it wants
+        return None  # with fewer elements than devices, a device may already hold all that it needs
     if (source.largest_block(shape) + target.largest_block(shape)) * itemsize > DEFAULT_SCRATCH:
         return None
-    had, has = (next((a for a, names in enumerate(layout.axes) if names), None) for layout in (source, target))
-    if had is None or had == has or isinstance(source.axes[had], Cyclic):
+    source_axis, target_axis = (
+        next((a for a, names in enumerate(layout.axes) if names), None) for layout in (source, target)
+    )
+    if source_axis is None or source_axis == target_axis or isinstance(source.axes[source_axis], Cyclic):
         return None
     dims = (mesh.dims[0].name,)
-    if has is None:
+    if target_axis is None:
         return AllGather(shape, itemsize, source, target, dims, source)
-    if isinstance(source.axes[had], CutSpec) or isinstance(target.axes[has], CutSpec):
+    if isinstance(source.axes[source_axis], CutSpec) or isinstance(target.axes[target_axis], CutSpec):
         return None
     return AllToAll(shape, itemsize, source, target, dims, source)
 
 
 def forget_plans() -> None:
-    """Drop the plans that were kept."""
+    """Drop all cached plans."""
     cheapest_steps.cache_clear()
 
 
@@ -133,16 +135,16 @@ def _ways(
 ) -> list[tuple[str, Steps]]:
     """Return the ways from *source* to *target* that keep to the scratch limit: at least one, or ``ShapeError``."""
     if not same_grid(source.mesh, target.mesh):
-        direct: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
-        ways = [("direct", direct)]
+        direct_steps: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
+        ways = [("direct", direct_steps)]
     else:
         ways = [("composed", steps_along(shape, itemsize, composed_path(shape, source, target)))]
-        direct = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
-        if direct != ways[0][1] and any(step.dims for step in direct):
-            ways.append(("direct", direct))
-    largest = source.largest_block(shape) + target.largest_block(shape)
-    if limit is None and largest * itemsize <= DEFAULT_SCRATCH and not any(len(steps) > 1 for _, steps in ways):
-        return ways  # in one round, whatever is packed
+        direct_steps = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
+        if direct_steps != ways[0][1] and any(step.dims for step in direct_steps):
+            ways.append(("direct", direct_steps))
+    block_elements = source.largest_block(shape) + target.largest_block(shape)
+    if limit is None and block_elements * itemsize <= DEFAULT_SCRATCH and not any(len(steps) > 1 for _, steps in ways):
+        return ways  # one round is enough, even if all boxes are packed
     minimum = min(minimum_scratch(steps) for _, steps in ways)
     if limit is not None and limit < minimum:
         raise ShapeError(
@@ -151,63 +153,63 @@ def _ways(
             f"the minimum is {minimum} bytes, one element of each box"
         )
     limit = max(DEFAULT_SCRATCH, minimum) if limit is None else limit
-    return [(name, limited) for name, steps in ways if (limited := within_limit(steps, limit)) is not None]
+    return [(name, limited_steps) for name, steps in ways if (limited_steps := within_limit(steps, limit)) is not None]
 
 
 def steps_along(shape: Shape, itemsize: int, path: list[Layout]) -> Steps:
     """Return a step from each layout of *path* to the next one."""
     steps: list[Step] = []
-    for before, after in pairwise(path):
-        sliced = bool(steps) and isinstance(steps[-1], Slice)
-        steps.append(_step(shape, itemsize, before, after, steps[-1].block_layout if sliced else before))
+    for source, target in pairwise(path):
+        after_slice = bool(steps) and isinstance(steps[-1], Slice)
+        steps.append(_step(shape, itemsize, source, target, steps[-1].block_layout if after_slice else source))
     return tuple(steps)
 
 
 def composed_path(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
     """Return the layouts of the composed way: slices first, then one move per mesh dimension, gathers last.
 
-    If there is no such way it is *source* and *target* only.
+    If there is no composed way, it returns *source* and *target* only.
     """
     current, goal = list(effective(source)), effective(target)
     if tuple(current) == goal:
         return [target]
     if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(current, goal, strict=True)):
         return [source, target]  # the composed way goes from names to names
-    mesh, visited = target.mesh, [tuple(current)]
+    mesh, path_axes = target.mesh, [tuple(current)]
     _slice_where_possible(mesh, shape, current, goal)
-    if tuple(current) != visited[-1]:
-        visited.append(tuple(current))
-    while _move_one(mesh, shape, current, goal):
-        visited.append(tuple(current))
+    if tuple(current) != path_axes[-1]:
+        path_axes.append(tuple(current))
+    while _move_dimension(mesh, shape, current, goal):
+        path_axes.append(tuple(current))
     if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, current, goal, strict=True)):
         return [source, target]
     if tuple(current) == goal:
-        visited.pop()
-    return [source, *(Layout(list(axes), mesh) for axes in visited[1:]), target]
+        path_axes.pop()
+    return [source, *(Layout(list(axes), mesh) for axes in path_axes[1:]), target]
 
 
 def _slice_where_possible(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> None:
-    used = {name for names in current for name in names}
+    used_names = {name for names in current for name in names}
     for axis, names in enumerate(goal):
         while len(current[axis]) < len(names) and names[: len(current[axis])] == current[axis]:
-            longer = names[: len(current[axis]) + 1]
-            if longer[-1] in used or not coarser(mesh, shape[axis], current[axis], longer):
+            longer_names = names[: len(current[axis]) + 1]
+            if longer_names[-1] in used_names or not coarser(mesh, shape[axis], current[axis], longer_names):
                 break
-            current[axis] = longer
+            current[axis] = longer_names
 
 
-def _move_one(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> bool:
+def _move_dimension(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> bool:
     """Move one mesh dimension from the axis that it shards to its axis in *goal*; return whether one can move."""
     for b, names in enumerate(goal):
         length = len(current[b])
         if length == len(names) or names[:length] != current[b]:
             continue
-        longer = names[: length + 1]
-        a = next((a for a, other in enumerate(current) if a != b and other[-1:] == longer[-1:]), None)
+        longer_names = names[: length + 1]
+        a = next((a for a, other in enumerate(current) if a != b and other[-1:] == longer_names[-1:]), None)
         if a is None:
             continue
-        if coarser(mesh, shape[a], current[a][:-1], current[a]) and coarser(mesh, shape[b], current[b], longer):
-            current[a], current[b] = current[a][:-1], longer
+        if coarser(mesh, shape[a], current[a][:-1], current[a]) and coarser(mesh, shape[b], current[b], longer_names):
+            current[a], current[b] = current[a][:-1], longer_names
             return True
     return False
 
@@ -215,8 +217,8 @@ def _move_one(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names,
 def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, block_layout: Layout) -> Step:
     mesh = target.mesh
     axes = list(zip(shape, effective(source), effective(target), strict=True))
-    spanned = {name for n, a, b in axes for name in a[_common_count(mesh, n, a, b) :]}
-    dims = tuple(name for name, _ in mesh.dims if name in spanned)
+    spanned_dims = {name for n, a, b in axes for name in a[_common_count(mesh, n, a, b) :]}
+    dims = tuple(name for name, _ in mesh.dims if name in spanned_dims)
     if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
         return Slice(shape, itemsize, source, target, (), block_layout)
     if all(coarser(mesh, n, b, a) for n, a, b in axes):
@@ -241,13 +243,13 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether, on an axis of *n* elements cut by *a*, every device holds its block of the cut by *b*."""
     if coarser(mesh, n, a, b):
         return True
-    by_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
-    if not b or (not by_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
+    has_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
+    if not b or (not has_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
         return False  # no block is empty, so some block of *b* is not in the block of *a* on its device
     cut, new_cut, names = cut_over(mesh, n, a), cut_over(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
-    size, few = devices_along(mesh, names), 8
-    for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
-        coordinates = dict(unravel(mesh, names, combinations))  # most often, the first few of them decide
+    size, sample = devices_along(mesh, names), 8
+    for combinations in (np.arange(min(sample, size), dtype=np.intp), np.arange(sample, size, dtype=np.intp)):
+        coordinates = dict(unravel(mesh, names, combinations))  # most often, the sample decides
         numbers, new_numbers = ravel(mesh, a, coordinates), ravel(mesh, b, coordinates)
         if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False

@@ -35,7 +35,7 @@ from meshcomm.core.layouts.specs import CutSpec
 class StepTraffic(NamedTuple):
     """The bytes and messages that devices receive from others in one step, and the bytes that they hold.
 
-    Each field is an array with an entry per device. Exchanges over MPI pack and unpack in *scratch*.
+    Each field is an array with an entry per device; *scratch* are the bytes to pack and unpack over MPI.
     """
 
     bytes_moved: Indices
@@ -53,10 +53,10 @@ class Step(FieldsOnly):
     ----------
     shape, itemsize: shape of the global array, and bytes of an element
     source, target: layouts before and after
-    dims: mesh dimensions along which the groups lie: devices exchange only within a group
-    block_layout: layout of the block from which a device takes its boxes. It is *source*, but after a slice, which
-        moves nothing, the layout before the slice
-    rounds: number of rounds; in each, a device packs and unpacks a share of each box
+    dims: mesh dimensions along which the devices of a group differ: devices exchange only within a group
+    block_layout: layout of the block from which a device takes its boxes: *source*, or after a slice, which moves
+        nothing, the layout before the slice
+    rounds: number of rounds; in each, a device packs and unpacks a fraction of each box
     """
 
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class Step(FieldsOnly):
 
     @cached_property
     def group_assignment(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of devices that exchange with each other, a row each."""
+        """The groups of devices that exchange with each other, one row each."""
         return self.mesh.groups_along(self.dims)
 
     @property
@@ -92,27 +92,27 @@ class Step(FieldsOnly):
         """Whether a device packs its boxes to send them over MPI: they do not lie consecutively in its block."""
         mesh = self.mesh
         axes = zip(self.shape, *map(effective, (self.block_layout, self.source, self.target)), strict=True)
-        whole = [block == names and (self.permutes or coarser(mesh, n, cut, names)) for n, block, names, cut in axes]
-        return not self._consecutive(self.block_layout, whole)
+        spans = [block == names and (self.permutes or coarser(mesh, n, cut, names)) for n, block, names, cut in axes]
+        return not self._are_consecutive(self.block_layout, spans)
 
     @cached_property
     def unpacks(self) -> bool:
         """Whether a device unpacks boxes that arrive over MPI: they do not lie consecutively in its new block."""
         axes = zip(self.shape, effective(self.target), effective(self.source), strict=True)
-        whole = [self.permutes or coarser(self.mesh, n, cut, names) for n, names, cut in axes]
-        return not self._consecutive(self.target, whole)
+        spans = [self.permutes or coarser(self.mesh, n, cut, names) for n, names, cut in axes]
+        return not self._are_consecutive(self.target, spans)
 
-    def _consecutive(self, block: Layout, whole: list[bool]) -> bool:
-        """Return whether boxes are known to be consecutive bytes in the blocks of every device.
+    def _are_consecutive(self, block_layout: Layout, spans: list[bool]) -> bool:
+        """Return whether boxes are certainly contiguous in the blocks of *block_layout* on every device.
 
-        *whole* says for each axis whether the boxes span the block along it.
+        *spans* says for each axis whether the boxes span the block along it.
         """
         layouts = (self.block_layout, self.source, self.target)
         if any(isinstance(layout.cut(axis, n), CyclicCut) for layout in layouts for axis, n in enumerate(self.shape)):
-            return False  # runs may lie apart, and there may be several boxes for a peer
+            return False  # there may be gaps between runs, and several boxes for a peer
         for axis, n in enumerate(self.shape):
-            if block.cut(axis, n).longest > 1 or not whole[axis]:
-                return all(whole[axis + 1 :])
+            if block_layout.cut(axis, n).longest > 1 or not spans[axis]:
+                return all(spans[axis + 1 :])
         return True
 
     @cached_property
@@ -128,7 +128,7 @@ class Step(FieldsOnly):
 
     @property
     def exchanges_intersections(self) -> bool:
-        """Whether each device sends what its block shares with the new blocks of its group: no other one has it."""
+        """Whether each device sends all intersections of its block with new blocks of its group: it has no replica."""
         return self.block_layout is self.source and set(self.dims) <= used_dims(self.source)
 
     def held_box(self, device: int) -> Box | None:
@@ -173,37 +173,38 @@ class Step(FieldsOnly):
         """Return the boxes, in global indices, that *device* sends to peers, itself included.
 
         The sender of a box is the holder with the same coordinates as the peer along the mesh dimensions over which
-        the source is replicated. So each box is sent once, replicas share the work, and who has a box sends it itself.
+        the source is replicated. So each box is sent once, replicas share the work, and a device that already holds a
+        box sends it to itself.
         """
         coordinates = coordinates_of(self.mesh, device)
-        fixed = {name: coordinates[name] for name in used_dims(self.target) - used_dims(self.source)}
-        boxes = self._boxes(self.source, device, self.target, fixed)
-        # A mesh dimension that only the source uses: all its coordinates need the same box.
-        copies = np.zeros(1, dtype=np.intp)
+        fixed_coordinates = {name: coordinates[name] for name in used_dims(self.target) - used_dims(self.source)}
+        boxes = self._boxes(self.source, device, self.target, fixed_coordinates)
+        # Along a mesh dimension that only the source uses, devices at all coordinates need the same box.
+        copy_offsets = np.zeros(1, dtype=np.intp)
         for name in self.dims:
             if name not in used_dims(self.target):
                 offsets = np.arange(self.mesh.dim_size(name), dtype=np.intp) * self._group_strides[name]
-                copies = (copies[:, None] + offsets).ravel()
-        which = np.tile(boxes.which, len(copies))
-        return boxes._replace(peers=(copies[:, None] + boxes.peers).ravel(), which=which)
+                copy_offsets = (copy_offsets[:, None] + offsets).ravel()
+        which = np.tile(boxes.which, len(copy_offsets))
+        return boxes._replace(peers=(copy_offsets[:, None] + boxes.peers).ravel(), which=which)
 
     def receives(self, device: int) -> Boxes:
         """Return the boxes, in global indices, that *device* receives from peers, itself included."""
         return self._boxes(self.target, device, self.source, {})
 
     def kept_boxes(self, device: int) -> Boxes:
-        """Return the boxes, in global indices, of its new block that *device* already holds, for itself."""
+        """Return the boxes, in global indices, of the new block of *device* that it already holds."""
         return self._boxes(self.target, device, self.block_layout, coordinates_of(self.mesh, device))
 
-    def _boxes(self, layout: Layout, device: int, other: Layout, fixed: dict[str, int]) -> Boxes:
-        """Return what the block of *device* in *layout* shares with the blocks of the *other* layout.
+    def _boxes(self, layout: Layout, device: int, other: Layout, fixed_coordinates: dict[str, int]) -> Boxes:
+        """Return the intersections of the block of *device* in *layout* with blocks of the *other* layout.
 
-        Of these, only blocks whose coordinates are those that are *fixed* count. Peers are the positions of devices
-        that hold the blocks.
+        Only blocks at *fixed_coordinates*, by mesh dimension, count. Peers are the positions of devices that hold the
+        blocks.
         """
         numbers, overlaps = layout.block_numbers(device), []
         for axis, n in enumerate(self.shape):
-            allowed = numbers_at(self.mesh, other.axes[axis], fixed)
+            allowed = numbers_at(self.mesh, other.axes[axis], fixed_coordinates)
             overlaps.append(axis_overlaps(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
         rows, boxes = boxes_of_overlaps(overlaps)
         peers = np.zeros(len(rows), dtype=np.intp)
@@ -212,71 +213,75 @@ class Step(FieldsOnly):
             for name, coordinate in unravel(self.mesh, other.axes[axis], overlap.numbers):
                 offsets += coordinate * self._group_strides.get(name, 0)
             peers += offsets[rows[:, axis]]
-        if boxes.repeats is not None:  # a peer may get several boxes, which have to follow one another
+        if boxes.repeats is not None:  # a peer may get several boxes, which have to be consecutive
             order = np.argsort(peers, kind="stable")
             peers, boxes = peers[order], boxes.subset(order)
         return boxes._replace(peers=peers, which=np.arange(len(peers), dtype=np.intp))
 
     def traffic(self, devices: Indices) -> StepTraffic:
         """Return the traffic of each of *devices*."""
-        messages, has = np.ones_like(devices), numbers_of(self.target, devices)
+        messages, target_numbers = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
-            messages = messages * holders(self.target.cut(axis, n), has[:, axis], self.source.cut(axis, n))
-        source, target, overlap = self.elements(devices, devices)
-        source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
-        received = target - overlap
-        # A box for the device itself is packed only if others get the same box, and unpacked only in a gather.
-        shares = self.at_once or not set(self.dims) <= used_dims(self.target)
-        sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
-        unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
-        messages = np.where(received > 0, messages - (overlap > 0), 0)
-        return StepTraffic(received, messages, self._in_rounds(sent, unpacked), source, target)
+            messages = messages * holders(self.target.cut(axis, n), target_numbers[:, axis], self.source.cut(axis, n))
+        old_sizes, new_sizes, overlap = self.elements(devices, devices)
+        old_sizes, new_sizes, overlap = (a * self.itemsize for a in (old_sizes, new_sizes, overlap))
+        received_bytes = new_sizes - overlap
+        # A box for the device itself is packed only if other devices get the same box, and unpacked only in a gather.
+        is_shared = self.at_once or not set(self.dims) <= used_dims(self.target)
+        packed_bytes = old_sizes - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
+        unpacked_bytes = (new_sizes if self.at_once else received_bytes) if self.unpacks else np.zeros_like(devices)
+        messages = np.where(received_bytes > 0, messages - (overlap > 0), 0)
+        return StepTraffic(
+            received_bytes, messages, self._in_rounds(packed_bytes, unpacked_bytes), old_sizes, new_sizes
+        )
 
-    def elements(self, before: Indices, after: Indices) -> tuple[Indices, Indices, Indices]:
-        """Return the lengths of the blocks that devices have before and after the step, and of what both share.
+    def elements(self, in_source: Indices, in_target: Indices) -> tuple[Indices, Indices, Indices]:
+        """Return the numbers of elements in the old block of each device, in its new block, and in both.
 
-        *before* and *after* are the numbers of the same devices in the meshes of the source and of the target.
+        *in_source* and *in_target* are the numbers of the same devices in the meshes of the source and of the target.
         """
-        source, target, common = np.ones_like(before), np.ones_like(before), np.ones_like(before)
-        had, has = numbers_of(self.source, before), numbers_of(self.target, after)
+        source, target, overlap = np.ones_like(in_source), np.ones_like(in_source), np.ones_like(in_source)
+        a_numbers, b_numbers = numbers_of(self.source, in_source), numbers_of(self.target, in_target)
         for axis, n in enumerate(self.shape):
-            old, new = self.source.cut(axis, n), self.target.cut(axis, n)
-            source, target = source * old.lengths(had[:, axis]), target * new.lengths(has[:, axis])
-            common = common * shared(old, had[:, axis], new, has[:, axis])
-        return source, target, common
+            a, b = self.source.cut(axis, n), self.target.cut(axis, n)
+            source, target = (source * a.lengths(a_numbers[:, axis]), target * b.lengths(b_numbers[:, axis]))
+            overlap = overlap * shared(a, a_numbers[:, axis], b, b_numbers[:, axis])
+        return source, target, overlap
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:
-        """Return how many elements each of *devices* receives from others, and how many its new block has."""
-        _, target, common = self.elements(devices, devices)
-        return target - common, target
+        """Return the number of elements that each of *devices* receives from others, and that of its new block."""
+        _, target_sizes, overlap = self.elements(devices, devices)
+        return target_sizes - overlap, target_sizes
 
     @cached_property
     def busiest_device(self) -> int:
         """The device that receives the most; if several do, one of those with the largest new block."""
-        received, target = self.received(np.arange(len(self.ranks), dtype=np.intp))
-        return int(np.lexsort((target, received))[-1])
+        received_counts, block_sizes = self.received(np.arange(len(self.ranks), dtype=np.intp))
+        return int(np.lexsort((block_sizes, received_counts))[-1])
 
-    def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
-        """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""
+    def _in_rounds(self, packed_bytes: Indices, unpacked_bytes: Indices) -> Indices:
+        """Return an upper bound on the scratch, in bytes, to pack and unpack these byte counts in rounds."""
         if self.rounds == 1:
-            return sent + unpacked
-        bounds, scratch = self.box_bounds, np.zeros_like(sent)
-        for packed, boxes in ((sent, bounds.sent), (unpacked, bounds.received)):
-            share = most_in_a_round(packed // self.itemsize, boxes, self.rounds)
-            scratch += np.minimum(share * self.itemsize, packed)
+            return packed_bytes + unpacked_bytes
+        bounds, scratch = self.box_bounds, np.zeros_like(packed_bytes)
+        for byte_counts, boxes in ((packed_bytes, bounds.sent), (unpacked_bytes, bounds.received)):
+            round_elements = most_in_a_round(byte_counts // self.itemsize, boxes, self.rounds)
+            scratch += np.minimum(round_elements * self.itemsize, byte_counts)
         return scratch
 
     @cached_property
     def box_bounds(self) -> "BoxBounds":
-        """Upper bounds on the boxes and elements that any device packs and unpacks, by the layouts alone."""
+        """Upper bounds on the boxes and elements that any device packs and unpacks, from the layouts only."""
         boxes = [1, 1]
         for axis, n in enumerate(self.shape):
             source, target = self.source.cut(axis, n), self.target.cut(axis, n)
             boxes[0] *= max_overlaps(source, target)
             boxes[1] *= max_overlaps(target, source)
-        sent = self.source.largest_block(self.shape) if self.packs else 0
-        received = self.target.largest_block(self.shape) if self.unpacks else 0
-        return BoxBounds(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
+        sent_elements = self.source.largest_block(self.shape) if self.packs else 0
+        received_elements = self.target.largest_block(self.shape) if self.unpacks else 0
+        return BoxBounds(
+            boxes[0] if sent_elements else 0, boxes[1] if received_elements else 0, sent_elements, received_elements
+        )
 
     @cached_property
     def _group_strides(self) -> dict[str, int]:
@@ -295,14 +300,14 @@ class Step(FieldsOnly):
         return ""
 
     def __repr__(self) -> str:
-        along = f" along {'+'.join(self.dims)}" if self.dims else ""
+        dims_text = f" along {'+'.join(self.dims)}" if self.dims else ""
         rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
         source, target = (layout.specs_text for layout in (self.source, self.target))
-        return f"{type(self).__name__}{along}{self._detail}{rounds}: {source} -> {target}"
+        return f"{type(self).__name__}{dims_text}{self._detail}{rounds}: {source} -> {target}"
 
 
 class BoxBounds(NamedTuple):
-    """Upper bounds on the boxes and elements that any device packs to send, and unpacks when received."""
+    """Upper bounds on the boxes and elements that any device packs to send, and unpacks on receipt."""
 
     sent: int
     received: int
@@ -311,11 +316,11 @@ class BoxBounds(NamedTuple):
 
 
 class Slice(Step):
-    """Every device already holds all that it needs, and keeps only that. Nothing is sent."""
+    """Every device already holds its new block, and keeps only that. Nothing is sent."""
 
     def traffic(self, devices: Indices) -> StepTraffic:
-        none = np.zeros_like(devices)
-        return super().traffic(devices)._replace(bytes_moved=none, messages=none, scratch=none)
+        zeros = np.zeros_like(devices)
+        return super().traffic(devices)._replace(bytes_moved=zeros, messages=zeros, scratch=zeros)
 
 
 class AllGather(Step):
@@ -323,16 +328,18 @@ class AllGather(Step):
 
     @property
     def at_once(self) -> bool:
-        before, after = (layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target))
-        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after <= MAX_COUNT
+        source_bytes, target_bytes = (
+            layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target)
+        )
+        return self.rounds == 1 and source_bytes <= GATHERED_AT_ONCE and target_bytes <= MAX_COUNT
 
 
 class AllToAll(Step):
     """Each device sends every other device in its group the box that it needs.
 
     If one mesh dimension moves from one tensor axis to another, this is the op that splits along `split_dimension` and
-    concatenates along `concat_dimension`. Both are None for a direct exchange: its boxes are the intersections of any
-    blocks with any others.
+    concatenates along `concat_dimension`. Both are None for a direct exchange: its boxes are the intersections of old
+    and new blocks.
     """
 
     @property
@@ -347,18 +354,22 @@ class AllToAll(Step):
 
     @property
     def direct(self) -> bool:
-        """Whether this is a direct exchange: from any blocks to any others."""
+        """Whether this is a direct exchange, between any two layouts."""
         return self.split_dimension is None
 
     @cached_property
     def _moved_axes(self) -> tuple[int | None, int | None]:
         old_axes = [a for a, names in enumerate(effective(self.source)) if set(names) & set(self.dims)]
         new_axes = [a for a, names in enumerate(effective(self.target)) if set(names) & set(self.dims)]
-        others = [
+        other_dims = [
             tuple(tuple(n for n in names if n not in self.dims) for names in effective(layout))
             for layout in (self.source, self.target)
         ]
-        if not len(self.dims) == len(old_axes) == len(new_axes) == 1 or old_axes == new_axes or others[0] != others[1]:
+        if (
+            not len(self.dims) == len(old_axes) == len(new_axes) == 1
+            or old_axes == new_axes
+            or other_dims[0] != other_dims[1]
+        ):
             return None, None
         if isinstance(self.source.axes[old_axes[0]], CutSpec) or isinstance(self.target.axes[new_axes[0]], CutSpec):
             return None, None
