@@ -45,28 +45,28 @@ IndexAssignment: TypeAlias = dict[str, str | None]
 
 
 class PanelLoops(NamedTuple):
-    """Panels, and what they cost.
+    """The loops over panels, and their cost.
 
     Parameters
     ----------
     loops: pairs of an index and the elements of a panel, outermost first
     bytes_moved: bytes that a device receives
-    busiest: bytes that the busiest device sends or receives, panel by panel: where a panel belongs to few
-        devices, these serve, or add up, all of it while the others wait
-    added: number of loops over summed indices, which add to the same elements of the result
+    busiest_bytes: bytes that the busiest device sends or receives, panel by panel: if few devices hold a panel, they
+        send it, or add it up, while the others wait
+    summed_loops: number of loops over summed indices, which add to the same elements of the result
     panels: number of panels
     """
 
     loops: tuple[tuple[str, int], ...]
     bytes_moved: float
     busiest_bytes: float
-    added: int
+    summed_loops: int
     panels: int
 
 
 @dataclass(frozen=True)
 class Problem(FieldsOnly):
-    """What is to be planned: the operands, and the result, on one mesh."""
+    """A contraction to plan: the operands and the result, on one mesh."""
 
     operands: tuple[Factor, ...]
     result: Factor
@@ -88,8 +88,8 @@ class Problem(FieldsOnly):
 
     def on(self, mesh: Mesh) -> "Problem":
         """Return the same problem on a mesh whose dimensions are factors of those of this one."""
-        moved = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
-        return Problem(tuple(moved[:-1]), moved[-1])
+        factors = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
+        return Problem(tuple(factors[:-1]), factors[-1])
 
 
 class IndexGrid:
@@ -107,18 +107,18 @@ class IndexGrid:
         summed = [index for index in self.blocks if index not in problem.result.indices]
         self.shares = prod(self.blocks[index] for index in summed)
         self.received = [self._received_bytes(operand) for operand in problem.operands]
-        self.of_result = self._of_result()
+        self.result_bytes = self._result_bytes()
 
     def _spec(self, index: str, names: list[str]) -> Names:
-        """Return how these mesh dimensions cut an index: as the first factor that they cut has it, if one has."""
+        """Return the sharding spec by which these mesh dimensions cut an index: that of a factor, if one has it."""
         if not names:
             return ()
         specs = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
         for spec in specs:
             if set(spec) == set(names):
                 return spec
-        first = max(specs, key=lambda spec: len(set(spec) & set(names)))
-        common = [name for name in first if name in names]
+        closest_spec = max(specs, key=lambda spec: len(set(spec) & set(names)))
+        common = [name for name in closest_spec if name in names]
         return (*common, *(name for name in names if name not in common))
 
     def elements(self, factor: Factor) -> int:
@@ -126,7 +126,7 @@ class IndexGrid:
         return prod(-(-n // self.blocks[i]) for i, n in zip(factor.indices, factor.shape, strict=True))
 
     def _common_elements(self, factor: Factor) -> float:
-        """Return about how many of these elements a device has already."""
+        """Return about how many of these elements a device holds already."""
         mesh, common = self.problem.mesh, 1.0
         for index, n, spec in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
             target = self.cut[index]
@@ -139,14 +139,14 @@ class IndexGrid:
                 length = 0
                 while length < min(len(spec), len(target)) and spec[length] == target[length]:
                     length += 1
-                both = devices_along(mesh, spec[:length])
-                common *= -(-n // max(p, q)) if length == min(len(spec), len(target)) else n * both / p / q
+                common_p = devices_along(mesh, spec[:length])
+                common *= -(-n // max(p, q)) if length == min(len(spec), len(target)) else n * common_p / p / q
         return common
 
     def _received_bytes(self, factor: Factor) -> float:
         return max(0.0, self.elements(factor) - self._common_elements(factor)) * factor.dtype.itemsize
 
-    def _of_result(self) -> float:
+    def _result_bytes(self) -> float:
         """Return about how many bytes a device receives of the result."""
         result, mesh = self.problem.result, self.problem.mesh
         blocks = [devices_along(mesh, names) for names in result.layout.axes]
@@ -181,24 +181,24 @@ class IndexGrid:
     @property
     def bytes_moved(self) -> float:
         """The bytes that a device receives, if all fits in memory at once."""
-        return sum(self.received) + self.of_result
+        return sum(self.received) + self.result_bytes
 
     def seconds(self, machine: Machine, bytes_moved: float, panels: int = 1) -> float:
-        """Return about how long the contraction takes if a device receives so many bytes, in so many panels."""
+        """Return about how long the contraction takes if a device receives *bytes_moved* bytes in *panels* panels."""
         alpha, beta = (
             (machine.wait_within, machine.beta_within)
             if machine.one_node
             else (machine.wait_between, machine.beta_between)
         )
-        moving = sum(1 for size in (*self.received, self.of_result) if size > 0)
+        moving = sum(1 for size in (*self.received, self.result_bytes) if size > 0)
         return arithmetic_seconds(self.flops) + beta * bytes_moved + alpha * moving * panels
 
     # -- panels -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _moving_factors(self) -> list[tuple[Factor, float, float]]:
-        """The factors that move: how many bytes each receives, and how many it takes."""
-        needs = [
+        """The factors that move, with the bytes that a device receives of each, and the bytes that it then takes."""
+        moving_factors = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
             for operand, received in zip(self.problem.operands, self.received, strict=True)
             if not self.is_unmoved(operand)
@@ -206,8 +206,8 @@ class IndexGrid:
         if not self.keeps_result:
             result = self.problem.result
             size = float(self.elements(result) * result.dtype.itemsize)
-            needs.append((result, self.of_result, size if self.shares > 1 else 2 * size))
-        return needs
+            moving_factors.append((result, self.result_bytes, size if self.shares > 1 else 2 * size))
+        return moving_factors
 
     @property
     def moves(self) -> bool:
@@ -220,24 +220,28 @@ class IndexGrid:
 
         Such an index is not cut, or only cut where all factors that have it move.
         """
-        moving = [factor for factor, _, _ in self._moving_factors]
+        moving_factors = [factor for factor, _, _ in self._moving_factors]
         indices = [
             index
             for index, n in self.problem.lengths.items()
             if n > 1
-            and (self.blocks[index] == 1 or all(index not in f.indices or f in moving for f in self.problem.factors))
+            and (
+                self.blocks[index] == 1
+                or all(index not in f.indices or f in moving_factors for f in self.problem.factors)
+            )
         ]
         return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MAX_LOOP_CANDIDATES]
 
-    def loops(self, limit: float, number: int) -> PanelLoops | None:
-        """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
-        are none. Panels that are not needed are the best.
+    def loops(self, limit: float, loop_count: int) -> PanelLoops | None:
+        """Return the best panels along *loop_count* indices with which factors take at most *limit* bytes, or None.
+
+        A single panel is the best, if it fits.
         """
-        whole = self._panels((), (), limit)
-        if whole is not None or self._panel_bytes(dict.fromkeys(self.looped, 1)) > limit:
-            return whole
+        one_panel = self._panels((), (), limit)
+        if one_panel is not None or self._panel_bytes(dict.fromkeys(self.looped, 1)) > limit:
+            return one_panel
         best: PanelLoops | None = None
-        for order in permutations(self.looped, number):
+        for order in permutations(self.looped, loop_count):
             loops = self._best_panels(order, limit)
             if loops is not None and (best is None or _is_better(loops, best)):
                 best = loops
@@ -247,8 +251,8 @@ class IndexGrid:
         """Return the fewest bytes that factors take in any panels."""
         return min(
             self._panel_bytes(dict.fromkeys(order, 1))
-            for number in range(min(_MAX_LOOPS, len(self.looped)) + 1)
-            for order in permutations(self.looped, number)
+            for loop_count in range(min(_MAX_LOOPS, len(self.looped)) + 1)
+            for order in permutations(self.looped, loop_count)
         )
 
     def _best_panels(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
@@ -256,11 +260,11 @@ class IndexGrid:
         best: PanelLoops | None = None
         if self._panel_bytes(dict.fromkeys(order, 1)) > limit:
             return None
-        for outer in self._widths(order[:-1]):
-            widest = self._widest_panels(dict(zip(order, outer, strict=False)), order[-1], limit)
-            if widest is None:
+        for outer_widths in self._widths(order[:-1]):
+            inner_width = self._widest_panels(dict(zip(order, outer_widths, strict=False)), order[-1], limit)
+            if inner_width is None:
                 continue
-            loops = self._panels(order, (*outer, widest), limit)
+            loops = self._panels(order, (*outer_widths, inner_width), limit)
             if loops is not None and (best is None or _is_better(loops, best)):
                 best = loops
         return best
@@ -272,30 +276,32 @@ class IndexGrid:
         width = self.problem.lengths[order[0]]
         while width > 1:
             width = self._aligned_width(order[0], -(-width // 4))
-            for others in self._widths(order[1:]):
-                yield (width, *others)
+            for inner_widths in self._widths(order[1:]):
+                yield (width, *inner_widths)
 
     def _widest_panels(self, widths: dict[str, int], index: str, limit: float) -> int | None:
-        """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
+        """Return the width of panels along *index*: as few panels as fit, of about equal widths."""
         n = self.problem.lengths[index]
-        shortest, longest = (self._panel_bytes({**widths, index: width}) for width in (1, n))
-        if shortest > limit:
+        least_bytes, most_bytes = (self._panel_bytes({**widths, index: width}) for width in (1, n))
+        if least_bytes > limit:
             return None
-        width = n if longest <= limit else 1 + int((limit - shortest) * (n - 1) / (longest - shortest))
+        width = n if most_bytes <= limit else 1 + int((limit - least_bytes) * (n - 1) / (most_bytes - least_bytes))
         while self._panel_bytes({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
         return self._aligned_width(index, -(-n // -(-n // width)))
 
     def _aligned_width(self, index: str, width: int) -> int:
-        """Return a length of panels, at most *width*, with which they begin where cyclic blocks do."""
+        """Return a width of panels, at most *width*, with which panels begin where cyclic blocks begin."""
         specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
-        blocks = {spec.block for spec in specs if spec is not None}
-        common = 1
-        for block in blocks:
-            common = common * block // gcd(common, block)
-        if width >= common:
-            return width // common * common
-        return next(w for w in range(width, 0, -1) if all(w % block == 0 or block % w == 0 for block in blocks))
+        block_lengths = {spec.block for spec in specs if spec is not None}
+        common_multiple = 1
+        for length in block_lengths:
+            common_multiple = common_multiple * length // gcd(common_multiple, length)
+        if width >= common_multiple:
+            return width // common_multiple * common_multiple
+        return next(
+            w for w in range(width, 0, -1) if all(w % length == 0 or length % w == 0 for length in block_lengths)
+        )
 
     def _panel_bytes(self, widths: dict[str, int]) -> float:
         """Return the bytes that the factors that move take in panels of these lengths."""
@@ -308,8 +314,8 @@ class IndexGrid:
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
             total += size
             if factor is self.problem.result and self.shares > 1:
-                shares = self._elements_added(widths) * factor.dtype.itemsize
-                total += (self.shares + 1) * shares
+                share_bytes = self._elements_added(widths) * factor.dtype.itemsize
+                total += (self.shares + 1) * share_bytes
         return total
 
     def _elements_added(self, widths: dict[str, int]) -> float:
@@ -335,23 +341,25 @@ class IndexGrid:
         if self._moving_factors and self._panel_bytes(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
-        moved = busiest = 0.0
+        moved_bytes = busiest_bytes = 0.0
         for factor, received, _ in self._moving_factors:
-            inside = [number for number, index in enumerate(order) if index in factor.indices]
-            deepest = max(inside, default=-1)
-            received *= prod(counts[n] for n in range(deepest + 1) if order[n] not in factor.indices)
-            moved += received
-            for number in inside:
+            loop_numbers = [number for number, index in enumerate(order) if index in factor.indices]
+            innermost = max(loop_numbers, default=-1)
+            received *= prod(counts[n] for n in range(innermost + 1) if order[n] not in factor.indices)
+            moved_bytes += received
+            for number in loop_numbers:
                 axis = factor.indices.index(order[number])
                 n, p = factor.shape[axis], factor.layout.num_shards(axis)
                 received *= self._owned_count(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
-            busiest += received
-        added = sum(index not in self.problem.result.indices for index in order)
-        return PanelLoops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
+            busiest_bytes += received
+        summed_loops = sum(index not in self.problem.result.indices for index in order)
+        return PanelLoops(
+            tuple(zip(order, widths, strict=True)), moved_bytes, busiest_bytes, summed_loops, prod(counts)
+        )
 
 
 def _is_better(a: PanelLoops, b: PanelLoops) -> bool:
-    return (a.busiest_bytes, a.added, a.panels) < (b.busiest_bytes, b.added, b.panels)
+    return (a.busiest_bytes, a.summed_loops, a.panels) < (b.busiest_bytes, b.summed_loops, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
@@ -375,8 +383,8 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     minimum = min(map(_minimum_scratch, starts))  # the same for every machine
     if limit is not None and limit < minimum:
         raise ScratchTooSmallError(minimum)
-    allowed = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
-    best = _best_grid(grids, starts, allowed, machine)
+    usable_limit = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
+    best = _best_grid(grids, starts, usable_limit, machine)
     assert best is not None
     grid = best.grid
     return Contraction(
@@ -384,39 +392,39 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
         grid.problem.result,
         tuple(grid.cut.items()),
         best.loops.loops,
-        int(allowed),
+        int(usable_limit),
         machine,
     )
 
 
 def _best_grid(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MAX_LOOPS + 1))
+    candidates = (_best_along(loop_count, grids, starts, limit, machine) for loop_count in range(1, _MAX_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def _best_along(
-    number: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
+    loop_count: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
 ) -> GridChoice | None:
-    fewest, loops_by_grid = inf, dict[int, PanelLoops | None]()
+    fewest_bytes, loops_by_grid = inf, dict[int, PanelLoops | None]()
 
     def loops_of(grid: IndexGrid) -> PanelLoops | None:
         if id(grid) not in loops_by_grid:
-            loops_by_grid[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
+            loops_by_grid[id(grid)] = grid.loops(_panel_limit(limit, grid.problem.mesh), loop_count)
         return loops_by_grid[id(grid)]
 
     for grid in starts:
         loops = loops_of(grid)
         if loops is not None:
-            fewest = min(fewest, loops.bytes_moved)
+            fewest_bytes = min(fewest_bytes, loops.bytes_moved)
     best: GridChoice | None = None
     for grid in sorted(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved)):
         if best is not None and grid.seconds(machine, grid.bytes_moved) >= best.seconds:
             break
-        if grid.bytes_moved > TOLERATED * fewest:
+        if grid.bytes_moved > TOLERATED * fewest_bytes:
             continue
         loops = loops_of(grid)
-        if loops is None or loops.bytes_moved > TOLERATED * fewest:
+        if loops is None or loops.bytes_moved > TOLERATED * fewest_bytes:
             continue
         seconds = grid.seconds(machine, loops.busiest_bytes, loops.panels)
         if best is None or seconds < best.seconds:
@@ -432,18 +440,18 @@ class ScratchTooSmallError(ShapeError):
         self.minimum = minimum
 
 
-def _for_panels(limit: float, mesh: Mesh) -> float:
+def _panel_limit(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
 def _minimum_scratch(grid: IndexGrid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
-    least, mesh = grid.minimum(), grid.problem.mesh
+    panel_bytes, mesh = grid.minimum(), grid.problem.mesh
     if not grid.moves:
         return 0
-    limit = least + pack_limit(0, mesh) + local_limit(0)
-    while _for_panels(limit, mesh) < least:
-        limit += max(1.0, least - _for_panels(limit, mesh))
+    limit = panel_bytes + pack_limit(0, mesh) + local_limit(0)
+    while _panel_limit(limit, mesh) < panel_bytes:
+        limit += max(1.0, panel_bytes - _panel_limit(limit, mesh))
     return ceil(limit)
 
 
@@ -454,25 +462,25 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[In
     for start in starts:
         _climb(start, machine, visited)
     grids = list(visited.values())
-    split = _split_mesh(problem.mesh)
+    split_mesh = _split_mesh(problem.mesh)
     best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
-    if split is not None and best.bytes_moved > 0:
-        finer, again = problem.on(split), dict[tuple[str | None, ...], IndexGrid]()
-        owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
-        assignment = {factor: best.assignment[name] for name, factors in owners.items() for factor in factors}
-        _climb(_visit(finer, assignment, again), machine, again)
-        grids += list(again.values())[1:]
+    if split_mesh is not None and best.bytes_moved > 0:
+        split_problem, split_visited = problem.on(split_mesh), dict[tuple[str | None, ...], IndexGrid]()
+        factors_by_name = {name: _factors_of(problem.mesh, split_mesh, name) for name, _ in problem.mesh.dims}
+        assignment = {factor: best.assignment[name] for name, factors in factors_by_name.items() for factor in factors}
+        _climb(_visit(split_problem, assignment, split_visited), machine, split_visited)
+        grids += list(split_visited.values())[1:]
     return grids, starts
 
 
 def _first_grids(problem: Problem) -> Iterator[IndexAssignment]:
-    """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
-    for first in (problem.result, *problem.operands):
+    """Return grids that keep a factor: mesh dimensions that do not cut it cut the same indices as in other factors."""
+    for kept_factor in (problem.result, *problem.operands):
         assignment: IndexAssignment = {name: None for name, _ in problem.mesh.dims}
-        for factor in (first, *problem.factors):
+        for factor in (kept_factor, *problem.factors):
             for index, names in zip(factor.indices, factor.layout.axes, strict=True):
                 for name in names:
-                    if assignment[name] is None and (factor is first or index not in first.indices):
+                    if assignment[name] is None and (factor is kept_factor or index not in kept_factor.indices):
                         assignment[name] = index
         yield assignment
 
@@ -507,14 +515,16 @@ def _climb(start: IndexGrid, machine: Machine, visited: dict[tuple[str | None, .
 
 @lru_cache(maxsize=64)
 def _split_mesh(mesh: Mesh) -> Mesh | None:
-    """Return a mesh with two dimensions for each one that is no prime number; None if there is none."""
+    """Return a mesh with two dimensions for each one whose size is no prime; None if all sizes are primes."""
     dims: list[tuple[str, int]] = []
     for name, size in mesh.dims:
-        first = next(n for n in range(isqrt(size), 0, -1) if size % n == 0)
-        dims += [(name, size)] if first == 1 else [(f"{name}/{first}", first), (f"{name}/{size}", size // first)]
+        divisor = next(n for n in range(isqrt(size), 0, -1) if size % n == 0)
+        dims += (
+            [(name, size)] if divisor == 1 else [(f"{name}/{divisor}", divisor), (f"{name}/{size}", size // divisor)]
+        )
     return None if len(dims) == len(mesh.dims) else Mesh(mesh.ranks, dims)
 
 
 def _factors_of(mesh: Mesh, split: Mesh, name: str) -> list[str]:
-    within = range(mesh.stride(name), mesh.stride(name) * mesh.dim_size(name))
-    return [dim for dim, size in split.dims if size > 1 and split.stride(dim) in within] or [name]
+    strides = range(mesh.stride(name), mesh.stride(name) * mesh.dim_size(name))
+    return [dim for dim, size in split.dims if size > 1 and split.stride(dim) in strides] or [name]

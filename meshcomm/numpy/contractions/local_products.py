@@ -1,8 +1,8 @@
-"""Products of blocks: what one device multiplies, by NumPy's matmul on views, within a limit of memory.
+"""Products of the blocks of one device, by NumPy's matmul on views, within a limit of memory.
 
 An index is of one of five kinds, by the arrays that have it: a *stack* index is in both operands and the result, a
 *row* in the first operand and the result, a *column* in the second and the result, an *inner* one in both operands
-only; others are summed before. With rows or columns and inner indices that is a product of matrices, which BLAS does.
+only; others are summed before. With rows or columns and inner indices it is a product of matrices, which BLAS does.
 BLAS needs one axis per kind, with unit stride along rows or columns. Views that do not fit are copied, and a product
 to be added goes to a temporary array. If copies and temporary exceed *limit*, the longest index is
 halved, recursively.
@@ -154,12 +154,12 @@ class _Matrices:
         a, b = operands
         self._accumulate, self._result = accumulate, result
         dtype = self._dtype = _accumulation_dtype(result.array.dtype)
-        both = set(a.indices) & set(b.indices)
-        stack = "".join(i for i in result.indices if i in both)
-        rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in both))
-        columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in both))
+        common = set(a.indices) & set(b.indices)
+        stack = "".join(i for i in result.indices if i in common)
+        rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in common))
+        columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in common))
         larger = a if a.array.nbytes >= b.array.nbytes else b
-        inner = larger.by_stride("".join(i for i in a.indices if i in both and i not in result.indices))
+        inner = larger.by_stride("".join(i for i in a.indices if i in common and i not in result.indices))
         self._groups = stack, rows, columns
         self._left = _Matrix(a, (stack, rows, inner), dtype)
         self._right = _Matrix(b, (stack, inner, columns), dtype)
@@ -209,8 +209,8 @@ def _choose_product(
     if len(operands) == 1:
         return _SumOfOne(operands[0], result, accumulate)
     a, b = operands
-    both = set(a.indices) & set(b.indices)
-    inner = both - set(result.indices)
+    common = set(a.indices) & set(b.indices)
+    inner = common - set(result.indices)
     outer = (set(a.indices) ^ set(b.indices)) & set(result.indices)
     if not inner or not outer:
         return _MultiplyOrInner(operands, result, accumulate)

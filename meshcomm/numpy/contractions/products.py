@@ -1,8 +1,7 @@
-"""NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and their kin.
+"""NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and others like them.
 
-Where something is summed, they are cases of `einsum`, which says what moves and which layout the result has. Where
-nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.blocks.rules` says
-the same there.
+Products with sums are cases of `einsum`, which decides what moves and which layout the result has. Products without
+sums, as outer and kron, are elementwise: there :mod:`meshcomm.blocks.rules` decides the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +41,7 @@ Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 
 
 def _factors(name: str, *operands: object) -> list[TensorOrArray]:
-    """Return *operands* as tensors and arrays; ``TypeError`` for what is none of them."""
+    """Return *operands* as tensors and arrays; ``TypeError`` for an object that is neither."""
     values = [unwrapped(x) for x in operands]
     for x in values:
         if not is_operand(x):
@@ -56,7 +55,7 @@ def _factors(name: str, *operands: object) -> list[TensorOrArray]:
 def axes_of_tensordot(axes: Value) -> Axes:
     """Return the axes that `numpy.tensordot` sums over: *axes* is its argument of this name.
 
-    >>> [list(each) for each in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
+    >>> [list(axes) for axes in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
     try:
@@ -70,44 +69,51 @@ def axes_of_tensordot(axes: Value) -> Axes:
     return first, second
 
 
-def axes_of_inner(left: int, right: int) -> Axes:
+def axes_of_inner(left_ndim: int, right_ndim: int) -> Axes:
     """Return the axes that `numpy.inner` sums over: those of operands with this many axes; none for numbers."""
-    return ([-1], [-1]) if left and right else ([], [])
+    return ([-1], [-1]) if left_ndim and right_ndim else ([], [])
 
 
-def axes_of_dot(left: int, right: int) -> Axes:
+def axes_of_dot(left_ndim: int, right_ndim: int) -> Axes:
     """Return the axes that `numpy.dot` sums over: those of operands with this many axes; none for numbers."""
-    return ([-1], [-2 if right > 1 else 0]) if left and right else ([], [])
+    return ([-1], [-2 if right_ndim > 1 else 0]) if left_ndim and right_ndim else ([], [])
 
 
-def subscripts_of(left: int, right: int, axes: Axes) -> str:
+def subscripts_of(left_ndim: int, right_ndim: int, axes: Axes) -> str:
     """Return the subscripts of a product, for `einsum`, of operands with this many axes.
 
     >>> subscripts_of(3, 2, ([-1, 0], [0, 1]))
     'abc,ca->b'
     """
-    first, second = list(ascii_letters[:left]), list(ascii_letters[left : left + right])
-    for one, other in zip(*axes, strict=True):
-        second[other] = first[one]
-    letters = [letter for letter in first + second if not (letter in first and letter in second)]
-    return f"{''.join(first)},{''.join(second)}->{''.join(letters)}"
+    left_letters, right_letters = (
+        list(ascii_letters[:left_ndim]),
+        list(ascii_letters[left_ndim : left_ndim + right_ndim]),
+    )
+    for left_axis, right_axis in zip(*axes, strict=True):
+        right_letters[right_axis] = left_letters[left_axis]
+    letters = [
+        letter for letter in left_letters + right_letters if not (letter in left_letters and letter in right_letters)
+    ]
+    return f"{''.join(left_letters)},{''.join(right_letters)}->{''.join(letters)}"
 
 
 def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, out: object = None) -> Call | DTensor:
     """Return the product of two operands, summed over pairs of *axes*, or the call that makes it.
 
-    ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
+    ``ShapeError`` if an axis does not exist, is named twice, or differs in length from its pair.
     """
     left, right = operands
-    pairs = [[normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)]
-    if len(pairs[0]) != len(pairs[1]) or any(len(set(numbers)) < len(numbers) for numbers in pairs):
+    summed_axes = [
+        [normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)
+    ]
+    if len(summed_axes[0]) != len(summed_axes[1]) or any(len(set(numbers)) < len(numbers) for numbers in summed_axes):
         raise ShapeError(
-            f"numpy.{name}: axes {quote(pairs[0])} of the first operand and {quote(pairs[1])} of the second are no "
-            "pairs: each names as many axes, each of them once"
+            f"numpy.{name}: axes {quote(summed_axes[0])} of the first operand and {quote(summed_axes[1])} of the "
+            "second are no pairs: each names as many axes, each of them once"
         )
-    for one, other in zip(*pairs, strict=True):
-        _check_lengths(f"numpy.{name}", (left.shape, one), (right.shape, other))
-    return _einsum(name, subscripts_of(left.ndim, right.ndim, (pairs[0], pairs[1])), operands, out)
+    for left_axis, right_axis in zip(*summed_axes, strict=True):
+        _check_lengths(f"numpy.{name}", (left.shape, left_axis), (right.shape, right_axis))
+    return _einsum(name, subscripts_of(left.ndim, right.ndim, (summed_axes[0], summed_axes[1])), operands, out)
 
 
 def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: object) -> Call | DTensor:
@@ -126,12 +132,13 @@ def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: 
     return target
 
 
-def _check_lengths(name: str, one: tuple[Shape, int], other: tuple[Shape, int]) -> None:
-    (first, i), (second, k) = one, other
-    if first[i] != second[k]:
+def _check_lengths(name: str, left: tuple[Shape, int], right: tuple[Shape, int]) -> None:
+    (left_shape, i), (right_shape, k) = left, right
+    if left_shape[i] != right_shape[k]:
         raise ShapeError(
-            f"{name} of shapes {first} and {second}: axis {i % len(first)} of the first has "
-            f"{counted(first[i], 'element')} and axis {k % len(second)} of the second {second[k]}; they must be equal"
+            f"{name} of shapes {left_shape} and {right_shape}: axis {i % len(left_shape)} of the first has "
+            f"{counted(left_shape[i], 'element')} and axis {k % len(right_shape)} of the second {right_shape[k]}; "
+            "they must be equal"
         )
 
 
@@ -215,8 +222,8 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
     result = inner_of_alike(left, right) if left.dtype.kind == "f" else None
     if result is not None:
         return result
-    every = range(left.ndim)
-    return _summed_product("vdot", (_conjugate(left), right), (every, every))
+    all_axes = range(left.ndim)
+    return _summed_product("vdot", (_conjugate(left), right), (all_axes, all_axes))
 
 
 def _conjugate(x: TensorOrArray) -> TensorOrArray:
@@ -235,8 +242,8 @@ def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> Call | DTensor
     if len(factors) == 2:
         return dot(factors[0], factors[1], out)
     for number, x in enumerate(factors):
-        ends = number in (0, len(factors) - 1)
-        if x.ndim != 2 and not (ends and x.ndim == 1):
+        is_end = number in (0, len(factors) - 1)
+        if x.ndim != 2 and not (is_end and x.ndim == 1):
             raise np.linalg.LinAlgError(
                 f"numpy.linalg.multi_dot takes matrices, and vectors as the first and the last one; operand {number} "
                 f"has shape {x.shape}"
@@ -284,9 +291,11 @@ def _identity(like: DTensor) -> DTensor:
     """Return identity matrices in the shape, dtype and layout of a tensor."""
 
     def make(slices: tuple[slice, ...]) -> Array:
-        rows, columns = (np.arange(like.shape[-1])[taken] for taken in slices[-2:])
+        rows, columns = (np.arange(like.shape[-1])[axis_slice] for axis_slice in slices[-2:])
         eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
-        return np.broadcast_to(eye, [len(range(n)[taken]) for n, taken in zip(like.shape, slices, strict=True)])
+        return np.broadcast_to(
+            eye, [len(range(n)[axis_slice]) for n, axis_slice in zip(like.shape, slices, strict=True)]
+        )
 
     return from_callback(like.shape, like.dtype, like.layout, make)
 
@@ -326,7 +335,7 @@ def kron(a: Factor, b: Factor) -> DTensor:
 
 
 def _in_turns(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
-    """Return *x* with new axes, so that its own are the last ones of each second of 2 *ndim* axes."""
+    """Return *x* with new axes of length 1: of 2 *ndim* axes, every second one, from *turn* on, is an axis of *x*."""
     own_axes = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
     return tensor_np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
 
@@ -356,14 +365,14 @@ def cross(  # noqa: PLR0917 - NumPy's
     axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     factors = _factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
     dtype = _dtype_of_cross(factors, axes)
-    left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
+    left, right = (_components_last(name, x, vector_axis) for x, vector_axis in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
     layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, (left, right), shape, layout)
-    local = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
+    block = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
-        return tensor_np.moveaxis(make(local, layout, shape, dtype), -1, axes[-1])
-    return make(local, layout.delete(-1), shape[:-1], dtype)
+        return tensor_np.moveaxis(make(block, layout, shape, dtype), -1, axes[-1])
+    return make(block, layout.delete(-1), shape[:-1], dtype)
 
 
 def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]) -> DType:
@@ -373,12 +382,12 @@ def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]
     """
     samples, lengths = [], []
     for x, axis in zip(factors, axes, strict=False):
-        along = axis % x.ndim if x.ndim else 0
-        lengths.append(x.shape[along] if x.ndim else 0)
+        vector_axis = axis % x.ndim if x.ndim else 0
+        lengths.append(x.shape[vector_axis] if x.ndim else 0)
         components = 3 if lengths[-1] == 2 else lengths[-1]
-        samples.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
-    both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(tensor_np.cross(*samples, *axes[:2], -1 if both else axes[2])).dtype
+        samples.append(np.ones([components if number == vector_axis else 1 for number in range(x.ndim)], x.dtype))
+    both_2d = lengths == [2, 2]  # the result has no axis of components
+    dtype = np.asarray(tensor_np.cross(*samples, *axes[:2], -1 if both_2d else axes[2])).dtype
     if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
@@ -389,20 +398,20 @@ def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]
 
 
 def _components_last(name: str, x: TensorOrArray, axis: int) -> TensorOrArray:
-    turned = tensor_np.moveaxis(x, axis, -1)
-    return relaid(turned, turned.layout.replace(-1, ()).axes, name) if isinstance(turned, DTensor) else turned
+    result = tensor_np.moveaxis(x, axis, -1)
+    return relaid(result, result.layout.replace(-1, ()).axes, name) if isinstance(result, DTensor) else result
 
 
 def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
     """Return the cross products along the last axes, as numpy.cross, which would warn once more."""
-    several = 3 in (a.shape[-1], b.shape[-1])
+    is_3d = 3 in (a.shape[-1], b.shape[-1])
     out = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
 
-    def product(one: int, other: int) -> Array | None:
-        there = one < a.shape[-1] and other < b.shape[-1]
-        return np.multiply(a[..., one], b[..., other], dtype=dtype) if there else None
+    def product(left_index: int, right_index: int) -> Array | None:
+        exist = left_index < a.shape[-1] and right_index < b.shape[-1]
+        return np.multiply(a[..., left_index], b[..., right_index], dtype=dtype) if exist else None
 
-    for number in range(3) if several else [2]:
+    for number in range(3) if is_3d else [2]:
         i, k = (number + 1) % 3, (number + 2) % 3
         first, second = product(i, k), product(k, i)
         if second is None:
@@ -411,7 +420,7 @@ def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
             np.negative(second, out=out[..., number])
         else:
             np.subtract(first, second, out=out[..., number])
-    return out if several else out[..., 2].copy()
+    return out if is_3d else out[..., 2].copy()
 
 
 @implements(getattr(np.linalg, "cross", None))
@@ -552,9 +561,9 @@ def _einsum_of_numpy(
     return call if out is None else with_out("numpy.einsum", out, completed(call), casting)
 
 
-def _view_by_indices(tensor: DTensor, indices: str, result: str) -> DTensor:
-    """Return *tensor*, whose axes have *indices*, with one axis for each index of the *result*."""
+def _view_by_indices(tensor: DTensor, indices: str, result_indices: str) -> DTensor:
+    """Return *tensor*, whose axes have *indices*, with one axis for each of *result_indices*."""
     while (axes := repeated_axes(indices)) is not None:
         tensor = main_diagonal(tensor, axes)
         indices = indices.replace(indices[axes[0]], "", 2) + indices[axes[0]]
-    return tensor.transpose([indices.index(letter) for letter in result])
+    return tensor.transpose([indices.index(letter) for letter in result_indices])
