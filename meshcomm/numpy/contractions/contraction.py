@@ -199,13 +199,9 @@ class Contraction(FieldsOnly):
         if not self.summed:
             return (self._plan(shape, dtype, Layout(axes, self.mesh), target.layout),)
         share_count = devices_along(self.mesh, self.summed)
-        source, summing_layout = Layout((self.summed, *axes), self.mesh), self._summing_layout(target)
-        sum_plan = self._plan((share_count, *shape), dtype, source, Layout(((), *summing_layout.axes), self.mesh))
-        return (
-            (sum_plan,)
-            if summing_layout == target.layout
-            else (sum_plan, self._plan(shape, dtype, summing_layout, target.layout))
-        )
+        source, layout = Layout((self.summed, *axes), self.mesh), self._summing_layout(target)
+        sum_plan = self._plan((share_count, *shape), dtype, source, Layout(((), *layout.axes), self.mesh))
+        return (sum_plan,) if layout == target.layout else (sum_plan, self._plan(shape, dtype, layout, target.layout))
 
     def _summing_layout(self, target: KeptSlice) -> Layout:
         """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
