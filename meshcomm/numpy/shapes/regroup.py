@@ -220,7 +220,7 @@ def split_spec(spec: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
 
 
 def _specs_on_several_axes(names: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
-    """Return specs in which the first mesh dimensions cut the first axis into single elements, and the rest the others.
+    """Return specs in which the first mesh dimensions cut the first axis into single elements, the rest other axes.
 
     None if there are no such specs.
     """
