@@ -161,10 +161,10 @@ def _spacing_function(function: Callable[..., object]) -> Function:
 
         def points_between(*blocks: Array) -> Array:
             block_iterator = iter(blocks)
-            first, last = (
+            first_value, last_value = (
                 next(block_iterator) if isinstance(end_value, DTensor) else end_value for end_value in end_values
             )
-            return np.asarray(function(first, last, num, endpoint, axis=new_axis, **options))
+            return np.asarray(function(first_value, last_value, num, endpoint, axis=new_axis, **options))
 
         dtype = points_between(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
         axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:new_axis], num, *tensors[0].shape[new_axis:])

@@ -170,8 +170,8 @@ def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number:
     letters = dict(zip(dict.fromkeys("".join(expression.operands)), LETTERS, strict=False))
     free_letters = iter(LETTERS[len(letters) :])
     terms = ["".join(letters[i] for i in term) for term in expression.operands]
-    others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
-    factors = [("".join(letters[i] for i in expression.result), grad), *others]
+    other_factors = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
+    factors = [("".join(letters[i] for i in expression.result), grad), *other_factors]
     result, covered_letters, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
     for index, n in zip(terms[number], shape, strict=True):
         if index in result:

@@ -80,12 +80,12 @@ def _tile_parts(span: Span, side: int, n: int) -> Iterator[_TilePart]:
     >>> [(part.number, part.tile_selection, part.block_slice) for part in _tile_parts((3, 5), 4, 9)]
     [(0, slice(3, 4, None), slice(0, 1, None)), (1, slice(0, 1, None), slice(1, 2, None))]
     """
-    first, last = extent_of(span)
-    for number in range(first // side, -(-last // side)):
-        begin, end = number * side, min(number * side + side, n)
-        tile_selection, block_slice = held_within(span, begin, end)
+    extent_start, extent_stop = extent_of(span)
+    for number in range(extent_start // side, -(-extent_stop // side)):
+        tile_start, tile_stop = number * side, min(number * side + side, n)
+        tile_selection, block_slice = held_within(span, tile_start, tile_stop)
         if block_slice.start < block_slice.stop:
-            yield _TilePart(number, slice(begin, end), tile_selection, block_slice)
+            yield _TilePart(number, slice(tile_start, tile_stop), tile_selection, block_slice)
 
 
 class Tiles(NamedTuple):

@@ -126,16 +126,18 @@ class Contraction(FieldsOnly):
             for index, width in self.loops
         ]
         result_loops = [number for number, index in enumerate(loops) if index in self.result.indices]
-        previous: tuple[AxisSlice, ...] | None = None
+        previous_slices: tuple[AxisSlice, ...] | None = None
         pending, accumulates = None, False
         for slices in product(*loop_slices):
             fetched = tuple(
                 number
                 for number, operand in enumerate(self.operands)
-                if previous is None
-                or any(a != b and i in operand.indices for i, a, b in zip(loops, slices, previous, strict=True))
+                if previous_slices is None
+                or any(a != b and i in operand.indices for i, a, b in zip(loops, slices, previous_slices, strict=True))
             )
-            is_first = previous is None or any(slices[number] != previous[number] for number in result_loops)
+            is_first = previous_slices is None or any(
+                slices[number] != previous_slices[number] for number in result_loops
+            )
             if is_first:
                 accumulates = any(
                     slices[number].start > 0 for number in range(len(loops)) if number not in result_loops
@@ -143,7 +145,7 @@ class Contraction(FieldsOnly):
             if pending is not None:
                 yield pending._replace(is_last=is_first)
             pending = ContractionPanel(dict(zip(loops, slices, strict=True)), fetched, is_first, True, accumulates)
-            previous = slices
+            previous_slices = slices
         assert pending is not None
         yield pending
 

@@ -106,15 +106,17 @@ def contracting(
     *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
     *dtype*.
     """
-    text, arguments = arguments_of(subscripts, operands)
+    subscripts_text, arguments = arguments_of(subscripts, operands)
     if any(map(is_traced, arguments)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
-        result: DTensor = traced(np.einsum, (text, *arguments), **options)
+        result: DTensor = traced(np.einsum, (subscripts_text, *arguments), **options)
         return result if layout is None else relayout(result, layout)
     tensors = tensors_of(name, arguments)
-    text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
+    subscripts_text = (
+        subscripts_text if isinstance(subscripts_text, str) else subscripts_text(*(tensor.shape for tensor in tensors))
+    )
     operand_specs = tuple([EinsumOperand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
-    plan = plan_of(text, operand_specs, layout=layout, dtype=dtype, casting=casting, limit=limit)
+    plan = plan_of(subscripts_text, operand_specs, layout=layout, dtype=dtype, casting=casting, limit=limit)
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
@@ -160,13 +162,15 @@ def plan_einsum(
     >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
     (64, ['x', 'y'])
     """
-    text, arguments = arguments_of(subscripts, operands)
+    subscripts_text, arguments = arguments_of(subscripts, operands)
     tensors = [unwrapped(untraced(x)) for x in arguments]
     mesh = next((operand_mesh for operand_mesh in map(_mesh_of, tensors) if operand_mesh is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
     operand_specs = tuple(_plan_operand(x, mesh) for x in tensors)
-    return plan_of(text, operand_specs, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
+    return plan_of(
+        subscripts_text, operand_specs, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine
+    )
 
 
 def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[Any, list[Any]]:
@@ -382,13 +386,13 @@ class _PanelContraction:
         partial: Array | None = None
         for panel_run in self._panel_runs or map(self._panel_run, self._contraction.panels()):
             for fetch in panel_run.fetches:
-                number, previous = fetch.number, moved_blocks[fetch.number]
+                number, previous_block = fetch.number, moved_blocks[fetch.number]
                 if (
-                    previous is None or previous.shape != fetch.shape
+                    previous_block is None or previous_block.shape != fetch.shape
                 ):  # it goes before memory for the next one is taken
-                    previous = moved_blocks[number] = None
+                    previous_block = moved_blocks[number] = None
                     factors[number] = IndexedBlock(blocks[number], self._indices[number])
-                factor = self._fetched_block(fetch, blocks[number], previous)
+                factor = self._fetched_block(fetch, blocks[number], previous_block)
                 moved_blocks[number] = None if fetch.move is None else factor
                 factors[number] = IndexedBlock(factor, self._indices[number])
             target = _view(result_block, panel_run.result_slices)
@@ -404,15 +408,15 @@ class _PanelContraction:
                 partial = None
         return result_block
 
-    def _fetched_block(self, fetch: _Fetch, block: Array, previous: Array | None) -> Array:
-        """Return what this device multiplies of an operand. *previous* is what moved for the last panel."""
+    def _fetched_block(self, fetch: _Fetch, block: Array, previous_block: Array | None) -> Array:
+        """Return the block of an operand that this device multiplies; *previous_block* is that of the previous panel."""
         if fetch.move is None:
             return _view(block, fetch.slices)
         if not fetch.from_whole_block:
             block = _view(block, fetch.slices)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
-        out = fetch.move(block, previous)
+        out = fetch.move(block, previous_block)
         assert out is not None
         return out
 
@@ -484,13 +488,13 @@ def _shifted(span: Span, start: int) -> Span:
     return span[0] - start, span[1] - start
 
 
-def _range_in(outer: Span, inner: Span) -> tuple[int, int]:
-    """Return at which offset in span *outer* the span *inner* begins, and how many elements it has."""
-    if outer == inner:
-        return 0, length_of(outer)
-    assert not isinstance(outer, Runs)
-    assert not isinstance(inner, Runs)
-    return (inner[0] - outer[0], inner[1] - inner[0]) if inner[0] < inner[1] else (0, 0)
+def _range_in(outer_span: Span, inner_span: Span) -> tuple[int, int]:
+    """Return the offset of *inner_span* in *outer_span*, and its number of elements."""
+    if outer_span == inner_span:
+        return 0, length_of(outer_span)
+    assert not isinstance(outer_span, Runs)
+    assert not isinstance(inner_span, Runs)
+    return (inner_span[0] - outer_span[0], inner_span[1] - inner_span[0]) if inner_span[0] < inner_span[1] else (0, 0)
 
 
 # -- matrix products --------------------------------------------------------------------------------------------------

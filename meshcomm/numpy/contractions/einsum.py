@@ -265,11 +265,11 @@ def _without_repeats(factor: Factor) -> Factor:
             layout = Layout(layout.undealt(axes), layout.mesh)
             diagonal = kept_diagonal(layout, shape, axes, 0, None)
             assert diagonal is not None
-        others = [axis for axis in range(len(shape)) if axis not in axes]
+        other_axes = [axis for axis in range(len(shape)) if axis not in axes]
         factor = Factor(
-            "".join(indices[axis] for axis in others) + indices[axes[0]],
-            (*(shape[axis] for axis in others), diagonal.length),
-            Layout((*(layout.axes[axis] for axis in others), diagonal.spec), layout.mesh),
+            "".join(indices[axis] for axis in other_axes) + indices[axes[0]],
+            (*(shape[axis] for axis in other_axes), diagonal.length),
+            Layout((*(layout.axes[axis] for axis in other_axes), diagonal.spec), layout.mesh),
             factor.dtype,
         )
 
@@ -281,9 +281,9 @@ def repeated_axes(indices: str) -> tuple[int, int] | None:
     ((1, 2), None)
     """
     for axis, index in enumerate(indices):
-        other = indices.find(index, axis + 1)
-        if other >= 0:
-            return axis, other
+        other_axis = indices.find(index, axis + 1)
+        if other_axis >= 0:
+            return axis, other_axis
     return None
 
 

@@ -105,8 +105,8 @@ class IndexGrid:
         self.cut = {index: self._spec(index, names) for index, names in dims.items()}
         self.blocks = {index: devices_along(mesh, names) for index, names in self.cut.items()}
         summed = [index for index in self.blocks if index not in problem.result.indices]
-        self.shares = prod(self.blocks[index] for index in summed)
-        self.received = [self._received_bytes(operand) for operand in problem.operands]
+        self.share_count = prod(self.blocks[index] for index in summed)
+        self.received_bytes = [self._received_bytes(operand) for operand in problem.operands]
         self.result_bytes = self._result_bytes()
 
     def _spec(self, index: str, names: list[str]) -> Names:
@@ -151,25 +151,25 @@ class IndexGrid:
         result, mesh = self.problem.result, self.problem.mesh
         blocks = [devices_along(mesh, names) for names in result.layout.axes]
         share = prod(-(-n // p) for n, p in zip(result.shape, blocks, strict=True))
-        if self.shares == 1:
+        if self.share_count == 1:
             return max(0.0, share - self._common_elements(result)) * result.dtype.itemsize
         partial = self.elements(result)
         if share < partial:  # each device gets its share of all partial sums
-            return (share * self.shares - self._common_elements(result)) * result.dtype.itemsize
-        return (partial * (1 - 1 / self.shares) + share - partial / self.shares) * result.dtype.itemsize
+            return (share * self.share_count - self._common_elements(result)) * result.dtype.itemsize
+        return (partial * (1 - 1 / self.share_count) + share - partial / self.share_count) * result.dtype.itemsize
 
     @property
     def keeps_result(self) -> bool:
         """Whether devices multiply straight into their blocks of the result."""
         result = self.problem.result
         cut = tuple(self.cut[i] for i in result.indices)
-        return self.shares == 1 and cut == result.layout.axes
+        return self.share_count == 1 and cut == result.layout.axes
 
     def is_unmoved(self, factor: Factor) -> bool:
         """Return whether *factor* is cut as it is multiplied, or so that devices have what they need."""
         if factor is self.problem.result:
             return self.keeps_result
-        return self.received[self.problem.operands.index(factor)] == 0 and all(
+        return self.received_bytes[self.problem.operands.index(factor)] == 0 and all(
             is_interval(spec, self.cut[i]) for i, spec in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
@@ -181,7 +181,7 @@ class IndexGrid:
     @property
     def bytes_moved(self) -> float:
         """The bytes that a device receives, if all fits in memory at once."""
-        return sum(self.received) + self.result_bytes
+        return sum(self.received_bytes) + self.result_bytes
 
     def seconds(self, machine: Machine, bytes_moved: float, panels: int = 1) -> float:
         """Return about how long the contraction takes if a device receives *bytes_moved* bytes in *panels* panels."""
@@ -190,7 +190,7 @@ class IndexGrid:
             if machine.one_node
             else (machine.wait_between, machine.beta_between)
         )
-        moving = sum(1 for size in (*self.received, self.result_bytes) if size > 0)
+        moving = sum(1 for size in (*self.received_bytes, self.result_bytes) if size > 0)
         return arithmetic_seconds(self.flops) + beta * bytes_moved + alpha * moving * panels
 
     # -- panels -------------------------------------------------------------------------------------------------------
@@ -200,13 +200,13 @@ class IndexGrid:
         """The factors that move, with the bytes that a device receives of each, and the bytes that it then takes."""
         moving_factors = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
-            for operand, received in zip(self.problem.operands, self.received, strict=True)
+            for operand, received in zip(self.problem.operands, self.received_bytes, strict=True)
             if not self.is_unmoved(operand)
         ]
         if not self.keeps_result:
             result = self.problem.result
             size = float(self.elements(result) * result.dtype.itemsize)
-            moving_factors.append((result, self.result_bytes, size if self.shares > 1 else 2 * size))
+            moving_factors.append((result, self.result_bytes, size if self.share_count > 1 else 2 * size))
         return moving_factors
 
     @property
@@ -215,7 +215,7 @@ class IndexGrid:
         return bool(self._moving_factors)
 
     @cached_property
-    def looped(self) -> list[str]:
+    def loop_indices(self) -> list[str]:
         """The indices along which panels may go, the longest first.
 
         Such an index is not cut, or only cut where all factors that have it move.
@@ -238,10 +238,10 @@ class IndexGrid:
         A single panel is the best, if it fits.
         """
         one_panel = self._panels((), (), limit)
-        if one_panel is not None or self._panel_bytes(dict.fromkeys(self.looped, 1)) > limit:
+        if one_panel is not None or self._panel_bytes(dict.fromkeys(self.loop_indices, 1)) > limit:
             return one_panel
         best: PanelLoops | None = None
-        for order in permutations(self.looped, loop_count):
+        for order in permutations(self.loop_indices, loop_count):
             loops = self._best_panels(order, limit)
             if loops is not None and (best is None or _is_better(loops, best)):
                 best = loops
@@ -251,8 +251,8 @@ class IndexGrid:
         """Return the fewest bytes that factors take in any panels."""
         return min(
             self._panel_bytes(dict.fromkeys(order, 1))
-            for loop_count in range(min(_MAX_LOOPS, len(self.looped)) + 1)
-            for order in permutations(self.looped, loop_count)
+            for loop_count in range(min(_MAX_LOOPS, len(self.loop_indices)) + 1)
+            for order in permutations(self.loop_indices, loop_count)
         )
 
     def _best_panels(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
@@ -313,9 +313,9 @@ class IndexGrid:
                     p = self.blocks[index]
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
             total += size
-            if factor is self.problem.result and self.shares > 1:
+            if factor is self.problem.result and self.share_count > 1:
                 share_bytes = self._elements_added(widths) * factor.dtype.itemsize
-                total += (self.shares + 1) * share_bytes
+                total += (self.share_count + 1) * share_bytes
         return total
 
     def _elements_added(self, widths: dict[str, int]) -> float:
@@ -325,7 +325,7 @@ class IndexGrid:
             width = widths.get(index, n)
             share *= self._owned_count(result.layout.cyclic(axis), n, p, width)
             partial *= -(-width // self.blocks[index])
-        return min(share, max(partial / self.shares, 1.0)) if prod(self._result_blocks) == 1 else share
+        return min(share, max(partial / self.share_count, 1.0)) if prod(self._result_blocks) == 1 else share
 
     @cached_property
     def _result_blocks(self) -> list[int]:

@@ -113,13 +113,13 @@ class _SumOfOne:
         self.scratch_nbytes = result.array.nbytes if accumulate or len(block.indices) > len(result.indices) else 0
 
     def run(self) -> None:
-        block, (into, indices) = self._block, self._result
+        block, (target, indices) = self._block, self._result
         axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
         remaining = "".join(index for index in block.indices if index in indices)
         total = IndexedBlock(block.array, remaining)
         if axes:
-            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_accumulation_dtype(into.dtype)), remaining)
-        store_product(total.ordered(indices), into, accumulate=self._accumulate)
+            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_accumulation_dtype(target.dtype)), remaining)
+        store_product(total.ordered(indices), target, accumulate=self._accumulate)
 
 
 class _MultiplyOrInner:
@@ -132,19 +132,19 @@ class _MultiplyOrInner:
         self.scratch_nbytes = result.array.nbytes * (1 + widened) if accumulate or self._inner or widened else 0
 
     def run(self) -> None:
-        (a, b), (into, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
+        (a, b), (target, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
         if self._inner:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
             lists = [[axes[index] for index in block.indices] for block in (a, b)]
             out = [axes[index] for index in indices]
             products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            store_product(products, into, accumulate=self._accumulate)
+            store_product(products, target, accumulate=self._accumulate)
             return
         left, right = a.ordered(indices), b.ordered(indices)
-        if self._accumulate or dtype != into.dtype:
-            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, accumulate=self._accumulate)
+        if self._accumulate or dtype != target.dtype:
+            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), target, accumulate=self._accumulate)
         else:
-            np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
+            np.multiply(left, right, out=target, dtype=dtype, casting="unsafe")
 
 
 class _Matrices:
@@ -163,15 +163,15 @@ class _Matrices:
         self._groups = stack, rows, columns
         self._left = _Matrix(a, (stack, rows, inner), dtype)
         self._right = _Matrix(b, (stack, inner, columns), dtype)
-        self._into = _Matrix(result, (stack, rows, columns), dtype)
-        self.direct = not accumulate and not self._into.copy_nbytes
+        self._target = _Matrix(result, (stack, rows, columns), dtype)
+        self.direct = not accumulate and not self._target.copy_nbytes
         size = 0 if self.direct else result.array.size * dtype.itemsize
         self.scratch_nbytes = self._left.copy_nbytes + self._right.copy_nbytes + size
 
     def run(self) -> None:
         left, right = self._left.get(), self._right.get()
         if self.direct:
-            np.matmul(left, right, out=self._into.view)
+            np.matmul(left, right, out=self._target.view)
             return
         stack, rows, columns = self._groups
         lengths = self._result.lengths()
@@ -228,12 +228,12 @@ def sum_partials(partials: Array) -> Array:
     return np.asarray(total, partials.dtype, order="C")
 
 
-def store_product(values: Array, into: Array, *, accumulate: bool) -> None:
-    """Write *values* into another array, or add them to it if *accumulate*."""
+def store_product(values: Array, target: Array, *, accumulate: bool) -> None:
+    """Write *values* into *target*, or add them to it if *accumulate*."""
     if accumulate:
-        np.add(into, values, out=into, casting="unsafe")
+        np.add(target, values, out=target, casting="unsafe")
     else:
-        np.copyto(into, values, casting="unsafe")
+        np.copyto(target, values, casting="unsafe")
 
 
 def _as_matrices_view(array: Array, num_stack_axes: int, num_row_axes: int, shape: tuple[int, ...]) -> Array | None:

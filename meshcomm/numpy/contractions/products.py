@@ -65,8 +65,8 @@ def axes_of_tensordot(axes: Value) -> Axes:
         return range(-count, 0), range(max(count, 0))
     if len(pair) != 2:
         raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
-    first, second = (list(numbers) if isinstance(numbers, Iterable) else [numbers] for numbers in pair)
-    return first, second
+    left_axes, right_axes = (list(numbers) if isinstance(numbers, Iterable) else [numbers] for numbers in pair)
+    return left_axes, right_axes
 
 
 def axes_of_inner(left_ndim: int, right_ndim: int) -> Axes:
@@ -308,16 +308,16 @@ def _identity(like: DTensor) -> DTensor:
 def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
     rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
-    into = {} if out is None else {"out": out}
-    return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **into)
+    out_option = {} if out is None else {"out": out}
+    return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **out_option)
 
 
 @implements(getattr(np.linalg, "outer", None))
 def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
-    first, second = _factors("linalg.outer", x1, x2)
-    if first.ndim != 1 or second.ndim != 1:
-        raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {first.shape} and {second.shape}")
-    return outer(first, second)
+    left, right = _factors("linalg.outer", x1, x2)
+    if left.ndim != 1 or right.ndim != 1:
+        raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {left.shape} and {right.shape}")
+    return outer(left, right)
 
 
 @implements(np.kron)
@@ -329,9 +329,9 @@ def kron(a: Factor, b: Factor) -> DTensor:
     """
     left, right = _factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
-    first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
+    left_shape, right_shape = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
     product = tensor_np.multiply(_in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
-    return tensor_np.reshape(product, tuple(n * m for n, m in zip(first, second, strict=True)))
+    return tensor_np.reshape(product, tuple(n * m for n, m in zip(left_shape, right_shape, strict=True)))
 
 
 def _in_turns(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
@@ -413,25 +413,25 @@ def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
 
     for number in range(3) if is_3d else [2]:
         i, k = (number + 1) % 3, (number + 2) % 3
-        first, second = product(i, k), product(k, i)
-        if second is None:
-            out[..., number] = first
-        elif first is None:
-            np.negative(second, out=out[..., number])
+        plus_term, minus_term = product(i, k), product(k, i)
+        if minus_term is None:
+            out[..., number] = plus_term
+        elif plus_term is None:
+            np.negative(minus_term, out=out[..., number])
         else:
-            np.subtract(first, second, out=out[..., number])
+            np.subtract(plus_term, minus_term, out=out[..., number])
     return out if is_3d else out[..., 2].copy()
 
 
 @implements(getattr(np.linalg, "cross", None))
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
-    first, second = _factors("linalg.cross", x1, x2)
-    for x in (first, second):
+    left, right = _factors("linalg.cross", x1, x2)
+    for x in (left, right):
         if x.shape[normalised_axis(axis, x.ndim)] != 3:
             raise ShapeError(
                 f"numpy.linalg.cross takes vectors of 3 components, not shape {x.shape} along axis {axis}"
             )
-    return cross(first, second, axis=axis)
+    return cross(left, right, axis=axis)
 
 
 # -- universal functions with core axes -------------------------------------------------------------------------------

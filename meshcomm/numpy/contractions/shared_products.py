@@ -116,7 +116,7 @@ class SharedProduct:
             return None
         result = contraction.result
         result_block = new_block(result.layout.block_shape(result.shape, self._device), result.dtype)
-        written = set[tuple[tuple[int, int], ...]]()
+        written_spans = set[tuple[tuple[int, int], ...]]()
         a, b = contraction.operands
         for a_piece, b_piece in product(*self._pieces):
             spans = _common_spans(a.indices, a_piece, b.indices, b_piece)
@@ -131,9 +131,12 @@ class SharedProduct:
             target = tuple(slice(*spans[index]) for index in result.indices)
             key = tuple(spans[index] for index in result.indices)
             multiply(
-                operands, IndexedBlock(result_block[target], result.indices), accumulate=key in written, limit=limit
+                operands,
+                IndexedBlock(result_block[target], result.indices),
+                accumulate=key in written_spans,
+                limit=limit,
             )
-            written.add(key)
+            written_spans.add(key)
         self._shared.end()
         return result_block
 

@@ -139,7 +139,7 @@ def _joined(
     cut = target.cut(axis, shape[axis])
     if nonempty and cut.is_consecutive:
         block_intervals = tuple(
-            _spans(ends, [tensor.shape[axis] for tensor in nonempty]) for ends in pairwise(cut.all_starts())
+            _spans(interval, [tensor.shape[axis] for tensor in nonempty]) for interval in pairwise(cut.all_starts())
         )
         assembled = assembling_if_cheaper(name, nonempty, axis, block_intervals, target, shape=shape)
         if assembled is not None:

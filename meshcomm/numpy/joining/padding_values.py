@@ -69,15 +69,15 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
         tensor, padded = tensor.astype("i1"), padded.astype("i1")
     n, (before, after) = tensor.shape[axis], width
     leading_slices, trailing_shape = (slice(None),) * axis, (1,) * (tensor.ndim - axis - 1)
-    first, last = tensor[(*leading_slices, slice(0, 1))], tensor[(*leading_slices, slice(n - 1, n))]
+    first_edge, last_edge = tensor[(*leading_slices, slice(0, 1))], tensor[(*leading_slices, slice(n - 1, n))]
     reflections = []
-    for edge, start, count in ((first, -before, before), (last, n, after)):
-        even = padded[(*leading_slices, slice(start + before, start + before + count))]
+    for edge, start, count in ((first_edge, -before, before), (last_edge, n, after)):
+        even_values = padded[(*leading_slices, slice(start + before, start + before + count))]
         turns = np.arange(start, start + count) // (n - (mode == "reflect") or 1)
         is_odd = (turns % 2 == 1).reshape(-1, *trailing_shape)
-        steps = turns + turns % 2 if edge is first else turns - turns % 2  # those beyond the edge that is closer
-        shift = steps.reshape(-1, *trailing_shape).astype(tensor.dtype) * (last - first)
-        reflections.append(even if n == 1 else np.where(is_odd, 2 * edge - even, even) + shift)
+        steps = turns + turns % 2 if edge is first_edge else turns - turns % 2  # those beyond the edge that is closer
+        shift = steps.reshape(-1, *trailing_shape).astype(tensor.dtype) * (last_edge - first_edge)
+        reflections.append(even_values if n == 1 else np.where(is_odd, 2 * edge - even_values, even_values) + shift)
     return reflections[0], reflections[1]
 
 

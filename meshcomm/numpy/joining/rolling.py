@@ -48,8 +48,10 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
     abstract = np.flip(abstract_array(tensor), axes)
     if is_passing(tensor):
-        whole = to_all(tensor, "flip")
-        return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), abstract)
+        whole_tensor = to_all(tensor, "flip")
+        return moved_from(
+            tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole_tensor)), abstract
+        )
     # If the last of the cyclic blocks is shorter, it would be the first.
     plain_layout = tensor.layout.usual_cut(a for a in cut_axes if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain_layout.axes, "flip")
@@ -92,14 +94,14 @@ def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
     tensor = as_tensor("rot90", m)
     if len(axes) != 2:
         raise ShapeError(f"rot90 turns in the plane of two axes, not of {axes}")
-    first, second = (normalised_axis(axis, tensor.ndim) for axis in axes)
-    if first == second:
+    first_axis, second_axis = (normalised_axis(axis, tensor.ndim) for axis in axes)
+    if first_axis == second_axis:
         raise ShapeError(f"rot90: axes {axes} must be two")
     order, turns = list(range(tensor.ndim)), as_integer(k, "k", TypeError) % 4
-    order[first], order[second] = second, first
+    order[first_axis], order[second_axis] = second_axis, first_axis
     if turns in (0, 2):
-        return flip(tensor, (first, second) if turns else ())
-    return transpose(flip(tensor, second), order) if turns == 1 else flip(transpose(tensor, order), second)
+        return flip(tensor, (first_axis, second_axis) if turns else ())
+    return transpose(flip(tensor, second_axis), order) if turns == 1 else flip(transpose(tensor, order), second_axis)
 
 
 # -- roll -------------------------------------------------------------------------------------------------------------

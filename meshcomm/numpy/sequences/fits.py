@@ -59,8 +59,8 @@ def cov(
     """
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
-    first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
-    rows = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
+    m_tensor, y_tensor, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
+    rows = _variables([x for x in (m_tensor, y_tensor) if x is not None], rowvar, dtype)
     if not rows.shape[0]:
         return rows.reshape(0, 0)
     lost_degrees = (0 if bias else 1) if ddof is None else ddof

@@ -177,9 +177,9 @@ def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: 
 
 def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     """Return a vector repeated to *shape*: its elements are along *axis*."""
-    others = tuple(a for a in range(len(shape)) if a != axis)
+    other_axes = tuple(a for a in range(len(shape)) if a != axis)
     layout = Layout([tensor.layout.axes[0] if a == axis else () for a in range(len(shape))], tensor.mesh)
-    return spread(tensor, others, shape, layout)
+    return spread(tensor, other_axes, shape, layout)
 
 
 @implements_each(*LIKE)

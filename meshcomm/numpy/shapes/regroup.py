@@ -59,7 +59,9 @@ class Regrouping(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: Specs | None = None) -> Regrouping:
+def regrouping(
+    axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted_specs: Specs | None = None
+) -> Regrouping:
     """Return how to reshape a tensor of shape *source* to *target*, a shape with as many elements.
 
     Parameters
@@ -67,7 +69,7 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
     axes: sharding specs of the source
     sizes: sizes of the mesh dimensions
     source, target: shapes before and after
-    wanted: preferred sharding specs of the result; *result* may differ from them. By default so that little moves
+    wanted_specs: preferred sharding specs of the result, if the shapes allow them; by default so that little moves
 
     >>> regrouping((("x",), ()), (("x", 2),), (6, 4), (24,)).result
     (('x',),)
@@ -91,10 +93,10 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
             spec = _flat_spec(target_lengths, specs, blocks)
         after.append(spec)
         result.extend(specs)
-    if wanted is not None:
-        wanted_flat_specs = [flat_spec(target[group.target], wanted[group.target], blocks) for group in groups]
+    if wanted_specs is not None:
+        wanted_flat_specs = [flat_spec(target[group.target], wanted_specs[group.target], blocks) for group in groups]
         if all(spec is not None for spec in wanted_flat_specs):
-            after, result = [spec for spec in wanted_flat_specs if spec is not None], list(wanted)
+            after, result = [spec for spec in wanted_flat_specs if spec is not None], list(wanted_specs)
     shape = tuple(prod(source[group.source]) for group in groups)
     return Regrouping(tuple(start), shape, tuple(before), tuple(after), tuple(result))
 
@@ -117,7 +119,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
     """
     bounds, i, j = [], 0, 0
     while i < len(source) and j < len(target):
-        first, m, n = (i, j), source[i], target[j]
+        group_start, m, n = (i, j), source[i], target[j]
         while m != n:
             if m < n:
                 i += 1
@@ -126,9 +128,9 @@ def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
                 j += 1
                 n *= target[j]
         i, j = i + 1, j + 1
-        bounds.append((first, (i, j)))
-    first = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may remain: they belong to the last group
-    for (i, j), (k, m) in [*bounds, (first, (len(source), len(target)))]:
+        bounds.append((group_start, (i, j)))
+    group_start = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may remain: they belong to the last group
+    for (i, j), (k, m) in [*bounds, (group_start, (len(source), len(target)))]:
         yield AxisGroup(slice(i, k), slice(j, m))
 
 
@@ -167,9 +169,9 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     return Cyclic(names, cut.block * inner_size, cut.offset)
 
 
-def _flat_spec(lengths: Shape, chosen: Specs, sizes: dict[str, int]) -> Names:
+def _flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names:
     """Return the spec of the flat axis for specs that `chosen_specs` chose: these have one."""
-    spec = flat_spec(lengths, chosen, sizes)
+    spec = flat_spec(lengths, specs, sizes)
     assert spec is not None
     return spec
 

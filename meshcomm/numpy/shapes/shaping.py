@@ -106,22 +106,26 @@ def _new_shape(tensor: DTensor, shape: object) -> Shape:
     return tuple(lengths)
 
 
-def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> DTensor:
+def regrouped(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape") -> DTensor:
     """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
 
     It is a view if NumPy's result is one and no element moves.
 
     Parameters
     ----------
-    wanted: sharding specs of the result, if the shapes allow them
+    wanted_specs: sharding specs of the result, if the shapes allow them
     name: name of the operation
     """
-    return completed(regrouping_of(tensor, shape, wanted, name))
+    return completed(regrouping_of(tensor, shape, wanted_specs, name))
 
 
-def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:
+def regrouping_of(
+    tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape"
+) -> Call | DTensor:
     """Return what `regrouped` does, or the call that makes it."""
-    return _regrouped(tensor, shape, _regrouping(tensor, shape, wanted), reshaped_abstract_array(tensor, shape), name)
+    return _regrouped(
+        tensor, shape, _regrouping(tensor, shape, wanted_specs), reshaped_abstract_array(tensor, shape), name
+    )
 
 
 def _regrouped(
@@ -142,14 +146,16 @@ def _regrouped(
             lengths = on_device(result.mesh, lambda device: result.layout.block_shape(shape, device))
             return viewing(methodcaller("reshape", lengths), tensor, result.layout, abstract)
         return viewed(lambda _: result._block, tensor, result.layout, abstract)
-    if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), result, tensor):
+    if on_blocks(
+        lambda new_block, old_block: not new_block.size or np.may_share_memory(new_block, old_block), result, tensor
+    ):
         result = result.copy()  # a block may be a view although the global array is none
     return result if abstract is None else moved_from(tensor, result, abstract)
 
 
-def _regrouping(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
+def _regrouping(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None) -> Regrouping:
     sizes = tuple((name, size) for name, size in tensor.mesh.dims)
-    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
+    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted_specs)
 
 
 def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
@@ -315,8 +321,8 @@ def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
-    first, second = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
-    order[first], order[second] = second, first
+    first_axis, second_axis = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
+    order[first_axis], order[second_axis] = second_axis, first_axis
     return decision(transpose)(tensor, order)
 
 

@@ -162,12 +162,12 @@ class Grouping(NamedTuple):
                 else block.take(rows, axis_of_groups)
             )
 
-    def stack(self, block: Array, indices: Indices, share: Reduce, dtype: DType) -> Array:
-        """Return the *share* of each group of `members`, stacked along `axis`."""
+    def stack(self, block: Array, indices: Indices, compute_share: Reduce, dtype: DType) -> Array:
+        """Return the shares of all groups of `members`, stacked along `axis`."""
         shares = np.empty(self.shape(block.shape), dtype)
         rows = np.moveaxis(shares, self.axis, 0)
         for number, elements in enumerate(self.members(block, indices) if shares.size else ()):
-            rows[number] = share(elements)
+            rows[number] = compute_share(elements)
         return shares
 
     @property
@@ -215,27 +215,34 @@ def grouped(grouping: Grouping, tensor: DTensor) -> DTensor:
 def _merged_results(grouping: Grouping, shares: Shares, tensor: DTensor, dtype: DType, share_dtype: DType) -> DTensor:
     """Return the results in *dtype*, merged from the shares of devices in *share_dtype*. Collective over the mesh."""
     source, layout, shape = tensor.layout, grouping.layout(tensor.layout), grouping.shape(tensor.shape)
-    share = shares.share or grouping.function
+    compute_share = shares.share or grouping.function
 
     def stack_shares(block: Array) -> Array:
         indices = source.global_indices(tensor.shape, None, grouping.groups.axis_of_groups)
         return grouping.stack(
-            block, indices, lambda members: share(members) if members.size else shares.empty_share, share_dtype
+            block, indices, lambda members: compute_share(members) if members.size else shares.empty_share, share_dtype
         )
 
     def finish(merged: Array) -> Array:
         with np.errstate(all="ignore"):
             return shares.finish(merged).astype(dtype, copy=False)
 
-    text = f"{grouping.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
+    call_text = f"{grouping.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
     share_tensor = make(
-        agree_on_result(grouping.name, tensor.mesh, text, lambda: on_blocks(stack_shares, tensor)),
+        agree_on_result(grouping.name, tensor.mesh, call_text, lambda: on_blocks(stack_shares, tensor)),
         layout,
         shape,
         share_dtype,
     )
     names = source.dims_along(grouping.axes)
     reduction = Partial(
-        (text, share_tensor._spec), text, unchanged, names, shares.merge, dtype, share_dtype=share_dtype, finish=finish
+        (call_text, share_tensor._spec),
+        call_text,
+        unchanged,
+        names,
+        shares.merge,
+        dtype,
+        share_dtype=share_dtype,
+        finish=finish,
     )
     return run_partial(reduction, share_tensor, layout, shape)

@@ -288,10 +288,10 @@ def _levels_of_line(levels: Levels, size: int, pick: Pick) -> ArrayLike:
     flat_levels = list(levels.reshape(-1)) if isinstance(levels, np.ndarray) else [levels]
     positions = [(size - 1) * level for level in flat_levels]
     first_indices = [max(0, min(floor(position), size - 2)) for position in positions]
-    elements = pick([min(first + step, size - 1) for first in first_indices for step in (0, 1)])
+    elements = pick([min(first_index + step, size - 1) for first_index in first_indices for step in (0, 1)])
     quantiles = [
-        np.quantile(elements[2 * number : 2 * number + 2], position - first)
-        for number, (position, first) in enumerate(zip(positions, first_indices, strict=True))
+        np.quantile(elements[2 * number : 2 * number + 2], position - first_index)
+        for number, (position, first_index) in enumerate(zip(positions, first_indices, strict=True))
     ]
     return np.array(quantiles).reshape(levels.shape) if isinstance(levels, np.ndarray) else quantiles[0]
 
@@ -366,5 +366,5 @@ def _weighted_line(tensor: DTensor, weights: DTensor, is_counted: DTensor | None
         cumulative_weights = cumulative_weights.astype(levels.dtype)
     cumulative_weights = tensor_np.where(cumulative_weights == 0, -1, cumulative_weights)
     indices = tensor_np.minimum(tensor_np.searchsorted(cumulative_weights, levels), values.size - 1)
-    last = values[-1]
-    return tensor_np.where(last != last, last, values[indices])  # NaN, NaT
+    last_value = values[-1]
+    return tensor_np.where(last_value != last_value, last_value, values[indices])  # NaN, NaT
