@@ -29,8 +29,8 @@ Weights: TypeAlias = Sequence[float] | Array | None
 
 _INDEX = np.dtype(np.int64)
 _SMALL_CHOICE_DIVISOR = 50
-"""NumPy makes a choice of at most a fiftieth of the elements, alike on all ranks. Larger choices without replacement come
-from sorted random keys."""
+"""NumPy makes a choice of at most a fiftieth of the elements, alike on all ranks. Larger choices without replacement
+come from sorted random keys."""
 
 
 def default_rng(seed: "Seed | Generator") -> "Generator":

@@ -224,7 +224,7 @@ def _contract(
         with session(name, mesh) as scope:
             if scope is not None:
                 block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
-    else:  # no other machine would move anything
+    else:  # nothing moves, whatever the constants of the machine
         block = on_device(
             mesh, lambda device: _local_contraction(contraction, device)(*[tensor._block for tensor in tensors])
         )
@@ -409,7 +409,7 @@ class _PanelContraction:
         return result_block
 
     def _fetched_block(self, fetch: _Fetch, block: Array, previous_block: Array | None) -> Array:
-        """Return the block of an operand that this device multiplies; *previous_block* is that of the previous panel."""
+        """Return the block of an operand that this device multiplies. *previous_block*: the one of the last panel."""
         if fetch.move is None:
             return _view(block, fetch.slices)
         if not fetch.from_whole_block:
