@@ -51,7 +51,7 @@ def reduce(
     initial: object = NO_VALUE,
     where: object = True,
 ) -> DTensor:
-    """Return the elements along *axis* reduced by *ufunc*, one after the other. Collective if a reduced axis is cut.
+    """Return the elements along *axis* reduced by *ufunc*, in their order. Collective if a reduced axis is cut.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ Weights: TypeAlias = Sequence[float] | Array | None
 
 _INDEX = np.dtype(np.int64)
 _SMALL_CHOICE_DIVISOR = 50
-"""NumPy makes a choice of at most a fiftieth of the elements, alike on all ranks. Larger choices without replacement
-come from sorted random keys."""
+"""Each rank lets NumPy make a choice of at most a fiftieth of the elements: all get the same. Larger choices without
+replacement come from sorted random keys."""
 
 
 def default_rng(seed: "Seed | Generator") -> "Generator":
@@ -113,7 +113,7 @@ class Generator(Distributions):
     def shuffle(self, x: Any, axis: int = 0) -> None:
         """Put the rows of a tensor into random order, in place. Collective over the mesh.
 
-        An array or a list is shuffled alike on all ranks, and nothing moves.
+        An array or a list is shuffled in the same order on all ranks, and nothing moves.
 
         >>> import meshcomm as mc
         >>> t = mc.distribute([3, 4, 5], mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -215,7 +215,7 @@ class Generator(Distributions):
         return distribute(array, self._layout_of(array.shape, array.dtype) if layout is None else layout)
 
     def _index_layout(self, source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
-        """Return the layout of the index of a choice: that of the same axes in *layout*, or of *axis* in the source.
+        """Return the layout of the index of a choice: as the axes of the index in *layout*, or as *axis* in *source*.
 
         In the result of a choice, the axes of *shape* replace *axis*.
         """

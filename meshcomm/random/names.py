@@ -70,7 +70,7 @@ def _is_small(name: str, size_position: int | None, args: tuple[object, ...], kw
     size = args[size_position] if size_position is not None and len(args) > size_position else kwargs.get("size")
     count = prod(size) if isinstance(size, tuple | list) else 1 if size is None else size
     if not isinstance(count, int | np.integer):
-        return True  # NumPy says so
+        return True  # NumPy raises the error
     if name == "choice":
         is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
         is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _LARGE_COUNT
@@ -82,7 +82,7 @@ def _is_small(name: str, size_position: int | None, args: tuple[object, ...], kw
         try:
             count = prod(np.broadcast_shapes(*shapes))
         except ValueError:
-            return True  # NumPy says so
+            return True  # NumPy raises the error
     return bool(count < _LARGE_COUNT)
 
 
@@ -330,7 +330,7 @@ _world_states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
 
 
 def _state() -> RandomState:
-    """Return the state behind the module's functions on this rank. Collective when it is first needed."""
+    """Return this rank's state for the functions of the module. Collective when it is first needed."""
     if watch.simulated is None:
         if not _process_states:
             _process_states.append(_shared_state() if in_script() else RandomState())

@@ -96,7 +96,7 @@ class Tiles(NamedTuple):
     stream: Callable[[int], NumpyGenerator]  # returns the stream of the tile with this number
 
     def fill(self, block: Array, box: Box, draw: Draw) -> None:
-        """Fill the *block* of a rank, which is *box* of the global array, with what *draw* returns for each tile."""
+        """Fill the *block* of a rank, which is *box* of the global array: *draw* draws the elements of each tile."""
         if not block.size:
             return
         axes = list(zip(box, self.sides, self.shape, strict=True))

@@ -1,12 +1,12 @@
 """Contractions: how sharded arrays are multiplied and summed over indices; pure, the same on every rank.
 
-A contraction of one or two operands has *indices*, a character each, as `numpy.einsum` writes them. Its plan says how
-each index is cut over the mesh while blocks are multiplied. From that all else follows:
+A contraction of one or two operands has *indices*, a character each, as in `numpy.einsum`. Its plan is how each index
+is cut over the mesh while blocks are multiplied. Everything else follows from that:
 
 1. Each operand moves to the layout that cuts its axes so: by a relayout, or not at all.
 2. Each device multiplies its blocks, and sums over the elements that it has of the indices that the result lacks.
 3. If such an index is cut, the devices along its mesh dimensions have partial sums. These move to the layout of the
-   result with an axis of their own, and each device adds up what it gets, in the order of the coordinates.
+   result, stacked along a new axis, and each device adds up the sums that it gets, in the order of the coordinates.
 
 So ``ij,jk->ik`` with j cut is a product, and then a reduce-scatter. With i and k cut it is SUMMA, with all three cut
 its "2.5D" form: one plan, with other cuts.
@@ -206,7 +206,7 @@ class Contraction(FieldsOnly):
         return (sum_plan,) if layout == target.layout else (sum_plan, self._plan(shape, dtype, layout, target.layout))
 
     def _summing_layout(self, target: KeptSlice) -> Layout:
-        """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
+        """Return the layout in which partial sums are added up: the layout of *target*, if it has no replicas."""
         free_names = tuple(
             name for name in self.summed if name not in used_dims(target.layout) and self.mesh.dim_size(name) > 1
         )
@@ -222,7 +222,7 @@ class Contraction(FieldsOnly):
             minimum = minimum_scratch(plan_relayout(shape, dtype, source, target, None, self.machine).steps)
             return plan_relayout(shape, dtype, source, target, minimum, self.machine)
 
-    # -- what it costs ------------------------------------------------------------------------------------------------
+    # -- costs --------------------------------------------------------------------------------------------------------
 
     @property
     def moves(self) -> bool:
@@ -401,5 +401,5 @@ def local_limit(limit: int) -> int:
 
 
 def arithmetic_seconds(flops: int) -> float:
-    """Return how long a core takes for so many multiplications and additions."""
+    """Return the time in seconds that a core takes for *flops* multiplications and additions."""
     return FLOP * flops

@@ -1,4 +1,4 @@
-"""Einstein sums and matrix products of tensors: `meshcomm.numpy.contractions.einsum` says how, and here they run."""
+"""Einstein sums and matrix products of tensors: `meshcomm.numpy.contractions.einsum` plans them, here they run."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -41,7 +41,7 @@ from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 
 KEPT_PANELS = 64
-"""Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
+"""Panels. A contraction of up to this many keeps its exchanges for the next call; one of more makes them each time."""
 
 TensorOrSpec: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
 """An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
@@ -296,7 +296,7 @@ def _operand_shapes(contraction: Contraction, device: int) -> list[Shape]:
 
 
 def _wrong_block_error(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
-    """Return an error if a block has not the shape that its tensor says; else None."""
+    """Return an error if a block does not have the expected shape; else None."""
     for shape, block in zip(shapes, blocks, strict=True):
         if block.shape != shape:
             return ShapeError(
@@ -421,7 +421,7 @@ class _PanelContraction:
         return out
 
     def _reduced(self, panel_run: _PanelRun, partial: Array) -> Array:
-        """Return the block of the result for a panel from what each device multiplied."""
+        """Return the block of the result for a panel: *partial*, moved and added up over devices."""
         for number, reduce in enumerate(panel_run.moves):
             out = reduce(partial[None] if self._sums_partials and number == 0 else partial, None)
             assert out is not None

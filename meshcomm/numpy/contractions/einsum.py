@@ -1,4 +1,4 @@
-"""Einstein sums: what an expression means, in which order its operands are contracted, and the plan of all of it."""
+"""Einstein sums: parsed subscripts, the order in which operands are contracted, and the plan of a whole sum."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class EinsumOperand(NamedTuple):
 class Expression(NamedTuple):
     """An Einstein sum: the indices of each operand, and those of the result; each a character, without ellipses.
 
-    An axis of length 1 that is stretched has an index of its own.
+    An axis of length 1 that is stretched has a separate index.
     """
 
     operands: tuple[str, ...]
@@ -147,7 +147,7 @@ def _checked_letters(subject: str, term: str) -> str:
 
 
 def _with_stretched_indices(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
-    """Return the terms with an index of its own for each axis of length 1 that is stretched."""
+    """Return the terms with a separate index for each axis of length 1 that is stretched."""
     lengths: dict[str, tuple[int, int]] = {}  # of an index, and the operand that it is from
     for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own_lengths: dict[str, int] = {}
@@ -182,7 +182,7 @@ def _index_text(index: str) -> str:
 
 @lru_cache(maxsize=1024)
 def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
-    """Return in which order operands are contracted, in pairs: that of opt_einsum if it is installed, else NumPy's."""
+    """Return the order in which pairs of operands are contracted, by opt_einsum if it is installed, else by NumPy."""
     terms = [operand.indices for operand in operands]
     if len(terms) < 3:
         return (tuple(range(len(terms))),)
@@ -295,7 +295,7 @@ class EinsumPlan(FieldsOnly):
     """How an Einstein sum runs: print it to see the order of its contractions, and what moves in each.
 
     `bytes_moved` and `messages` are the most that a device receives. `peak_bytes` is the most that it holds at once:
-    the blocks of the operands, of the result, of results in between, and scratch.
+    the blocks of the operands, of the result and of intermediate results, and scratch.
     """
 
     __module__ = "meshcomm"
@@ -367,7 +367,7 @@ class EinsumPlan(FieldsOnly):
     def peak_bytes(self) -> int:
         """The most bytes that a device holds at once."""
         operand_bytes, peak = sum(map(_block_bytes, self.operands)), 0
-        intermediate_bytes = [0] * len(self.operands)  # bytes of results in between, beside the operands
+        intermediate_bytes = [0] * len(self.operands)  # of intermediate results; 0 for each operand
         for positions, plan in zip(self.path, self.contractions, strict=True):
             result_bytes = _block_bytes(plan.result)
             peak = max(peak, operand_bytes + sum(intermediate_bytes) + result_bytes + plan.scratch_bytes)

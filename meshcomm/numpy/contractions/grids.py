@@ -1,12 +1,12 @@
 """The search for the plan of a contraction: over which mesh dimensions each index is cut, and in which panels it runs.
 
-Whatever the cuts, the arithmetic is the same; bytes differ. So the search gives each mesh dimension to an index. It
-starts where an operand, or the result, stays where it is, and changes one mesh dimension at a time while that makes
-the contraction cheaper. Then it does the same on a mesh whose dimensions are split in two, as a square grid of devices
-moves fewer bytes than a row of them.
+The arithmetic is the same for all cuts; only the bytes that move differ. So the search assigns each mesh dimension to
+an index. It starts from assignments in which an operand, or the result, does not move, and changes one mesh dimension
+at a time while that makes the contraction cheaper. Then it does the same on a mesh with each dimension split in two,
+as a square grid of devices moves fewer bytes than a row of them.
 
-A plan may receive at most `TOLERATED` times the bytes of the best of those that keep an operand or the result. Of
-these, the fastest by the cost model counts.
+A plan may receive at most `TOLERATED` times the bytes of the best plan that keeps an operand or the result. Among
+these plans, the fastest by the cost model is taken.
 
 All is a function of arguments that are equal on all ranks, in one order: see the proof in
 `meshcomm.core.plans.search`.
@@ -87,7 +87,7 @@ class Problem(FieldsOnly):
         return index_lengths(self.operands)
 
     def on(self, mesh: Mesh) -> "Problem":
-        """Return the same problem on a mesh whose dimensions are factors of those of this one."""
+        """Return the same problem on *mesh*, with dimensions that are factors of those of this problem's mesh."""
         factors = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
         return Problem(tuple(factors[:-1]), factors[-1])
 
@@ -166,7 +166,7 @@ class IndexGrid:
         return self.share_count == 1 and cut == result.layout.axes
 
     def is_unmoved(self, factor: Factor) -> bool:
-        """Return whether *factor* is cut as it is multiplied, or so that devices have what they need."""
+        """Return whether no element of *factor* moves: each device holds all elements that it multiplies."""
         if factor is self.problem.result:
             return self.keeps_result
         return self.received_bytes[self.problem.operands.index(factor)] == 0 and all(

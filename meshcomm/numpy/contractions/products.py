@@ -59,9 +59,9 @@ def axes_of_tensordot(axes: Value) -> Axes:
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
     try:
-        pair: list[Sequence[int]] = list(axes)  # else a number
+        pair: list[Sequence[int]] = list(axes)  # TypeError for a number
     except TypeError:
-        count = index_of(axes)  # or TypeError
+        count = index_of(axes)  # TypeError if it is no integer
         return range(-count, 0), range(max(count, 0))
     if len(pair) != 2:
         raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
@@ -117,7 +117,7 @@ def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, ou
 
 
 def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: object) -> Call | DTensor:
-    """Return what `einsum` makes of *operands*, or the call that makes it; in *out*, if that is not None."""
+    """Return the `einsum` of *operands*, or the call that makes it; written to *out*, if that is not None."""
     if out is None:
         return contracting(f"numpy.{name}", subscripts, operands)
     terms, _, result = subscripts.partition("->")
@@ -188,7 +188,7 @@ def inner(a: Factor, b: Factor) -> Call | DTensor:
 def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     """Return the sums of products over the last axis of *a* and the last but one of *b*. Collective over the mesh.
 
-    As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
+    As numpy.dot: the product, if an operand is a number; for vectors and matrices the same as ``a @ b``.
     """
     left, right = _factors("dot", a, b)
     result = None if out is not None else inner_of_alike(left, right)
@@ -266,7 +266,7 @@ _MAX_FACTORS = 24
 def matrix_power(a: DTensor, n: int) -> DTensor:
     """Return the power *n* of square matrices, by repeated squares, as numpy.linalg.matrix_power. Collective.
 
-    A negative power is that of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
+    A negative power is a power of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
     """
     name, tensor = "numpy.linalg.matrix_power", as_tensor("numpy.linalg.matrix_power", a)
     if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
@@ -464,7 +464,7 @@ _CORES: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
     "vecmat": _vecmat,
 }
 _PRODUCTS = {getattr(np, name): function for name, function in _CORES.items() if hasattr(np, name)}
-"""What is called for universal functions of NumPy with core axes, which are the last ones."""
+"""For ufuncs of NumPy with core axes: the function for tensors, with the core axes last."""
 
 
 def is_product(ufunc: np.ufunc) -> bool:
@@ -475,7 +475,7 @@ def is_product(ufunc: np.ufunc) -> bool:
 def core_product(
     ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Options
 ) -> Call | DTensor:
-    """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors, or the call. Collective over the mesh.
+    """Return the matmul, vecdot, matvec or vecmat of tensors, as NumPy's, or the call. Collective over the mesh.
 
     Parameters
     ----------
@@ -524,7 +524,7 @@ def _product_dtype(
 
 
 def _core_axes(options: Options) -> list[Any]:
-    """Return where the core axes of both operands and of the result are; None where they are the last ones."""
+    """Return the core axes of both operands and of the result; None for the last axes."""
     if "axis" in options:
         return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]
     axes = [entry if isinstance(entry, tuple) else (entry,) for entry in options.get("axes", ())]
@@ -545,9 +545,9 @@ def _einsum_of_numpy(
     casting: Casting = "safe",
     **others: object,
 ) -> Call | DTensor:
-    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted.
+    """Return the Einstein sum of tensors, as numpy.einsum. *optimize* and *order* are ignored: pairs are contracted.
 
-    Where nothing is summed or converted, the result is a view of the one tensor.
+    If nothing is summed or converted, the result is a view of the only tensor.
     """
     if others:
         names = ", ".join(others)
@@ -562,7 +562,7 @@ def _einsum_of_numpy(
 
 
 def _view_by_indices(tensor: DTensor, indices: str, result_indices: str) -> DTensor:
-    """Return *tensor*, whose axes have *indices*, with one axis for each of *result_indices*."""
+    """Return a view of *tensor*, which has *indices* for its axes, with one axis for each of *result_indices*."""
     while (axes := repeated_axes(indices)) is not None:
         tensor = main_diagonal(tensor, axes)
         indices = indices.replace(indices[axes[0]], "", 2) + indices[axes[0]]

@@ -81,13 +81,13 @@ def can_share(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
 
 
 def _operand_layout(contraction: Contraction, operand: Factor) -> Layout:
-    """Return the layout of what devices multiply of an operand."""
+    """Return the layout of the blocks of an operand that devices multiply."""
     cut = dict(contraction.cut)
     return Layout([cut[index] for index in operand.indices], contraction.mesh)
 
 
 def moving_operands(contraction: Contraction) -> list[int]:
-    """Return the numbers of the operands of which devices need more elements than they hold."""
+    """Return the numbers of the operands that move: devices multiply elements that they do not hold."""
     plans = (
         (n, contraction.relayout_plan(operand, contraction.first)) for n, operand in enumerate(contraction.operands)
     )
@@ -148,7 +148,7 @@ class SharedProduct:
     def _piece_view(
         self, number: int, piece: _SharedPiece, spans: Spans, device_blocks: DeviceBlocks, blocks: Sequence[Array]
     ) -> Array:
-        """Return the view of what this device multiplies of a piece: *spans* of the indices."""
+        """Return the view of a piece that this device multiplies: the elements in *spans* of the indices."""
         is_local = piece.device == self._device
         block = blocks[number] if is_local else self._shared_block(number, piece.device, device_blocks)
         index: Slices = (*piece.slices, ...)

@@ -1,8 +1,8 @@
 """Products of vectors and matrices with a short result, without a plan.
 
 A loop may make products of many lengths, and each would need a plan. A plan compares the costs of moving one operand
-or another. Here nothing but the result or a short vector moves, so there is nothing to compare. The result has the
-layout that the contraction would give it.
+or another. Here only the result or a short vector moves, so there is nothing to compare. The result has the layout
+that the contraction would give it.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ from meshcomm.numpy.contractions.contraction import spread_over
 def short_product(a: object, b: object) -> DTensor | None:
     """Return the product of a vector and a matrix of one floating-point dtype; None if it needs a plan.
 
-    In a script of NumPy also that of two vectors. Collective over the mesh if something moves.
+    In a script also the product of two vectors. Collective over the mesh if something moves.
     """
     if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
         return None
@@ -81,7 +81,7 @@ def _of_vectors(a: DTensor, b: DTensor) -> DTensor:
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
-    """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
+    """Return the product of operands that are only cut along the summed axis. Collective over the mesh."""
     mesh, device_count = a.layout.mesh, devices_along(a.layout.mesh, cut)
     shares = to_all(
         make(
@@ -95,7 +95,7 @@ def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     names = tuple(name for name, size in mesh.dims if name in cut and size > 1)
     target = a.layout._recut(spread_over(((),), (n,), names, mesh))
     total = mapped(_sum_of_rows, shares, layout=a.layout._recut(((),)), shape=(n,))
-    return total if is_scripted() else cut_by(target, total)  # each rank of a script has what is small
+    return total if is_scripted() else cut_by(target, total)  # in a script, small results are replicated
 
 
 def _product_row(a: Array, b: Array) -> Array:

@@ -45,7 +45,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     ----------
     tensors: tensors, and plain arrays that all ranks have; one of them must be a tensor
     axis: axis along which to join; None to join them flattened
-    layout: layout of the result; by default that of the first of the largest tensors
+    layout: layout of the result; by default the layout of the largest tensor, the first one of several
 
     ``ShapeError`` if other axes than *axis* differ in length; ``MeshError`` for tensors on several meshes.
 

@@ -1,4 +1,4 @@
-"""Results that are put together from pieces, each of which belongs to an interval of the result."""
+"""Results that are assembled from pieces: each piece is written to a slice of the result."""
 
 import numpy as np
 

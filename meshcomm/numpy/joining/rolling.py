@@ -175,9 +175,9 @@ def _rolled_along(tensor: DTensor, axis: int, offset: int) -> Call | DTensor:
 
 
 def _intervals(block_ends: Iterable[Interval], offset: int, n: int) -> Iterator[tuple[TensorInterval, ...]]:
-    """Return, for each block, the intervals of an axis of *n* elements that its elements come from when it is rolled.
+    """Return, for each block, the intervals of an axis of *n* elements from which a roll takes its elements.
 
-    They lie *offset* elements before the block; what lies before element 0 comes from the end of the axis.
+    They lie *offset* elements before the block; indices below 0 are counted from the end of the axis.
     """
     for start, stop in block_ends:
         source_start, source_stop = start - offset, stop - offset

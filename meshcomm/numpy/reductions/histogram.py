@@ -90,7 +90,7 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
 
 
 def ends(range: Value) -> Value:
-    """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
+    """Return *range* with tensors as numbers; None without a range, and on ranks outside of the mesh of a tensor."""
     if range is None or any(isinstance(end, DTensor) and not end._has_block for end in range):
         return None
     return tuple(map(as_number, range))
@@ -134,7 +134,7 @@ def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
 def _count_dtype(
     tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None
 ) -> DType:
-    """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks alike."""
+    """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks."""
     sample_weights = None if weights is None else np.ones(1, weights.dtype)
     return np.histogram(np.ones(1, tensor.dtype), bins, limits, weights=sample_weights)[0].dtype
 

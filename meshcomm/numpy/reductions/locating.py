@@ -92,7 +92,7 @@ def _located_number(
     *,
     keepdims: bool,
 ) -> DTensor:
-    """Return the index of the first extreme that is no NaN: that of *plain_function* with *nan_value* for NaN."""
+    """Return the index of the first extreme that is no NaN, by *plain_function* with *nan_value* in place of NaN."""
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = _checked_axes(name, tensor, axis)

@@ -64,7 +64,7 @@ def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = Fals
         raise ShapeError(
             f"numpy.linalg.norm: norms of matrices are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, not {quote(ord)}"
         )
-    # The order of the two axes says which one has the rows.
+    # The first of the two axes is that of the rows.
     matrix_axes = axes if axis is None or isinstance(axis, int) else tuple(int(a) % tensor.ndim for a in axis)
     return _norm_of_matrices(numpy_norm, tensor, ord, matrix_axes, keepdims)
 
@@ -135,7 +135,7 @@ def _norm_of_vectors(
 def _norm_of_matrices(
     numpy_norm: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
-    """Return norms of matrices along two *axes*, first that of the rows; *numpy_norm* is NumPy's function."""
+    """Return norms of matrices: their rows are along the first of *axes*. *numpy_norm* is NumPy's function."""
     dtype, compute_dtype = _norm_dtypes(numpy_norm, tensor)
     tensor = _unsharded_if_empty(numpy_norm, tensor, axes)
     if not tensor.layout.dims_along(axes):

@@ -145,7 +145,7 @@ def corrcoef(
 def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTensor:  # noqa: N803 - NumPy's name
     """Return the powers of a vector as columns, as numpy.vander: rows are cut as *x* is.
 
-    *N* is the number of columns, by default that of the elements. The last column has ones; with *increasing* the
+    *N* is the number of columns, by default the number of elements. The last column has ones; with *increasing* the
     first one.
     """
     (tensor,) = tensors("numpy.vander", x)
@@ -194,7 +194,7 @@ def polyfit(
     w: weights of the points
     cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` if weights are known exactly
 
-    Coefficients are on all devices, that of the highest power first. NumPy's errors and warnings.
+    Coefficients are on all devices, the one of the highest power first. NumPy's errors and warnings.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

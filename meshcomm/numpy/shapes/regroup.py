@@ -62,7 +62,7 @@ class Regrouping(NamedTuple):
 def regrouping(
     axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted_specs: Specs | None = None
 ) -> Regrouping:
-    """Return how to reshape a tensor of shape *source* to *target*, a shape with as many elements.
+    """Return how to reshape a tensor of shape *source* to *target*, a shape with equally many elements.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     shape: length or lengths; one may be -1
     layout: layout of the result. The tensor is relaid once if the shapes allow that
 
-    ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
+    ``ShapeError`` if the numbers of elements differ; ``LayoutError`` for a layout with another number of axes.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -107,7 +107,7 @@ def _new_shape(tensor: DTensor, shape: object) -> Shape:
 
 
 def regrouped(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape") -> DTensor:
-    """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
+    """Return *tensor* in another *shape* with equally many elements. Collective if elements have to move.
 
     It is a view if NumPy's result is one and no element moves.
 
@@ -122,7 +122,7 @@ def regrouped(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, n
 def regrouping_of(
     tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape"
 ) -> Call | DTensor:
-    """Return what `regrouped` does, or the call that makes it."""
+    """Return the result of `regrouped`, or the call that makes it."""
     return _regrouped(
         tensor, shape, _regrouping(tensor, shape, wanted_specs), reshaped_abstract_array(tensor, shape), name
     )
@@ -176,7 +176,7 @@ def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
 
 
 def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
-    """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
+    """Return a tensor of *shape* with the same blocks: each has the same elements in the same order."""
     layout = Layout(axes, tensor.mesh)
     reshaped_block = on_blocks(
         lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor
@@ -185,7 +185,7 @@ def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
 
 
 def _is_fortran(name: str, t: DTensor, order: Value) -> bool:
-    """Return whether *order* is Fortran's, with the first index the fastest: ``A`` is so for a tensor in this order.
+    """Return whether *order* is Fortran's, with the first index the fastest; for ``A``, whether *t* has this order.
 
     ``TypeError`` for ``K``, NumPy's ``ValueError`` for an unknown order.
     """

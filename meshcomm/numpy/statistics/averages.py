@@ -35,8 +35,8 @@ def average(
     ----------
     a: tensor, or array if *weights* are a tensor
     axis: one axis, several, or None for all
-    weights: tensor, or array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
-        by default all are equal
+    weights: tensor, or array that is the same on all ranks, of the shape of *a* or of its lengths along *axis*;
+        by default all weights are equal
     returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 

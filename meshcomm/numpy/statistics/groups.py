@@ -46,7 +46,7 @@ class ElementGroups(NamedTuple):
     ----------
     axis_of_groups: axis along which elements are grouped
     group_numbers: number of the group of each element, the same on all ranks; -1 for an element without a group
-    size: number of groups, none of which is empty
+    size: number of groups; no group is empty
     """
 
     axis_of_groups: int

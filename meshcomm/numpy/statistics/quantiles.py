@@ -158,7 +158,7 @@ def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor
 
 
 def _fractions(levels: Levels, are_percents: bool) -> Levels:
-    """Return levels from 0 to 1: as a Python number, which does not change dtypes, if they are one; else an array."""
+    """Return levels from 0 to 1: a Python number stays one, as it does not change dtypes; others become an array."""
     is_python_number = type(levels) in (int, float)
     if not are_percents:
         return levels if is_python_number else np.asarray(levels)

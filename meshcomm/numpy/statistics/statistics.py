@@ -268,7 +268,7 @@ def _moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
 
 
 def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
-    """Return whether *block*, of which all axes are reduced, is too long for the cache."""
+    """Return whether all axes of *block* are reduced, and it is too long for the cache."""
     return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
 
 
