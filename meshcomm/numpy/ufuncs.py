@@ -91,13 +91,11 @@ def reduce(
     def reduce_block(block: Array) -> Array:
         return ufunc.reduce(block, axis=numpy_axis, dtype=out_dtype.type)
 
-    def merge_rows(rows: Array) -> Array:
+    def merge(rows: Array) -> Array:
         result: Array = ufunc.reduce(rows, axis=0, dtype=out_dtype.type)
         return np.asarray(result)
 
-    reduction = Reduction(
-        name, axes, reduce_block, reduce_block, _MERGED_BY.get(ufunc, merge_rows), out_dtype, ufunc=ufunc
-    )
+    reduction = Reduction(name, axes, reduce_block, reduce_block, _MERGED_BY.get(ufunc, merge), out_dtype, ufunc=ufunc)
     result = reduced(reduction, tensor, keepdims)
     if initial is NO_VALUE or initial is None:
         return result

@@ -104,10 +104,9 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
         letters = _checked_letters(f"operand {number}", term)
         missing = len(shape) - len(letters)
         if missing < 0 or (missing > 0 and "..." not in term):
-            count_error = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
+            error = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
             raise ShapeError(
-                f"einsum: {term!r} has {count_error} for operand {number}, which has "
-                f"{counted(len(shape), 'axis')}: {shape}"
+                f"einsum: {term!r} has {error} for operand {number}, which has {counted(len(shape), 'axis')}: {shape}"
             )
         if "..." in term:
             ellipsis_ndim = max(ellipsis_ndim, missing)
@@ -451,17 +450,15 @@ def _einsum_plan(  # noqa: PLR0917 - the key of a cache
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
     factors, path, problems = tuple(pending), list[tuple[int, ...]](), list[Problem]()
 
-    def contract(positions: tuple[int, ...], *, is_last: bool) -> None:
+    def contract(positions: tuple[int, ...], *, last: bool) -> None:
         inputs = tuple(pending[number] for number in positions)
         for number in sorted(positions, reverse=True):
             del pending[number]
         needed_indices = {*expression.result, *(index for factor in pending for index in factor.indices)}
         lengths = index_lengths(inputs)
-        indices = expression.result if is_last else "".join(i for i in lengths if i in needed_indices)
-        result_layout = (
-            layout if is_last and layout is not None else default_layout(indices, factors if is_last else inputs, mesh)
-        )
-        result = Factor(indices, tuple(lengths[i] for i in indices), result_layout, result_dtype)
+        indices = expression.result if last else "".join(i for i in lengths if i in needed_indices)
+        target = layout if last and layout is not None else default_layout(indices, factors if last else inputs, mesh)
+        result = Factor(indices, tuple(lengths[i] for i in indices), target, result_dtype)
         problems.append(Problem(inputs, result))
         pending.append(result)
         path.append(positions)

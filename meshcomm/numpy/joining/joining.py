@@ -106,17 +106,15 @@ def _stacked(
 def _joined(
     name: str, values: Sequence[object], axis: int | None, layout: Layout | None = None, **dtype_options: Any
 ) -> Call | DTensor:
-    """Return operands joined along *axis*, or the call that joins them. *kinds* are NumPy's dtype and casting."""
+    """Return operands joined along *axis*, or the call that joins them. *dtype_options*: NumPy's dtype and casting."""
     operands = [unwrapped(x) for x in values]
     mesh = mesh_of(operands)
-    agreed_operands = agree_on_plain(f"numpy.{name}", operands, mesh)
+    inputs = agree_on_plain(f"numpy.{name}", operands, mesh)
     if axis is None:
-        arrays = [
-            regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in agreed_operands
-        ]
+        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in inputs]
         axis = 0
     else:
-        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed_operands]
+        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in inputs]
         axis = normalised_axis(axis, max(x.ndim for x in arrays))
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
     dtype = _joined_dtype(arrays, **dtype_options)
@@ -128,20 +126,16 @@ def _joined(
         target = _checked_layout(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
         return _joined_blocks(name, arrays, axis, dtype, target)
-    plain_layout = target.replace(axis, ())
+    pattern = target.replace(axis, ())
     tensors = [
-        astype(x, dtype, copy=False)
-        if isinstance(x, DTensor)
-        else as_sharded(x.astype(dtype, copy=False), plain_layout)
+        astype(x, dtype, copy=False) if isinstance(x, DTensor) else as_sharded(x.astype(dtype, copy=False), pattern)
         for x in arrays
     ]
-    nonempty = [tensor for tensor in tensors if tensor.shape[axis]]
+    filled = [t for t in tensors if t.shape[axis]]
     cut = target.cut(axis, shape[axis])
-    if nonempty and cut.is_consecutive:
-        block_intervals = tuple(
-            _spans(interval, [tensor.shape[axis] for tensor in nonempty]) for interval in pairwise(cut.all_starts())
-        )
-        assembled = assembling_if_cheaper(name, nonempty, axis, block_intervals, target, shape=shape)
+    if filled and cut.is_consecutive:
+        spans = tuple(_spans(interval, [t.shape[axis] for t in filled]) for interval in pairwise(cut.all_starts()))
+        assembled = assembling_if_cheaper(name, filled, axis, spans, target, shape=shape)
         if assembled is not None:
             return assembled
     result, start = empty(shape, dtype, target), 0
@@ -278,7 +272,7 @@ def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0)
 
 
 def _split_along(name: str, axis: int, min_ndim: int) -> Function:
-    """Return a split along *axis*, of tensors with *least* axes; hsplit takes the only axis if there is one."""
+    """Return a split along *axis*, of tensors with *min_ndim* axes; hsplit takes the only axis if there is one."""
 
     def split_along(ary: DTensor, indices_or_sections: int | Sequence[int]) -> list[DTensor]:
         if ary.ndim < min_ndim:

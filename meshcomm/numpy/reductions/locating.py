@@ -100,10 +100,7 @@ def _located_number(
     if tensor.dtype.kind not in "fc":
         return _extreme(plain_function, tensor, axis, keepdims)
     search_axis, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
-    first_extreme, share_dtype = (
-        _first_extreme_by(plain_function),
-        _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool))),
-    )
+    pick, share_dtype = _first_extreme_by(plain_function), _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool)))
 
     def share(block: Array) -> Array:
         is_nan = np.isnan(block)
@@ -116,7 +113,7 @@ def _located_number(
         return result
 
     def merge(rows: Array) -> Array:
-        result = first_extreme(rows)
+        result = pick(rows)
         result["missing"] = np.all(rows["missing"], axis=0)
         return result
 

@@ -413,10 +413,8 @@ def _extreme_function(function: Callable[..., object], ufunc: np.ufunc) -> Calla
 # -- where= and mean= -------------------------------------------------------------------------------------------------
 
 
-def _with_where_and_mean(
-    function: Callable[..., object], tensor_function: Callable[..., DTensor]
-) -> Callable[..., Call | DTensor]:
-    """Return *tensor_function*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
+def _with_options(function: Callable[..., object], reduction: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
+    """Return *reduction*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
 
     With these, first the sums of the elements that count are reduced, and then those of their squared deviations.
     """
@@ -435,7 +433,7 @@ def _with_where_and_mean(
     ) -> Call | DTensor:
         if where is True and mean is None:
             ddof_options = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
-            return decision(tensor_function)(a, axis, dtype, keepdims=bool(keepdims), **ddof_options)
+            return decision(reduction)(a, axis, dtype, keepdims=bool(keepdims), **ddof_options)
         tensor = as_tensor(f"numpy.{name}", a)
         out_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
         sum_dtype = _mean_dtype(name, tensor, dtype)
@@ -468,9 +466,9 @@ implements(np.count_nonzero, partly=True)(decision(_repeated_reduction(np.count_
 implements(np.prod, partly=True)(with_where(_typed_reduction(np.prod, "prod"), np.multiply))
 implements(np.nansum, partly=True)(with_where(_typed_reduction(np.nansum, "sum"), np.add, skip_nan=True))
 implements(np.nanprod, partly=True)(with_where(_typed_reduction(np.nanprod, "prod"), np.multiply, skip_nan=True))
-implements(np.mean, partly=True)(_with_where_and_mean(np.mean, mean))
-implements(np.nanmean, partly=True)(_with_where_and_mean(np.nanmean, nanmean))
+implements(np.mean, partly=True)(_with_options(np.mean, mean))
+implements(np.nanmean, partly=True)(_with_options(np.nanmean, nanmean))
 for _function in (np.var, np.std, np.nanvar, np.nanstd):
-    implements(_function, partly=True)(_with_where_and_mean(_function, _variance_function(_function)))
+    implements(_function, partly=True)(_with_options(_function, _variance_function(_function)))
 implements(np.nanmax, partly=True)(with_where(_extreme_function(np.nanmax, np.fmax), np.fmax))
 implements(np.nanmin, partly=True)(with_where(_extreme_function(np.nanmin, np.fmin), np.fmin))
