@@ -219,10 +219,10 @@ def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[object]
     """
     if method != "__call__" or not all(isinstance(target, np.ndarray | None) for target in kwargs["out"]):
         raise TypeError(f"{name}: out= must be DTensors, or plain arrays all; {ADVICE}")
-    where = ufuncs.mask_of(kwargs.pop("where", True))
-    inputs = operands if where is True else [*operands, where]
+    mask = ufuncs.mask_of(kwargs.pop("where", True))
+    inputs = operands if mask is True else [*operands, mask]
     arrays = [np.asarray(x) if isinstance(x, DTensor) else x for x in agree_on_plain(name, inputs, mesh_of(inputs))]
-    if where is not True:
+    if mask is not True:
         kwargs["where"] = arrays.pop()
     return ufunc(*arrays, **kwargs)
 

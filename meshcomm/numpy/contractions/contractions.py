@@ -422,8 +422,8 @@ class _PanelContraction:
 
     def _reduced(self, panel_run: _PanelRun, partial: Array) -> Array:
         """Return the block of the result for a panel: *partial*, moved and added up over devices."""
-        for number, reduce in enumerate(panel_run.moves):
-            out = reduce(partial[None] if self._sums_partials and number == 0 else partial, None)
+        for number, reduce_move in enumerate(panel_run.moves):
+            out = reduce_move(partial[None] if self._sums_partials and number == 0 else partial, None)
             assert out is not None
             partial = sum_partials(out) if self._sums_partials and number == 0 else out
         return partial

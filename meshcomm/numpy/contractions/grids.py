@@ -379,12 +379,12 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
-    grids, starts = _grids(problem, machine)
-    minimum = min(map(_minimum_scratch, starts))  # the same for every machine
+    grids, start_grids = _grids(problem, machine)
+    minimum = min(map(_minimum_scratch, start_grids))  # the same for every machine
     if limit is not None and limit < minimum:
         raise ScratchTooSmallError(minimum)
     usable_limit = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
-    best = _best_grid(grids, starts, usable_limit, machine)
+    best = _best_grid(grids, start_grids, usable_limit, machine)
     assert best is not None
     grid = best.grid
     return Contraction(
@@ -397,14 +397,18 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     )
 
 
-def _best_grid(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
+def _best_grid(
+    grids: list[IndexGrid], start_grids: list[IndexGrid], limit: float, machine: Machine
+) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    candidates = (_best_along(loop_count, grids, starts, limit, machine) for loop_count in range(1, _MAX_LOOPS + 1))
+    candidates = (
+        _best_along(loop_count, grids, start_grids, limit, machine) for loop_count in range(1, _MAX_LOOPS + 1)
+    )
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def _best_along(
-    loop_count: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
+    loop_count: int, grids: list[IndexGrid], start_grids: list[IndexGrid], limit: float, machine: Machine
 ) -> GridChoice | None:
     fewest_bytes, loops_by_grid = inf, dict[int, PanelLoops | None]()
 
@@ -413,7 +417,7 @@ def _best_along(
             loops_by_grid[id(grid)] = grid.loops(_panel_limit(limit, grid.problem.mesh), loop_count)
         return loops_by_grid[id(grid)]
 
-    for grid in starts:
+    for grid in start_grids:
         loops = loops_of(grid)
         if loops is not None:
             fewest_bytes = min(fewest_bytes, loops.bytes_moved)
@@ -458,8 +462,8 @@ def _minimum_scratch(grid: IndexGrid) -> int:
 def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[IndexGrid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
     visited: dict[tuple[str | None, ...], IndexGrid] = {}
-    starts = [_visit(problem, assignment, visited) for assignment in _first_grids(problem)]
-    for start in starts:
+    start_grids = [_visit(problem, assignment, visited) for assignment in _first_grids(problem)]
+    for start in start_grids:
         _climb(start, machine, visited)
     grids = list(visited.values())
     split_mesh = _split_mesh(problem.mesh)
@@ -470,7 +474,7 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[In
         assignment = {factor: best.assignment[name] for name, factors in factors_by_name.items() for factor in factors}
         _climb(_visit(split_problem, assignment, split_visited), machine, split_visited)
         grids += list(split_visited.values())[1:]
-    return grids, starts
+    return grids, start_grids
 
 
 def _first_grids(problem: Problem) -> Iterator[IndexAssignment]:

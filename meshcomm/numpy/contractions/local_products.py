@@ -135,9 +135,11 @@ class _MultiplyOrInner:
         (a, b), (target, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
         if self._inner:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
-            lists = [[axes[index] for index in block.indices] for block in (a, b)]
-            out = [axes[index] for index in indices]
-            products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
+            operand_axes = [[axes[index] for index in block.indices] for block in (a, b)]
+            result_axes = [axes[index] for index in indices]
+            products = np.einsum(
+                a.array, operand_axes[0], b.array, operand_axes[1], result_axes, dtype=dtype, casting="unsafe"
+            )
             store_product(products, target, accumulate=self._accumulate)
             return
         left, right = a.ordered(indices), b.ordered(indices)
@@ -158,8 +160,8 @@ class _Matrices:
         stack = "".join(i for i in result.indices if i in common)
         rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in common))
         columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in common))
-        larger = a if a.array.nbytes >= b.array.nbytes else b
-        inner = larger.by_stride("".join(i for i in a.indices if i in common and i not in result.indices))
+        larger_block = a if a.array.nbytes >= b.array.nbytes else b
+        inner = larger_block.by_stride("".join(i for i in a.indices if i in common and i not in result.indices))
         self._groups = stack, rows, columns
         self._left = _Matrix(a, (stack, rows, inner), dtype)
         self._right = _Matrix(b, (stack, inner, columns), dtype)

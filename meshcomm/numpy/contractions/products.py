@@ -290,14 +290,14 @@ def matrix_power(a: DTensor, n: int) -> DTensor:
 def _identity(like: DTensor) -> DTensor:
     """Return identity matrices in the shape, dtype and layout of a tensor."""
 
-    def make(slices: tuple[slice, ...]) -> Array:
+    def make_block(slices: tuple[slice, ...]) -> Array:
         rows, columns = (np.arange(like.shape[-1])[axis_slice] for axis_slice in slices[-2:])
         eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
         return np.broadcast_to(
             eye, [len(range(n)[axis_slice]) for n, axis_slice in zip(like.shape, slices, strict=True)]
         )
 
-    return from_callback(like.shape, like.dtype, like.layout, make)
+    return from_callback(like.shape, like.dtype, like.layout, make_block)
 
 
 # -- products without sums --------------------------------------------------------------------------------------------

@@ -131,11 +131,11 @@ def _joined(
         astype(x, dtype, copy=False) if isinstance(x, DTensor) else as_sharded(x.astype(dtype, copy=False), pattern)
         for x in arrays
     ]
-    filled = [t for t in tensors if t.shape[axis]]
+    nonempty = [t for t in tensors if t.shape[axis]]
     cut = target.cut(axis, shape[axis])
-    if filled and cut.is_consecutive:
-        spans = tuple(_spans(interval, [t.shape[axis] for t in filled]) for interval in pairwise(cut.all_starts()))
-        assembled = assembling_if_cheaper(name, filled, axis, spans, target, shape=shape)
+    if nonempty and cut.is_consecutive:
+        spans = tuple(_spans(interval, [t.shape[axis] for t in nonempty]) for interval in pairwise(cut.all_starts()))
+        assembled = assembling_if_cheaper(name, nonempty, axis, spans, target, shape=shape)
         if assembled is not None:
             return assembled
     result, start = empty(shape, dtype, target), 0

@@ -89,11 +89,11 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
     return replicated(np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range), tensor.mesh)
 
 
-def ends(range: Value) -> Value:
-    """Return *range* with tensors as numbers; None without a range, and on ranks outside of the mesh of a tensor."""
-    if range is None or any(isinstance(end, DTensor) and not end._has_block for end in range):
+def ends(limits: Value) -> Value:
+    """Return the range *limits* as numbers; None if it is None, and on ranks outside of the mesh of its tensors."""
+    if limits is None or any(isinstance(end, DTensor) and not end._has_block for end in limits):
         return None
-    return tuple(map(as_number, range))
+    return tuple(map(as_number, limits))
 
 
 def _as_numbers(tensor: DTensor) -> DTensor:

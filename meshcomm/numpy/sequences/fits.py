@@ -23,8 +23,8 @@ def tensors(name: str, *operands: object) -> list[Value]:
 
     Collective if one is a plain array.
     """
-    converted = iter(tensors_of(name, [x for x in operands if x is not None]))
-    return [None if x is None else next(converted) for x in operands]
+    converted_tensors = iter(tensors_of(name, [x for x in operands if x is not None]))
+    return [None if x is None else next(converted_tensors) for x in operands]
 
 
 # -- covariances ------------------------------------------------------------------------------------------------------

@@ -249,9 +249,9 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     correction = wrapped_steps - steps
     correction = np.where(abs(steps) < (interval_high if discont is None else discont), 0, correction)
     leading_slices = (slice(None),) * sample_axis
-    corrected = tensor[(*leading_slices, slice(1, None))] + np.cumsum(correction, axis=sample_axis)
+    corrected_samples = tensor[(*leading_slices, slice(1, None))] + np.cumsum(correction, axis=sample_axis)
     first_samples = tensor[(*leading_slices, slice(None, 1))]
-    return _joined_pieces(tensor, [first_samples.astype(dtype), corrected.astype(dtype)], sample_axis)
+    return _joined_pieces(tensor, [first_samples.astype(dtype), corrected_samples.astype(dtype)], sample_axis)
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------
@@ -335,9 +335,9 @@ def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(0, dtype)
-        convolved = np.convolve(join_blocks(pieces, 0, line_dtype), kernel)
+        convolution = np.convolve(join_blocks(pieces, 0, line_dtype), kernel)
         source_start = source_interval(number)[0]
-        return convolved[start + offset - source_start : stop + offset - source_start].copy()
+        return convolution[start + offset - source_start : stop + offset - source_start].copy()
 
     block_intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
     return assembling(

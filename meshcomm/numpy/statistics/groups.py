@@ -223,9 +223,9 @@ def _merged_results(grouping: Grouping, shares: Shares, tensor: DTensor, dtype: 
             block, indices, lambda members: compute_share(members) if members.size else shares.empty_share, share_dtype
         )
 
-    def finish(merged: Array) -> Array:
+    def finish(merged_shares: Array) -> Array:
         with np.errstate(all="ignore"):
-            return shares.finish(merged).astype(dtype, copy=False)
+            return shares.finish(merged_shares).astype(dtype, copy=False)
 
     call_text = f"{grouping.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
     share_tensor = make(

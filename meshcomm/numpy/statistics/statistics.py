@@ -71,11 +71,11 @@ def merge_by_field(**ufuncs: np.ufunc) -> Merge:
     """
 
     def merge(rows: Array) -> Array:
-        merged: Array = rows[0].copy()
+        merged_row: Array = rows[0].copy()
         for row in rows[1:]:
             for field, ufunc in ufuncs.items():
-                ufunc(merged[field], row[field], out=merged[field])
-        return merged
+                ufunc(merged_row[field], row[field], out=merged_row[field])
+        return merged_row
 
     return merge
 
@@ -203,10 +203,10 @@ def _variance_or_std(
     out_dtype, sum_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
     numpy_axis, skip_nan = axis_argument(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
-    def finish(merged: Array) -> Array:
-        if np.any(merged["count"] <= ddof):
+    def finish(moment_fields: Array) -> Array:
+        if np.any(moment_fields["count"] <= ddof):
             warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        return variance_from_moments(merged, ddof, skip_nan, root=name.endswith("std")).astype(out_dtype)
+        return variance_from_moments(moment_fields, ddof, skip_nan, root=name.endswith("std")).astype(out_dtype)
 
     compute_share, share_dtype = moments(axes, sum_dtype, skip_nan)
     reduction = Reduction(
@@ -223,11 +223,11 @@ def _variance_or_std(
     return reduced(reduction, tensor, keepdims)
 
 
-def variance_from_moments(merged: Array, ddof: float, skip_nan: bool, *, root: bool) -> Array:
+def variance_from_moments(moment_fields: Array, ddof: float, skip_nan: bool, *, root: bool) -> Array:
     """Return a variance, or its square root if *root*, from moments; NaN for no elements if *skip_nan*."""
-    degrees = merged["count"] - ddof
+    degrees = moment_fields["count"] - ddof
     with np.errstate(all="ignore"):
-        result = np.asarray(merged["squares"] / np.maximum(degrees, 0))
+        result = np.asarray(moment_fields["squares"] / np.maximum(degrees, 0))
         if skip_nan:
             result = np.where(degrees <= 0, np.nan, result)
         return np.asarray(tensor_np.sqrt(result) if root else result)
@@ -261,10 +261,10 @@ def _moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
     if _is_long(block, axes):
         return _moments_by_intervals(_moments, block.reshape(-1), sum_dtype)
     count = product(block.shape[axis] for axis in axes)
-    mean = np.asarray(np.sum(block, axis=axes, dtype=sum_dtype, keepdims=True) / sum_dtype.type(count))
-    squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=sum_dtype))), axis=axes)
-    mean = mean.reshape(np.shape(squares))
-    return structured_array(count=np.full(mean.shape, count), mean=mean, squares=squares)
+    block_mean = np.asarray(np.sum(block, axis=axes, dtype=sum_dtype, keepdims=True) / sum_dtype.type(count))
+    squares = np.sum(_squares(np.asarray(np.subtract(block, block_mean, dtype=sum_dtype))), axis=axes)
+    block_mean = block_mean.reshape(np.shape(squares))
+    return structured_array(count=np.full(block_mean.shape, count), mean=block_mean, squares=squares)
 
 
 def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
@@ -272,20 +272,22 @@ def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
     return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
 
 
-def _moments_by_intervals(moments: Callable[..., Array], flat: Array, sum_dtype: DType) -> Array:
-    """Return the *moments* of a long array, which is read from memory only once.
+def _moments_by_intervals(compute_moments: Callable[..., Array], flat: Array, sum_dtype: DType) -> Array:
+    """Return the result of *compute_moments* for a long array, which is read from memory only once.
 
     The array is cut into intervals that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
     interval_moments = np.array(
-        [moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)]
+        [compute_moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)]
     )
     counts, count = interval_moments["count"].astype(_real_dtype(sum_dtype)), np.sum(interval_moments["count"])
-    mean = np.sum(interval_moments["mean"] * (counts / tensor_np.maximum(count, 1)))
+    overall_mean = np.sum(interval_moments["mean"] * (counts / tensor_np.maximum(count, 1)))
     # An interval with only NaN has no mean: its record must not count.
-    between_squares = np.sum(_squares(np.where(counts > 0, interval_moments["mean"] - mean, 0)) * counts)
-    return structured_array(count=count, mean=mean, squares=np.sum(interval_moments["squares"]) + between_squares)
+    between_squares = np.sum(_squares(np.where(counts > 0, interval_moments["mean"] - overall_mean, 0)) * counts)
+    return structured_array(
+        count=count, mean=overall_mean, squares=np.sum(interval_moments["squares"]) + between_squares
+    )
 
 
 def _nan_moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
@@ -295,27 +297,27 @@ def _nan_moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array
     is_nan = np.isnan(block)
     count = np.sum(~is_nan, axis=axes, keepdims=True)
     total = np.sum(np.where(is_nan, 0, block), axis=axes, dtype=sum_dtype, keepdims=True)
-    mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(sum_dtype)))
-    deviations = np.asarray(np.subtract(block, mean, dtype=sum_dtype))
+    block_mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(sum_dtype)))
+    deviations = np.asarray(np.subtract(block, block_mean, dtype=sum_dtype))
     np.copyto(deviations, 0, where=is_nan)
     squares = np.sum(_squares(deviations), axis=axes)
     return structured_array(
-        count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares
+        count=count.reshape(np.shape(squares)), mean=block_mean.reshape(np.shape(squares)), squares=squares
     )
 
 
 def merged_moments(rows: Array) -> Array:
     """Return the moments of all elements from those of several blocks, which are rows."""
-    merged: Array = rows[0].copy()
+    merged_row: Array = rows[0].copy()
     for row in rows[1:]:
-        total_count = merged["count"] + row["count"]
+        total_count = merged_row["count"] + row["count"]
         # Counts are multiplied first: if one is zero, the result is that of the other block.
         weight = row["count"].astype(row["squares"].dtype) / np.maximum(total_count, 1)
-        delta = row["mean"] - merged["mean"]
-        merged["squares"] += row["squares"] + (np.conj(delta) * merged["count"] * (delta * weight)).real
-        merged["mean"] += delta * weight
-        merged["count"] = total_count
-    return merged
+        delta = row["mean"] - merged_row["mean"]
+        merged_row["squares"] += row["squares"] + (np.conj(delta) * merged_row["count"] * (delta * weight)).real
+        merged_row["mean"] += delta * weight
+        merged_row["count"] = total_count
+    return merged_row
 
 
 # -- without NaN ------------------------------------------------------------------------------------------------------
