@@ -36,7 +36,7 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 def block(arrays: object) -> DTensor:
     """Return nested lists of tensors joined, as numpy.block: innermost lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
-    nested_tensors = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
+    nested_tensors = _nested_like(arrays, iter(tensors_of("numpy.block", leaves)))
     ndim = max(depth, *(x.ndim for x in _leaves(nested_tensors)))
 
     def join_nested(nested: Value, level: int) -> Value:
@@ -66,8 +66,8 @@ def _leaves(nested: object) -> list[Any]:
     return [leaf for item in nested for leaf in _leaves(item)] if isinstance(nested, list) else [unwrapped(nested)]
 
 
-def _nested(structure: object, leaves: Iterator[DTensor]) -> object:
-    return [_nested(item, leaves) for item in structure] if isinstance(structure, list) else next(leaves)
+def _nested_like(structure: object, leaves: Iterator[DTensor]) -> object:
+    return [_nested_like(item, leaves) for item in structure] if isinstance(structure, list) else next(leaves)
 
 
 @implements(np.resize)

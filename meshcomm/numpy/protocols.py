@@ -119,7 +119,7 @@ def _call_function(
             return result
         result = completed(result)
         return out[0] if len(out) == 1 and result is targets[0] else result
-    return (FUNCTIONS.get(function) or _own_function(function))(*args, **kwargs)
+    return (FUNCTIONS.get(function) or _tensor_function_of(function))(*args, **kwargs)
 
 
 def _has_class(x: object) -> bool:
@@ -147,7 +147,7 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
     return function in FUNCTIONS and _name_of(function) not in _LOCAL_FUNCTIONS
 
 
-def _own_function(function: Function) -> Function:
+def _tensor_function_of(function: Function) -> Function:
     tensor_function = FUNCTIONS.get(function)
     if tensor_function is None:
         name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))

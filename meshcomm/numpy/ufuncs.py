@@ -26,7 +26,7 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.numpy.elementwise.signatures import decision
 from meshcomm.numpy.elementwise.where import where as select_where
 
-_MERGED_BY: dict[np.ufunc, str | Merge] = {
+_MERGE_OPS: dict[np.ufunc, str | Merge] = {
     np.add: "sum",
     np.multiply: "prod",
     np.maximum: "max",
@@ -35,7 +35,7 @@ _MERGED_BY: dict[np.ufunc, str | Merge] = {
     np.logical_or: "max",
 }
 ASSOCIATIVE = {
-    *(*_MERGED_BY, np.fmax, np.fmin, np.logical_xor, np.bitwise_and, np.bitwise_or, np.bitwise_xor),
+    *(*_MERGE_OPS, np.fmax, np.fmin, np.logical_xor, np.bitwise_and, np.bitwise_or, np.bitwise_xor),
     *(np.gcd, np.lcm, np.hypot, np.logaddexp, np.logaddexp2),
 }
 """Functions of two elements that may first reduce intervals of elements, and then the results of these."""
@@ -95,7 +95,7 @@ def reduce(
         result: Array = ufunc.reduce(rows, axis=0, dtype=out_dtype.type)
         return np.asarray(result)
 
-    reduction = Reduction(name, axes, reduce_block, reduce_block, _MERGED_BY.get(ufunc, merge), out_dtype, ufunc=ufunc)
+    reduction = Reduction(name, axes, reduce_block, reduce_block, _MERGE_OPS.get(ufunc, merge), out_dtype, ufunc=ufunc)
     result = reduced(reduction, tensor, keepdims)
     if initial is NO_VALUE or initial is None:
         return result

@@ -282,7 +282,7 @@ class Distributions(GeneratorBase):
         mean_array, cov_array = _parameter_array(mean), _parameter_array(cov)
         numpy_method = self._streams.at(self._call).multivariate_normal
         numpy_method(mean_array, cov_array, check_valid=check_valid, tol=tol, method=method)  # NumPy's checks
-        factor = _factor(np.asarray(cov_array, np.float64), method)
+        factor = _cov_factor(np.asarray(cov_array, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
             return generator.standard_normal((*size, len(mean_array))) @ factor.T + mean_array
@@ -353,7 +353,7 @@ class Distributions(GeneratorBase):
         return self._fill_tensor(None, shape, dtype, layout, draw_tile, whole_axes=1)
 
 
-def _factor(cov: Array, method: str) -> Array:
+def _cov_factor(cov: Array, method: str) -> Array:
     """Return a matrix F with ``F @ F.T = cov``, computed as in NumPy."""
     if method == "cholesky":
         return np.linalg.cholesky(cov)

@@ -131,7 +131,7 @@ class GeneratorBase:
         if size is None and layout is None and out is None and not shape and not tensors:
             return getattr(self._next()(0), name)(*values, **options)
         dtype = as_dtype(options.get("dtype", np.int64 if name in _INTEGER_METHODS else np.float64))
-        method = _Method(name, [_block(x) for x in values], options)
+        method = _Method(name, [_parameter_block(x) for x in values], options)
         if tensors:
             return self._by_tensors(method, shape, dtype, layout, out)
         return self._fill_tensor(out, shape, dtype, layout, method.draw)
@@ -241,7 +241,7 @@ def _as_parameter(x: Values) -> Values:
     return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)
 
 
-def _block(x: Values) -> Values | _ParameterBlock:
+def _parameter_block(x: Values) -> Values | _ParameterBlock:
     """Return a plain array as a `_ParameterBlock`; a tensor or a number as it is."""
     return _ParameterBlock(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
 

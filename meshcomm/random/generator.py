@@ -102,7 +102,7 @@ class Generator(Distributions):
         source = unwrapped(x)
         if isinstance(source, int | np.integer):
             shape = (max(0, int(source)),)
-            return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
+            return self._random_order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
         if not isinstance(source, DTensor):
             array = as_array(source)
             normalised_axis(axis, array.ndim)
@@ -152,7 +152,7 @@ class Generator(Distributions):
             result = relaid(shuffled, tensor.layout.axes, "permuted")
         else:
             axis_number = normalised_axis(axis, tensor.ndim)
-            order = argsort(self._keys(tensor.shape, tensor.layout), axis_number, "stable")
+            order = argsort(self._random_keys(tensor.shape, tensor.layout), axis_number, "stable")
             result = take_along_axis(tensor, order, axis_number)
         if out is None and layout is not None and layout != result.layout:
             return relayout(result, layout)
@@ -200,7 +200,7 @@ class Generator(Distributions):
             return element_index if source is None else np.take(source, element_index, choice_axis)
         shape = () if size is None else as_shape(size)
         index_layout = self._index_layout(source, choice_axis, shape, layout)
-        index = self._indices(max(0, int(n)), shape, replace, weights, index_layout)
+        index = self._random_indices(max(0, int(n)), shape, replace, weights, index_layout)
         if source is None:
             return index
         if not isinstance(source, DTensor):
@@ -230,22 +230,22 @@ class Generator(Distributions):
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _keys(self, shape: Shape, layout: Layout) -> DTensor:
+    def _random_keys(self, shape: Shape, layout: Layout) -> DTensor:
         """Return random integers of 64 bits: two of 2**28 are equal with a probability of 1 in 512."""
         return self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
 
-    def _order(self, shape: Shape, layout: Layout) -> DTensor:
+    def _random_order(self, shape: Shape, layout: Layout) -> DTensor:
         """Return the indices of an axis in random order. Collective if it is sharded."""
-        return argsort(self._keys(shape, layout), 0, "stable")
+        return argsort(self._random_keys(shape, layout), 0, "stable")
 
     def _take_in_random_order(self, tensor: DTensor, axis: int) -> DTensor:
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
         axis_number = normalised_axis(axis, tensor.ndim)
-        order = self._order((tensor.shape[axis_number],), tensor.layout.take([axis_number]))
+        order = self._random_order((tensor.shape[axis_number],), tensor.layout.take([axis_number]))
         result = take(tensor, order, axis_number)
         return result if result.layout == tensor.layout else relayout(result, tensor.layout)
 
-    def _indices(self, n: int, shape: Shape, replace: bool, weights: Weights, layout: Layout) -> DTensor:
+    def _random_indices(self, n: int, shape: Shape, replace: bool, weights: Weights, layout: Layout) -> DTensor:
         """Return random indices below *n*, of *shape*. Collective for many indices without replacement."""
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
@@ -270,7 +270,7 @@ class Generator(Distributions):
             return distribute(np.asarray(index_array).reshape(shape), layout)
         line_layout = Layout([_all_names(layout)], layout.mesh)
         order = (
-            self._order((n,), line_layout)
+            self._random_order((n,), line_layout)
             if weights is None
             else argsort(self._arrival_times(n, weights, line_layout), 0, "stable")
         )

@@ -98,7 +98,7 @@ def _length(x: object) -> int:
     return int(x) if isinstance(x, int | np.integer) else 0
 
 
-def _by_size(name: str, numpy_method: Function, tensor_method: Function, size_position: int | None) -> Function:
+def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, size_position: int | None) -> Function:
     """Return the method *name*: *numpy_method* for small draws, *tensor_method* for the others."""
 
     @wraps(tensor_method)
@@ -179,7 +179,9 @@ def _size_position(method: Function) -> int | None:
 for _name, _numpy_method in vars(np.random.Generator).items():
     _tensor_method = getattr(generator.Generator, _name, None)
     if _name[0] != "_" and _tensor_method is not None and _name not in ("spawn", "bytes", "bit_generator"):
-        setattr(Generator, _name, _by_size(_name, _numpy_method, _tensor_method, _size_position(_tensor_method)))
+        setattr(
+            Generator, _name, _method_by_size(_name, _numpy_method, _tensor_method, _size_position(_tensor_method))
+        )
 
 
 def default_rng(seed: NumpySeed = None) -> Generator:
@@ -309,12 +311,12 @@ def _legacy_method(name: str, numpy_method: Function) -> Function:
     large_method = _large_method(name)
     if name in _SHAPE_FUNCTIONS:
         numpy_method = _SHAPE_FUNCTIONS[name]
-        method = _by_size(name, numpy_method, lambda self, shape=None: large_method(self, *shape or ()), 0)
+        method = _method_by_size(name, numpy_method, lambda self, shape=None: large_method(self, *shape or ()), 0)
         return lambda self, *shape: method(self, shape or None)
     size_position = _SIZE_POSITIONS.get(name)
     if size_position is None and hasattr(generator.Generator, name):
         size_position = _size_position(getattr(generator.Generator, name))
-    return _by_size(name, numpy_method, large_method, size_position)
+    return _method_by_size(name, numpy_method, large_method, size_position)
 
 
 for _name, _numpy_method in vars(np.random.RandomState).items():

@@ -451,7 +451,9 @@ class _PanelContraction:
             boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
             slices = tuple(
                 slice(span.start + offset, span.start + offset + n)
-                for span, (offset, n) in zip(source.block, starmap(_range_in, zip(*boxes, strict=True)), strict=True)
+                for span, (offset, n) in zip(
+                    source.block, starmap(_offset_and_length, zip(*boxes, strict=True)), strict=True
+                )
             )
             return _Fetch(number, slices)
         assert scope is not None
@@ -462,7 +464,7 @@ class _PanelContraction:
 
         def slice_box(device: int) -> Box:
             box = operand.layout.block_box(operand.shape, device)
-            return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
+            return tuple(_shifted_span(span, start) for span, start in zip(box, starts, strict=True))
 
         is_c_order = order == tuple(range(len(order)))
         fetch = move(scope, plan, None if is_c_order else order, slice_box)
@@ -481,14 +483,14 @@ def _view(array: Array, slices: tuple[slice, ...]) -> Array:
     return array[index]
 
 
-def _shifted(span: Span, start: int) -> Span:
+def _shifted_span(span: Span, start: int) -> Span:
     """Return a span in indices that begin at *start*."""
     if isinstance(span, Runs):
         return span._replace(first=span.first - start)
     return span[0] - start, span[1] - start
 
 
-def _range_in(outer_span: Span, inner_span: Span) -> tuple[int, int]:
+def _offset_and_length(outer_span: Span, inner_span: Span) -> tuple[int, int]:
     """Return the offset of *inner_span* in *outer_span*, and its number of elements."""
     if outer_span == inner_span:
         return 0, length_of(outer_span)

@@ -61,11 +61,11 @@ def from_lists(arguments: Sequence[object]) -> tuple[str, list[object]]:
     """Return subscripts and operands from arguments in turns: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
     count = len(arguments) // 2
     operands, lists = list(arguments[: 2 * count : 2]), list(arguments[1 : 2 * count : 2])
-    text = ",".join(map(_letters, lists))
-    return (f"{text}->{_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
+    text = ",".join(map(_list_letters, lists))
+    return (f"{text}->{_list_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
 
 
-def _letters(subscripts: Value) -> str:
+def _list_letters(subscripts: Value) -> str:
     try:
         entries = list(subscripts)
     except TypeError:

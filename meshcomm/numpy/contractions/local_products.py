@@ -163,9 +163,9 @@ class _Matrices:
         larger_block = a if a.array.nbytes >= b.array.nbytes else b
         inner = larger_block.by_stride("".join(i for i in a.indices if i in common and i not in result.indices))
         self._groups = stack, rows, columns
-        self._left = _Matrix(a, (stack, rows, inner), dtype)
-        self._right = _Matrix(b, (stack, inner, columns), dtype)
-        self._target = _Matrix(result, (stack, rows, columns), dtype)
+        self._left = _MatrixStack(a, (stack, rows, inner), dtype)
+        self._right = _MatrixStack(b, (stack, inner, columns), dtype)
+        self._target = _MatrixStack(result, (stack, rows, columns), dtype)
         self.direct = not accumulate and not self._target.copy_nbytes
         size = 0 if self.direct else result.array.size * dtype.itemsize
         self.scratch_nbytes = self._left.copy_nbytes + self._right.copy_nbytes + size
@@ -183,7 +183,7 @@ class _Matrices:
         store_product(product.ordered(self._result.indices), self._result.array, accumulate=self._accumulate)
 
 
-class _Matrix:
+class _MatrixStack:
     """A block as a stack of matrices: a view, or a copy of `copy_nbytes` if BLAS cannot take the view."""
 
     def __init__(self, block: IndexedBlock, groups: tuple[str, str, str], dtype: DType) -> None:

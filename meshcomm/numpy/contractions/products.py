@@ -40,7 +40,7 @@ Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 
 
-def _factors(name: str, *operands: object) -> list[TensorOrArray]:
+def _as_factors(name: str, *operands: object) -> list[TensorOrArray]:
     """Return *operands* as tensors and arrays; ``TypeError`` for an object that is neither."""
     values = [unwrapped(x) for x in operands]
     for x in values:
@@ -170,14 +170,14 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     >>> np.tensordot(t, t, axes=([0], [0])).to_numpy().tolist()
     [[9, 12, 15], [12, 17, 22], [15, 22, 29]]
     """
-    return _summed_product("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
+    return _summed_product("tensordot", _as_factors("tensordot", a, b), axes_of_tensordot(axes))
 
 
 @operation(np.inner)
 @traceable(2, twin=np.inner)
 def inner(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
-    left, right = _factors("inner", a, b)
+    left, right = _as_factors("inner", a, b)
     if not left.ndim or not right.ndim:
         return tensor_np.multiply(left, right)
     return _summed_product("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
@@ -190,7 +190,7 @@ def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
 
     As numpy.dot: the product, if an operand is a number; for vectors and matrices the same as ``a @ b``.
     """
-    left, right = _factors("dot", a, b)
+    left, right = _as_factors("dot", a, b)
     result = None if out is not None else inner_of_alike(left, right)
     if result is None and out is None:
         result = short_product(left, right)
@@ -211,7 +211,7 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
 
     Operands of one shape are not flattened; others are, in C order, and may have to move for that.
     """
-    left, right = _factors("vdot", a, b)
+    left, right = _as_factors("vdot", a, b)
     if left.size != right.size:
         raise ShapeError(
             f"numpy.vdot of shapes {left.shape} and {right.shape}: the first has {counted(left.size, 'element')} and "
@@ -236,7 +236,7 @@ def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> Call | DTensor
 
     The first and the last may be vectors. ``LinAlgError`` if another one is no matrix.
     """
-    factors = _factors("linalg.multi_dot", *arrays)
+    factors = _as_factors("linalg.multi_dot", *arrays)
     if len(factors) < 2:
         raise ShapeError(f"numpy.linalg.multi_dot takes two matrices or more, not {len(factors)}")
     if len(factors) == 2:
@@ -307,14 +307,14 @@ def _identity(like: DTensor) -> DTensor:
 @traceable(2, twin=np.outer)
 def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
-    rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
+    rows, columns = (np.reshape(x, -1) for x in _as_factors("outer", a, b))
     out_option = {} if out is None else {"out": out}
     return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **out_option)
 
 
 @implements(getattr(np.linalg, "outer", None))
 def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
-    left, right = _factors("linalg.outer", x1, x2)
+    left, right = _as_factors("linalg.outer", x1, x2)
     if left.ndim != 1 or right.ndim != 1:
         raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {left.shape} and {right.shape}")
     return outer(left, right)
@@ -327,14 +327,14 @@ def kron(a: Factor, b: Factor) -> DTensor:
 
     It is the outer product with the axes of *a* and *b* in turns, reshaped. Elements move if *b* is sharded.
     """
-    left, right = _factors("kron", a, b)
+    left, right = _as_factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
     left_shape, right_shape = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
-    product = tensor_np.multiply(_in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
+    product = tensor_np.multiply(_interleaved_axes(left, ndim, 0), _interleaved_axes(right, ndim, 1))
     return tensor_np.reshape(product, tuple(n * m for n, m in zip(left_shape, right_shape, strict=True)))
 
 
-def _in_turns(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
+def _interleaved_axes(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
     """Return *x* with new axes of length 1: of 2 *ndim* axes, every second one, from *turn* on, is an axis of *x*."""
     own_axes = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
     return tensor_np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
@@ -361,9 +361,9 @@ def cross(  # noqa: PLR0917 - NumPy's
     >>> np.cross(t, [0, 0, 1]).to_numpy().tolist()
     [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     """
-    name, operands = "numpy.cross", _factors("cross", a, b)
+    name, operands = "numpy.cross", _as_factors("cross", a, b)
     axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    factors = _factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
+    factors = _as_factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
     dtype = _dtype_of_cross(factors, axes)
     left, right = (_components_last(name, x, vector_axis) for x, vector_axis in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
@@ -425,7 +425,7 @@ def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
 
 @implements(getattr(np.linalg, "cross", None))
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
-    left, right = _factors("linalg.cross", x1, x2)
+    left, right = _as_factors("linalg.cross", x1, x2)
     for x in (left, right):
         if x.shape[normalised_axis(axis, x.ndim)] != 3:
             raise ShapeError(
@@ -457,13 +457,13 @@ def _vecmat(x1: TensorOrArray, x2: TensorOrArray) -> Call | DTensor:
     return contracting("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
-_CORES: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
+_CORE_FUNCTIONS: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
     "matmul": matmul,
     "vecdot": _vecdot,
     "matvec": _matvec,
     "vecmat": _vecmat,
 }
-_PRODUCTS = {getattr(np, name): function for name, function in _CORES.items() if hasattr(np, name)}
+_PRODUCTS = {getattr(np, name): function for name, function in _CORE_FUNCTIONS.items() if hasattr(np, name)}
 """For ufuncs of NumPy with core axes: the function for tensors, with the core axes last."""
 
 
@@ -493,7 +493,7 @@ def core_product(
     dtype = _product_dtype(ufunc, factors, (), options)
     if out:
         _product_dtype(ufunc, factors, out, options)
-    factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
+    factors = [x.astype(dtype, copy=False) if _DTYPE_OPTIONS & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
     factors = [_core_axes_last(x, core_axes) for x, core_axes in zip(factors, axes, strict=False)]
     result: DTensor = completed(product(factors[0], factors[1]))
@@ -504,7 +504,7 @@ def core_product(
     return with_out(name, out or None, result, options.get("casting", "same_kind"))
 
 
-_CONVERTING = {"dtype", "signature", "sig"}
+_DTYPE_OPTIONS = {"dtype", "signature", "sig"}
 """Options that say in which dtype to compute."""
 
 

@@ -110,7 +110,7 @@ class SharedProduct:
         """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
         contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
         device_blocks = self._shared.begin(
-            [as_bytes(self._in_memory(n, blocks[n])) for n in self._moving], self._sizes
+            [as_bytes(self._in_memory_order(n, blocks[n])) for n in self._moving], self._sizes
         )
         if device_blocks is None:
             return None
@@ -140,7 +140,7 @@ class SharedProduct:
         self._shared.end()
         return result_block
 
-    def _in_memory(self, number: int, block: Array) -> Array:
+    def _in_memory_order(self, number: int, block: Array) -> Array:
         order = self._orders[number]
         assert order is not None
         return block.transpose(np.argsort(order))

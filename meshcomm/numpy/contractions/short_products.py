@@ -31,7 +31,7 @@ def short_product(a: object, b: object) -> DTensor | None:
     if a.dtype != b.dtype or a.dtype.char not in "fdFD" or not a.ndim or not b.ndim or a.shape[-1] != b.shape[0]:
         return None
     if a.ndim == b.ndim == 1 and is_scripted() and is_short(a) and is_short(b):
-        return _of_vectors(a, b)
+        return _vector_product(a, b)
     if {a.ndim, b.ndim} != {1, 2}:
         return None
     mesh, (vector, matrix, summed_axis) = a.layout.mesh, (a, b, 0) if a.ndim == 1 else (b, a, 1)
@@ -46,7 +46,7 @@ def short_product(a: object, b: object) -> DTensor | None:
     if isinstance(summed_cut, Cyclic) or isinstance(free_cut, Cyclic) or isinstance(vector_cut, Cyclic):
         return None
     if not free_cut and summed_cut == vector_cut and devices_along(mesh, summed_cut) > 1:
-        return _added_up(a, b, n, summed_cut)
+        return _summed_product(a, b, n, summed_cut)
     if (
         devices_along(mesh, summed_cut) == 1
         and {*vector_cut} <= {*free_cut}
@@ -74,13 +74,13 @@ def product_of_one_device(a: object, b: object) -> Call | None:
     return mapping(np.matmul, a, b, layout=layout, shape=shape, dtype=dtype)
 
 
-def _of_vectors(a: DTensor, b: DTensor) -> DTensor:
+def _vector_product(a: DTensor, b: DTensor) -> DTensor:
     """Return the product of two short vectors, which all devices get, with NumPy's digits. Collective."""
     vectors = [x if x.layout.is_fully_replicated() else to_all(x, "numpy.matmul") for x in (a, b)]
     return mapped(np.matmul, *vectors, layout=a.layout._recut(()), shape=(), dtype=np.result_type(a.dtype))
 
 
-def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
+def _summed_product(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands that are only cut along the summed axis. Collective over the mesh."""
     mesh, device_count = a.layout.mesh, devices_along(a.layout.mesh, cut)
     shares = to_all(

@@ -202,7 +202,7 @@ def _joined_dtype(
     return as_dtype(np.concatenate(samples, dtype=dtype, casting=casting).dtype)
 
 
-def _like_numpy(name: str, join: Function) -> Function:
+def _with_numpy_arguments(name: str, join: Function) -> Function:
     """Return *join* with NumPy's arguments after the first one."""
 
     def joined(
@@ -219,7 +219,7 @@ def _like_numpy(name: str, join: Function) -> Function:
     return joined
 
 
-def _joining_after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
+def _joining_widened(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
     def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
@@ -290,12 +290,12 @@ def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     return tuple(getitem(tensor, (*leading_slices, number)) for number in range(tensor.shape[len(leading_slices)]))
 
 
-implements(np.concatenate)(_like_numpy("concatenate", partial(_joined, "concatenate")))
-implements(np.stack)(_like_numpy("stack", _stacked))
-implements(np.vstack, getattr(np, "row_stack", None))(_joining_after(np.atleast_2d, lambda ndim: 0, "vstack"))
-implements(np.hstack)(_joining_after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
-implements(np.dstack)(_joining_after(np.atleast_3d, lambda ndim: 2, "dstack"))
-implements(np.column_stack)(_joining_after(_as_column, lambda ndim: 1, "column_stack"))
+implements(np.concatenate)(_with_numpy_arguments("concatenate", partial(_joined, "concatenate")))
+implements(np.stack)(_with_numpy_arguments("stack", _stacked))
+implements(np.vstack, getattr(np, "row_stack", None))(_joining_widened(np.atleast_2d, lambda ndim: 0, "vstack"))
+implements(np.hstack)(_joining_widened(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
+implements(np.dstack)(_joining_widened(np.atleast_3d, lambda ndim: 2, "dstack"))
+implements(np.column_stack)(_joining_widened(_as_column, lambda ndim: 1, "column_stack"))
 implements(np.vsplit)(_split_along("vsplit", 0, 2))
 implements(np.hsplit)(_split_along("hsplit", 1, 1))
 implements(np.dsplit)(_split_along("dsplit", 2, 3))

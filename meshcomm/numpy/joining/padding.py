@@ -33,14 +33,14 @@ Options: TypeAlias = dict[str, Any]
 
 MODES: dict[str, Callable[[Indices, int], Indices]] = {
     "edge": lambda indices, n: np.clip(indices, 0, n - 1),
-    "reflect": lambda indices, n: _folded(indices, max(2 * n - 2, 1), n, 2 * n - 2),
-    "symmetric": lambda indices, n: _folded(indices, 2 * n, n, 2 * n - 1),
+    "reflect": lambda indices, n: _reflected(indices, max(2 * n - 2, 1), n, 2 * n - 2),
+    "symmetric": lambda indices, n: _reflected(indices, 2 * n, n, 2 * n - 1),
     "wrap": lambda indices, n: indices % n,
 }
 """Modes: from indices, which may be outside of an axis of *n* elements, to the indices of the elements there."""
 
 
-def _folded(indices: Indices, period: int, n: int, mirror_sum: int) -> Indices:
+def _reflected(indices: Indices, period: int, n: int, mirror_sum: int) -> Indices:
     residues = indices % period
     return np.where(residues < n, residues, mirror_sum - residues)
 
@@ -100,7 +100,7 @@ def _options(mode: object, options: Options) -> Options:
 def _pad_axis(tensor: DTensor, axis: int, width: Width, mode: str, options: Options) -> DTensor:
     """Return the tensor padded along one axis. Collective if elements move."""
     if mode in MODES:
-        padded = _padded(tensor, axis, width, mode)
+        padded = _padded_by_indices(tensor, axis, width, mode)
         if options.get("reflect_type", "even") == "even":
             return padded
         edge_values = mirrored(tensor, padded, axis, width, mode)
@@ -179,7 +179,7 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: ArrayLike) -> 
     return Call(Recipe(run), (tensor,))
 
 
-def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
+def _padded_by_indices(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     """Return *tensor* padded along one axis. Collective if elements move."""
     n, (before, after), dtype = tensor.shape[axis], width, tensor.dtype
     source_indices = [

@@ -94,11 +94,11 @@ def _overlapping(tensor: DTensor, axes: Sequence[int], reach: Sequence[int]) -> 
     starts = tensor[tuple(slice(0, n - extra) for n, extra in zip(tensor.shape, reach, strict=True))]
     for a, extra in enumerate(reach):
         if extra and tensor.layout.num_shards(a) > 1:
-            tensor = _with_next(tensor, a, extra)
+            tensor = _with_following(tensor, a, extra)
     return tensor, starts.layout
 
 
-def _with_next(tensor: DTensor, axis: int, extra: int) -> DTensor:
+def _with_following(tensor: DTensor, axis: int, extra: int) -> DTensor:
     """Return a tensor of longer blocks: each with up to *extra* elements that follow it along *axis*. Collective."""
     n, layout = tensor.shape[axis], tensor.layout
     block_ends = pairwise(layout.cut(axis, n).consecutive.all_starts())

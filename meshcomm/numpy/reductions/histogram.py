@@ -47,7 +47,7 @@ def histogram(
     ([3, 1], [1.0, 3.0, 5.0])
     """
     tensor = _as_numbers(as_tensor("numpy.histogram", a))
-    bins, weights_tensor = _agreed_bins("numpy.histogram", tensor, bins, weights)
+    bins, weights_tensor = _agreed_bins_and_weights("numpy.histogram", tensor, bins, weights)
     range = ends(range)
     count_dtype = _count_dtype(tensor, bins, range, weights_tensor)
     uniform = np.ndim(bins) == 0
@@ -81,7 +81,7 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
     """
     name = "numpy.histogram_bin_edges"
     tensor = _as_numbers(as_tensor(name, a))
-    bins, _ = _agreed_bins(name, tensor, bins, None)
+    bins, _ = _agreed_bins_and_weights(name, tensor, bins, None)
     range = ends(range)
     _count_dtype(tensor, bins, range, None)
     if np.ndim(bins) == 0 and range is None:
@@ -103,7 +103,7 @@ def _as_numbers(tensor: DTensor) -> DTensor:
     return mapped(lambda block: block.view(np.uint8), tensor, dtype=np.dtype(np.uint8))
 
 
-def _agreed_bins(
+def _agreed_bins_and_weights(
     name: str, tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None
 ) -> tuple[ArrayLike, DTensor | None]:
     """Return the bins, and the weights in the layout of *tensor*.

@@ -55,13 +55,13 @@ def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool =
 
     NumPy's ``ValueError`` on all ranks of the mesh if all elements along *axis* are NaN somewhere.
     """
-    return _located_number(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
+    return _extreme_without_nan(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
 
 
 @implements(np.nanargmin, partly=True)
 def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis* that is no NaN, as `nanargmax`. Collective over the mesh."""
-    return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
+    return _extreme_without_nan(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
 
 
 def _extreme(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
@@ -83,7 +83,7 @@ def _extreme(function: Callable[..., object], operand: object, axis: SupportsInd
     return reduced(reduction, tensor, keepdims)
 
 
-def _located_number(
+def _extreme_without_nan(
     function: Callable[..., object],
     plain_function: Callable[..., object],
     nan_value: float,

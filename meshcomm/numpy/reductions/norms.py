@@ -77,12 +77,12 @@ def norm_of_vectors(x: DTensor, ord: float, axis: Axis, keepdims: bool) -> DTens
     axes = normalised_axes(axis, x.ndim)
 
     def numpy_norm(block: Array) -> object:
-        return np.linalg.norm(_in_one_line(block, axes), ord, axis=-1)
+        return np.linalg.norm(_flattened_last(block, axes), ord, axis=-1)
 
     return _norm_of_vectors(numpy_norm, x, ord, axes, keepdims)
 
 
-def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
+def _flattened_last(block: Array, axes: tuple[int, ...]) -> Array:
     """Return *block* with the elements along *axes* on the last axis."""
     transposed = np.moveaxis(block, axes, range(-len(axes), 0)) if axes else block
     return transposed.reshape(*transposed.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))

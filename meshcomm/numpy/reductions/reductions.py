@@ -107,7 +107,7 @@ def reducing_by(
     def reduce(block: Array) -> object:
         return reduce_function(block, axis=numpy_axis, **options)
 
-    merge_ufunc = _MERGES[merge]
+    merge_ufunc = _MERGE_UFUNCS[merge]
     reduction = Reduction(
         function.__name__, axes, reduce, reduce, merge, out_dtype, takes_empty=not needs_elements, ufunc=merge_ufunc
     )
@@ -122,7 +122,7 @@ _UFUNCS: dict[Callable[..., object], np.ufunc] = {
 }
 """The ufuncs by which functions of NumPy reduce: to call these directly saves some microseconds."""
 
-_MERGES = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_MERGE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 """The ufunc for each reduction of the results of devices: it merges the results of pieces of one block."""
 
 

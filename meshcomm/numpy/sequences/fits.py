@@ -60,11 +60,11 @@ def cov(
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
     m_tensor, y_tensor, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
-    rows = _variables([x for x in (m_tensor, y_tensor) if x is not None], rowvar, dtype)
+    rows = _variable_rows([x for x in (m_tensor, y_tensor) if x is not None], rowvar, dtype)
     if not rows.shape[0]:
         return rows.reshape(0, 0)
     lost_degrees = (0 if bias else 1) if ddof is None else ddof
-    combined_weights = _weights(rows.shape[1], repeats, weights)
+    combined_weights = _combined_weights(rows.shape[1], repeats, weights)
     if combined_weights is None:
         weight_sum = float(rows.shape[1])
         divisor = weight_sum - lost_degrees
@@ -85,7 +85,7 @@ def cov(
     return tensor_np.squeeze(covariances.astype(rows.dtype, copy=False))
 
 
-def _variables(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> DTensor:
+def _variable_rows(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> DTensor:
     """Return the variables of one tensor or of two as rows, in the dtype of the result."""
     for x, letter in zip(arrays, "my", strict=False):
         if x.ndim > 2:
@@ -99,7 +99,7 @@ def _variables(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> 
     return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
 
 
-def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> DTensor | None:
+def _combined_weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> DTensor | None:
     """Return the product of both weights of *n* observations; None if there are none. NumPy's errors for bad ones."""
     if repeats is not None and bool(np.any(repeats != np.around(repeats))):
         raise TypeError("fweights must be integer")

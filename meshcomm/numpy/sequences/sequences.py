@@ -74,8 +74,8 @@ def gradient(
                 f"{name}: axis {a} has {tensor.shape[a]} elements; edge_order {edge_order} needs {edge_order + 1}"
             )
     if is_single and np.ndim(spacings[0]) == 0 and tensor.layout.cyclic(axes[0]) is None:
-        return _even_differences(tensor, axes[0], spacings[0], edge_order)
-    gradients = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
+        return _even_gradient(tensor, axes[0], spacings[0], edge_order)
+    gradients = tuple(_gradient_along(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
     return gradients[0] if is_single else gradients
 
 
@@ -108,10 +108,10 @@ def _step_number(name: str, step: DTensor | Step) -> Step:
     return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
 
-def _differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
+def _gradient_along(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
     """Return the gradient along *axis*. *step* is the distance between samples, or an array of the distances."""
     if np.ndim(step) == 0:
-        call = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
+        call = _even_gradient(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
         return relaid(call.run(), tensor.layout.axes, _GRADIENT)
 
     def samples(start: int | None, stop: int | None = None) -> DTensor:
@@ -152,7 +152,7 @@ def _differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 
     return _joined_pieces(tensor, [first_difference, inner_differences, last_difference], axis)
 
 
-def _even_differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> Call:
+def _even_gradient(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> Call:
     """Return the gradient of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, source_dtype = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).consecutive
@@ -277,7 +277,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     ...     print(world.run(program))
     [[1, 3], [5, 7]]
     """
-    longer, shorter = _lines("numpy.convolve", a, v)
+    longer, shorter = _vector_operands("numpy.convolve", a, v)
     if shorter.shape[0] > longer.shape[0]:
         longer, shorter = shorter, longer
     n, m = longer.shape[0], shorter.shape[0]
@@ -291,7 +291,7 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     Arguments are those of `convolve`, and the same elements move.
     """
     name = "numpy.correlate"
-    a_line, v_line = _lines(name, a, v)
+    a_line, v_line = _vector_operands(name, a, v)
     n, m = a_line.shape[0], v_line.shape[0]
     if n >= m:
         return _convolved(name, a_line, np.conj(allgather_array(name, v_line))[::-1], _mode_interval(mode, n, m))
@@ -300,7 +300,7 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     return _convolved(name, flipped, allgather_array(name, a_line), (n + m - 1 - start - length, length))
 
 
-def _lines(name: str, a: object, v: object) -> list[DTensor]:
+def _vector_operands(name: str, a: object, v: object) -> list[DTensor]:
     lines = [tensor_np.atleast_1d(x) for x in tensors_of(name, [a, v])]
     for line, letter in zip(lines, ("a", "v"), strict=True):
         if line.ndim != 1:
