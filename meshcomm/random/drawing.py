@@ -28,7 +28,7 @@ Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
 
 Drawn: TypeAlias = Any
-"""A draw: a tensor; without a size and a layout a number of Python, or an array."""
+"""A draw: a tensor; without a size and a layout it may be a Python number or an array."""
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
@@ -44,7 +44,7 @@ _INTEGER_METHODS = ("binomial", "geometric", "hypergeometric", "logseries", "neg
 
 
 class GeneratorBase:
-    """The base of a generator: the seed, the number of the next call, and the common part of all methods."""
+    """The base class of generators: the seed, the number of the next call, and the common part of all methods."""
 
     def __init__(self, seed: Seed) -> None:
         self._set(seed if isinstance(seed, SeedSequence) else SeedSequence(seed), 0)

@@ -75,7 +75,7 @@ class Generator(Distributions):
         return [Generator(seeds) for seeds in self._seeds.spawn(n_children)]
 
     def bytes(self, length: int) -> bytes:
-        """Return random bytes of Python, the same on all ranks.
+        """Return *length* random bytes, the same on all ranks.
 
         >>> import meshcomm as mc
         >>> len(mc.random.default_rng(7).bytes(3))
@@ -169,7 +169,7 @@ class Generator(Distributions):
         *,
         layout: Where = None,
     ) -> Drawn:
-        """Choose elements along *axis*, or integers below *a*. Collective unless *a* and *p* are no tensors.
+        """Choose elements along *axis*, or integers below *a*. Collective if *a* or *p* is a tensor.
 
         Parameters
         ----------

@@ -56,7 +56,7 @@ def _is_small(name: str, size_position: int | None, args: tuple[object, ...], kw
     """
     if _NUMBER_TYPES.issuperset(map(type, args)) and not kwargs.keys() - {
         "size"
-    }:  # as most calls are: this takes less time
+    }:  # the most common case, decided in less time
         size = args[size_position] if size_position is not None and len(args) > size_position else kwargs.get("size")
         if size is None or type(size) is int:
             return (1 if size is None else size) < _LARGE_COUNT and not (
@@ -145,7 +145,7 @@ def _plain_array(x: object) -> object:
 
 
 class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
-    """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a generator of NumPy."""
+    """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a numpy.random.Generator."""
 
     def __init__(self, bit_generator: BitGenerator, *, is_same: bool = False) -> None:
         """Draw from a bit generator. Collective, unless *is_same*: then all ranks have made it with one seed."""

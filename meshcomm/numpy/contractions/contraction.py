@@ -63,7 +63,7 @@ class Factor(FieldsOnly):
 
 
 class ContractionPanel(NamedTuple):
-    """A turn of the loops of a contraction.
+    """A panel of a contraction: one iteration of its loops.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ContractionPanel(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Contraction(FieldsOnly):
-    """How one or two operands become a result.
+    """The plan by which one or two operands become a result.
 
     Parameters
     ----------

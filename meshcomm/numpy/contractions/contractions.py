@@ -57,15 +57,15 @@ def einsum(
 ) -> DTensor:
     """Return the Einstein sum of operands, as `numpy.einsum` defines it. Collective over the mesh if elements move.
 
-    One operand at least is a tensor; all tensors are on one mesh, in any layouts. No device holds more than its blocks
-    of operands and result, and the scratch limit: what does not fit moves in panels. `plan_einsum` shows how.
+    At least one operand is a tensor; all tensors are on one mesh, in any layouts. No device holds more than its blocks
+    of operands and result, and scratch up to the limit: larger operands move in panels. `plan_einsum` shows how.
 
     By default each axis of the result is cut as in the first operand that cuts it, with the mesh dimensions that are
     unused yet. Those that cut operands, but nothing of the result, then cut its longest axis that is not cut: so
     ``[unsharded, x] @ [x, unsharded]`` is ``[x, unsharded]``. The sums are in one order, the same on all replicas.
 
-    ``ShapeError`` if subscripts or shapes do not fit, or for a scratch limit below the minimum, which it names;
-    ``MeshError`` for tensors on several meshes; ``LayoutError`` if *layout* is not for the result.
+    ``ShapeError`` if subscripts or shapes do not fit, or for a scratch limit below the minimum, which the error names;
+    ``MeshError`` for tensors on several meshes; ``LayoutError`` if the result cannot have *layout*.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _contraction_run(
 
     def contract(*blocks: Array) -> Array:
         nonlocal shared_product, panel_contraction
-        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        # An overflow on one rank must not raise there while the others continue to the exchange.
         with unstopped():
             result = None
             if shared_blocks is not None and shared_blocks.is_possible():
@@ -328,7 +328,7 @@ class _Fetch(NamedTuple):
 
 
 class _PanelRun(NamedTuple):
-    """What a device does for a panel.
+    """The work of a device for a panel.
 
     Parameters
     ----------
@@ -389,7 +389,7 @@ class _PanelContraction:
                 number, previous_block = fetch.number, moved_blocks[fetch.number]
                 if (
                     previous_block is None or previous_block.shape != fetch.shape
-                ):  # it goes before memory for the next one is taken
+                ):  # freed before the next one is allocated
                     previous_block = moved_blocks[number] = None
                     factors[number] = IndexedBlock(blocks[number], self._indices[number])
                 factor = self._fetched_block(fetch, blocks[number], previous_block)

@@ -58,7 +58,7 @@ class Expression(NamedTuple):
 
 
 def from_lists(arguments: Sequence[object]) -> tuple[str, list[object]]:
-    """Return subscripts and operands from arguments in turns: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
+    """Return subscripts and operands from alternating arguments: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
     count = len(arguments) // 2
     operands, lists = list(arguments[: 2 * count : 2]), list(arguments[1 : 2 * count : 2])
     text = ",".join(map(_list_letters, lists))
@@ -85,7 +85,7 @@ def _list_letters(subscripts: Value) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
-    """Return the expression that *subscripts* are for operands of these *shapes*; ``ShapeError`` if they do not fit.
+    """Return the expression of *subscripts* for operands of these *shapes*; ``ShapeError`` if they do not fit.
 
     Source: the rules of `numpy.einsum`.
 

@@ -38,7 +38,7 @@ from meshcomm.numpy.contractions.contraction import (
 
 TOLERATED = 1.1
 _MAX_LOOP_CANDIDATES = 4  # indices: the longest ones are tried as loops
-_MAX_LOOPS = 3  # of them, one within the other
+_MAX_LOOPS = 3  # nested loops of a plan
 
 IndexAssignment: TypeAlias = dict[str, str | None]
 """For each mesh dimension, the index that it cuts; None if it cuts none."""

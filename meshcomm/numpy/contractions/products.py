@@ -325,7 +325,7 @@ def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
 def kron(a: Factor, b: Factor) -> DTensor:
     """Return the Kronecker product, as numpy.kron. Collective over the mesh.
 
-    It is the outer product with the axes of *a* and *b* in turns, reshaped. Elements move if *b* is sharded.
+    It is the outer product with the axes of *a* and *b* interleaved, reshaped. Elements move if *b* is sharded.
     """
     left, right = _as_factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
@@ -378,7 +378,8 @@ def cross(  # noqa: PLR0917 - NumPy's
 def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]) -> DType:
     """Return the dtype of cross products; NumPy's errors, and its warning about vectors with 2 components.
 
-    NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
+    NumPy computes the product of single vectors for that. All have 3 components: for 2 it would warn, with a line of
+    meshcomm.
     """
     samples, lengths = [], []
     for x, axis in zip(factors, axes, strict=False):

@@ -70,7 +70,7 @@ def product_of_one_device(a: object, b: object) -> Call | None:
     row_axes = a.layout.axes[:-1]
     taken_names = {name for names in row_axes for name in names}
     layout = a.layout._recut((*row_axes, *(free_names(names, taken_names) for names in b.layout.axes[1:])))
-    shape, dtype = (*a.shape[:-1], *b.shape[1:]), np.result_type(a.dtype, b.dtype)  # in the order of bytes of NumPy
+    shape, dtype = (*a.shape[:-1], *b.shape[1:]), np.result_type(a.dtype, b.dtype)  # in native byte order
     return mapping(np.matmul, a, b, layout=layout, shape=shape, dtype=dtype)
 
 
@@ -99,7 +99,7 @@ def _summed_product(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
 
 
 def _product_row(a: Array, b: Array) -> Array:
-    """Return the product of two blocks as a row. An overflow, of one rank, must not stop it before the exchange."""
+    """Return the product of two blocks as a row. An overflow on one rank must not raise before the exchange."""
     with unstopped():
         row: Array = np.matmul(a, b)[np.newaxis]
     return row

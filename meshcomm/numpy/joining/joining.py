@@ -64,7 +64,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
 def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:
     """Return tensors of one shape joined along a new axis. Collective over the meshes if elements have to move.
 
-    The new axis is unsharded, so nothing moves where the tensors have one layout. The parameters are those of
+    The new axis is unsharded, so nothing moves if all tensors have one layout. The parameters are those of
     `concatenate`.
 
     >>> import numpy as np, meshcomm as mc
@@ -220,7 +220,7 @@ def _with_numpy_arguments(name: str, join: Function) -> Function:
 
 
 def _joining_widened(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
-    """Return a function that joins operands after *widen*, along the axis for their number of axes."""
+    """Return a function that applies *widen* to its operands and joins them, along *axis_of_ndim* of their ndim."""
 
     def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
         widened = [widen(unwrapped(x)) for x in tup]
@@ -284,7 +284,7 @@ def _split_along(name: str, axis: int, min_ndim: int) -> Function:
 
 @implements(getattr(np, "unstack", None))
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
-    """Return the slices along *axis*, each without it."""
+    """Return the slices along *axis*, each without this axis."""
     tensor = as_tensor("unstack", x)
     leading_slices = (slice(None),) * normalised_axis(axis, tensor.ndim)
     return tuple(getitem(tensor, (*leading_slices, number)) for number in range(tensor.shape[len(leading_slices)]))

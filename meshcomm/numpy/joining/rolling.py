@@ -52,7 +52,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         return moved_from(
             tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole_tensor)), abstract
         )
-    # If the last of the cyclic blocks is shorter, it would be the first.
+    # A shorter last cyclic block would become the first one: no layout has that.
     plain_layout = tensor.layout.usual_cut(a for a in cut_axes if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain_layout.axes, "flip")
     specs = list(source.layout.axes)

@@ -45,7 +45,7 @@ def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
 
 @implements(np.argmin, partly=True)
 def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
-    """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
+    """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as `argmax`."""
     return _extreme(np.argmin, a, axis, keepdims)
 
 
@@ -53,7 +53,7 @@ def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
 def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first maximum along *axis* that is no NaN, as `argmax`. Collective over the mesh.
 
-    NumPy's ``ValueError`` on all ranks of the mesh if all elements along *axis* are NaN somewhere.
+    NumPy's ``ValueError`` on all ranks of the mesh if all elements of a line along *axis* are NaN.
     """
     return _extreme_without_nan(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
 

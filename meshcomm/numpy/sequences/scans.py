@@ -50,19 +50,19 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
 
 @implements(np.cumprod, partly=True)
 def cumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as that one."""
+    """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_PRODUCT, np.cumprod, a, axis, dtype)
 
 
 @implements(np.nancumsum, partly=True)
 def nancumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as that one."""
+    """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_SUM, np.nancumsum, a, axis, dtype)
 
 
 @implements(np.nancumprod, partly=True)
 def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as that one."""
+    """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
 
 

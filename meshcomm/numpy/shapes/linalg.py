@@ -29,7 +29,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     ----------
     t: a tensor
     axes: axis of *t* for each axis of the result; by default in reverse order
-    layout: layout of the result, to which it is copied in one step; by default each axis keeps its sharding, uncopied
+    layout: layout of the result, to which it is copied in one step; by default a view
 
     >>> import meshcomm as mc
     >>> def program():

@@ -78,7 +78,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
 def _block_counts(block: Array, weights: Array | None, min_length: int) -> tuple[Array | None, int]:
     """Return the counts in a block; or None, and 1 for negative elements, 2 for too large ones.
 
-    An error of one rank must not stop it alone.
+    An error on one rank must not stop that rank alone.
     """
     try:
         return np.bincount(block, weights, min_length), 0
