@@ -1,7 +1,8 @@
 """NumPy's names for tensors: ``import meshcomm.numpy as np``, and a NumPy program runs on all ranks of its job.
 
-What makes an array in NumPy makes a tensor here, on all ranks, cut as `meshcomm.numpy.namespace.rule` says. Functions
-are NumPy's own, which take tensors. All ranks run the same program with the same numbers.
+Functions that make an array in NumPy make a tensor here, on all ranks, cut by the rule of
+`meshcomm.numpy.namespace.rule`. Other functions are NumPy's own, which take tensors. All ranks run the same program
+with the same numbers.
 
 >>> import meshcomm as mc
 >>> import meshcomm.numpy as np

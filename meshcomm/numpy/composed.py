@@ -1,6 +1,7 @@
-"""Functions of NumPy that others make up: block, resize, trim_zeros, diag, linspace, cumulative_sum, and texts.
+"""Functions composed of others: block, resize, trim_zeros, diag, linspace, cumulative_sum, and texts of tensors.
 
-And those whose operands are small by nature, such as coefficients of polynomials: they are gathered to every rank.
+Also functions of operands that are small by nature, such as coefficients of polynomials: these are gathered to every
+rank.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,17 +34,17 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 
 @implements(np.block)
 def block(arrays: object) -> DTensor:
-    """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
+    """Return nested lists of tensors joined, as numpy.block: innermost lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
-    nested_tensors = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
+    nested_tensors = _nested_like(arrays, iter(tensors_of("numpy.block", leaves)))
     ndim = max(depth, *(x.ndim for x in _leaves(nested_tensors)))
 
-    def joined(nested: Value, level: int) -> Value:
+    def join_nested(nested: Value, level: int) -> Value:
         if not isinstance(nested, list):
             return np.reshape(nested, (1,) * (ndim - nested.ndim) + nested.shape)
-        return concatenate([joined(item, level + 1) for item in nested], ndim - depth + level)
+        return concatenate([join_nested(item, level + 1) for item in nested], ndim - depth + level)
 
-    result: DTensor = joined(nested_tensors, 0)
+    result: DTensor = join_nested(nested_tensors, 0)
     return result if isinstance(arrays, list) else result.copy()
 
 
@@ -65,8 +66,8 @@ def _leaves(nested: object) -> list[Any]:
     return [leaf for item in nested for leaf in _leaves(item)] if isinstance(nested, list) else [unwrapped(nested)]
 
 
-def _nested(like: object, leaves: Iterator[DTensor]) -> object:
-    return [_nested(item, leaves) for item in like] if isinstance(like, list) else next(leaves)
+def _nested_like(structure: object, leaves: Iterator[DTensor]) -> object:
+    return [_nested_like(item, leaves) for item in structure] if isinstance(structure, list) else next(leaves)
 
 
 @implements(np.resize)
@@ -80,8 +81,8 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
         return zeros(shape, tensor.dtype, Layout.replicated(tensor.mesh, len(shape)))
     flat = tensor.ravel()
     repeats = -(-size // tensor.size)
-    wide = concatenate([flat] * repeats, 0) if repeats > 1 else flat
-    reshaped: DTensor = wide[:size].reshape(shape)
+    repeated = concatenate([flat] * repeats, 0) if repeats > 1 else flat
+    reshaped: DTensor = repeated[:size].reshape(shape)
     return reshaped.copy()
 
 
@@ -89,8 +90,8 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
 def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     """Return the tensor without zeros at the ends of its axes, as numpy.trim_zeros. Collective over the mesh.
 
-    *trim* has ``f`` for the front and ``b`` for the back, *axis* says which axes; None is all of them. A rank outside
-    of the mesh cannot know how long the result is: ``ShapeError``.
+    *trim* has ``f`` for the front and ``b`` for the back; *axis* is one axis, several, or None for all. ``ShapeError``
+    on ranks outside of the mesh: they cannot know the length of the result.
     """
     tensor = as_tensor("numpy.trim_zeros", filt)
     refuse_outside("numpy.trim_zeros", tensor.mesh, "where zeros end")
@@ -98,14 +99,16 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     if sides not in ("fb", "bf", "f", "b"):
         raise ValueError(f"unexpected character(s) in `trim`: {quote(trim)}")
     index: list[slice] = [slice(None)] * tensor.ndim
-    for along in normalised_axes(axis, tensor.ndim):
-        others = tuple(a for a in range(tensor.ndim) if a != along)
-        present = allgather_array("numpy.trim_zeros", np.any(tensor.astype(bool), axis=others))
-        (at,) = np.nonzero(present)
-        if not len(at):
-            index[along] = slice(0, 0)
+    for trimmed_axis in normalised_axes(axis, tensor.ndim):
+        other_axes = tuple(a for a in range(tensor.ndim) if a != trimmed_axis)
+        is_nonzero = allgather_array("numpy.trim_zeros", np.any(tensor.astype(bool), axis=other_axes))
+        (nonzero_indices,) = np.nonzero(is_nonzero)
+        if not len(nonzero_indices):
+            index[trimmed_axis] = slice(0, 0)
         else:
-            index[along] = slice(at[0] if "f" in sides else 0, at[-1] + 1 if "b" in sides else None)
+            index[trimmed_axis] = slice(
+                nonzero_indices[0] if "f" in sides else 0, nonzero_indices[-1] + 1 if "b" in sides else None
+            )
     return tensor[tuple(index)]
 
 
@@ -120,10 +123,10 @@ def diag(v: DTensor, k: int = 0) -> DTensor:
         return diagonal(tensor, k)
     if tensor.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
-    n, at = len(tensor) + abs(k), np.arange(len(tensor))
+    n, indices = len(tensor) + abs(k), np.arange(len(tensor))
     matrix = zeros((n, n), tensor.dtype, tensor.layout.usual_cut(0).insert(1))
     if len(tensor):
-        matrix[at + max(-k, 0), at + max(k, 0)] = tensor
+        matrix[indices + max(-k, 0), indices + max(k, 0)] = tensor
     return matrix
 
 
@@ -138,7 +141,7 @@ def diagflat(v: DTensor, k: int = 0) -> DTensor:
 
 @implements_each(np.linspace, np.logspace, np.geomspace)
 def _spacing_function(function: Callable[..., object]) -> Function:
-    """Return numpy.linspace, or one that is like it, between tensors. Collective if an operand has to move.
+    """Return *function*, NumPy's linspace, logspace or geomspace, for tensors. Collective if an operand has to move.
 
     The new axis is whole on each device.
     """
@@ -146,31 +149,40 @@ def _spacing_function(function: Callable[..., object]) -> Function:
 
     def spaced(start: object, stop: object, num: int = 50, endpoint: bool = True, **options: object) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
-        ends: Value = [unwrapped(start), unwrapped(stop)]
-        if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
-            ends = elementwise_results(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
-        tensors = [end for end in ends if isinstance(end, DTensor)]
-        (along,) = normalised_axes(axis, tensors[0].ndim + 1)
+        end_values: Value = [unwrapped(start), unwrapped(stop)]
+        if not any(
+            isinstance(end_value, int | float | complex) for end_value in end_values
+        ):  # a Python number does not change the dtype
+            end_values = elementwise_results(
+                name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), end_values
+            )
+        tensors = [end_value for end_value in end_values if isinstance(end_value, DTensor)]
+        (new_axis,) = normalised_axes(axis, tensors[0].ndim + 1)
 
         def points_between(*blocks: Array) -> Array:
-            values = iter(blocks)
-            first, last = (next(values) if isinstance(end, DTensor) else end for end in ends)
-            return np.asarray(function(first, last, num, endpoint, axis=along, **options))
+            block_iterator = iter(blocks)
+            first_value, last_value = (
+                next(block_iterator) if isinstance(end_value, DTensor) else end_value for end_value in end_values
+            )
+            return np.asarray(function(first_value, last_value, num, endpoint, axis=new_axis, **options))
 
         dtype = points_between(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
-        axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:along], num, *tensors[0].shape[along:])
-        layout = Layout((*axes[:along], (), *axes[along:]), tensors[0].mesh)
+        axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:new_axis], num, *tensors[0].shape[new_axis:])
+        layout = Layout((*axes[:new_axis], (), *axes[new_axis:]), tensors[0].mesh)
         samples = mapped(points_between, *tensors, layout=layout, shape=shape, dtype=dtype)
         if not retstep:
             return samples
         intervals = num - 1 if endpoint else num
-        return samples, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
+        return samples, (end_values[1] - end_values[0]) / intervals if intervals > 0 else np.nan
 
     return spaced
 
 
-def _cumulative_function(function: Callable[..., DTensor], first: int) -> Function:
-    """Return a cumulative function of the array API standard. Collective if the axis is sharded."""
+def _cumulative_function(function: Callable[..., DTensor], initial: int) -> Function:
+    """Return *function* with the arguments of the array API standard; *initial* is its value for no elements.
+
+    The returned function is Collective if the axis is sharded.
+    """
     name = f"numpy.{function.__name__}"
 
     def cumulative(
@@ -188,12 +200,16 @@ def _cumulative_function(function: Callable[..., DTensor], first: int) -> Functi
         accumulated = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
             return with_out(name, out, accumulated, "unsafe")
-        (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
-        one = tensor_np.full_like(accumulated[(slice(None),) * along + (slice(0, 1),)], first)
-        if not accumulated.shape[along]:
-            shape = tuple(1 if a == along else n for a, n in enumerate(accumulated.shape))
-            one = zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + first
-        return with_out(name, out, concatenate([one.astype(accumulated.dtype), accumulated], along), "unsafe")
+        (scan_axis,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
+        initial_slice = tensor_np.full_like(accumulated[(slice(None),) * scan_axis + (slice(0, 1),)], initial)
+        if not accumulated.shape[scan_axis]:
+            shape = tuple(1 if a == scan_axis else n for a, n in enumerate(accumulated.shape))
+            initial_slice = (
+                zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + initial
+            )
+        return with_out(
+            name, out, concatenate([initial_slice.astype(accumulated.dtype), accumulated], scan_axis), "unsafe"
+        )
 
     return cumulative
 
@@ -202,7 +218,7 @@ def _cumulative_function(function: Callable[..., DTensor], first: int) -> Functi
 
 
 @implements_each(np.polyadd, np.polysub, np.polymul, np.polydiv, np.polyder, np.polyint)
-def _of_whole(function: Function) -> Function:
+def _gathering_function(function: Function) -> Function:
     """Return NumPy's *function* of short vectors: each rank of the mesh gathers them and computes. Collective."""
     name = f"numpy.{getattr(function, '__name__', function)}"
 
@@ -233,32 +249,32 @@ def real_if_close(a: DTensor, tol: float = 100) -> DTensor:
 # -- texts and descriptions -------------------------------------------------------------------------------------------
 
 
-def _edge_elements(tensor: DTensor, edge: int) -> DTensor:
-    """Return the tensor with no more than the elements at its edges, and one more, along each axis."""
-    few: Value = tensor
+def _edge_elements(tensor: DTensor, edge_items: int) -> DTensor:
+    """Return *tensor* without the middle of long axes: *edge_items* elements at both ends stay, and one between."""
+    result: Value = tensor
     for axis, n in enumerate(tensor.shape):
-        if n > 2 * edge + 1:
-            at = [*range(edge + 1), *range(n - edge, n)]
-            few = np.take(few, at, axis=axis)
-    return few
+        if n > 2 * edge_items + 1:
+            indices = [*range(edge_items + 1), *range(n - edge_items, n)]
+            result = np.take(result, indices, axis=axis)
+    return result
 
 
 @implements_each(np.array2string, np.array_repr, np.array_str)
 def _text_function(function: Callable[..., str]) -> Function:
-    """Return numpy.array2string, or one like it: the elements that it shows are gathered. Collective over the mesh."""
+    """Return *function*, which prints arrays, for tensors: the elements to print are gathered. Collective."""
     name = f"numpy.{function.__name__}"
 
     def text(a: object, *args: object, **options: Value) -> str:
         tensor, settings = as_tensor(name, a), np.get_printoptions()
         threshold = options.get("threshold", settings["threshold"])
-        edge = options.get("edgeitems", settings["edgeitems"])
+        edge_items = options.get("edgeitems", settings["edgeitems"])
         if tensor.size <= threshold:
             return function(allgather_array(name, tensor), *args, **options)
-        few = allgather_array(name, _edge_elements(tensor, edge))
-        with np.printoptions(threshold=0, edgeitems=edge):
+        edge_array = allgather_array(name, _edge_elements(tensor, edge_items))
+        with np.printoptions(threshold=0, edgeitems=edge_items):
             if "threshold" in options:
                 options["threshold"] = 0
-            return function(few, *args, **options)
+            return function(edge_array, *args, **options)
 
     return text
 
@@ -268,7 +284,7 @@ def _text_function(function: Callable[..., str]) -> Function:
     *(np.tril_indices_from, np.triu_indices_from),
 )
 def _by_samples(function: Function) -> Function:
-    """Return NumPy's *function* that asks for dtypes and shapes only."""
+    """Return NumPy's *function*, which depends on dtypes and shapes only, for tensors."""
 
     def function_of_samples(*args: object, **kwargs: object) -> object:
         return function(*map(_without_memory, args), **{key: _without_memory(x) for key, x in kwargs.items()})
@@ -277,7 +293,7 @@ def _by_samples(function: Function) -> Function:
 
 
 def _without_memory(x: object) -> object:
-    """Return an array that takes no memory, with the shape and the dtype of a tensor; else what it is."""
+    """Return, for a tensor, an array with its shape and dtype that takes no memory; *x* itself if it is no tensor."""
     value = unwrapped(x)
     return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, DTensor) else x
 

@@ -8,19 +8,17 @@ from numpy.fft import __all__ as __all__
 
 from meshcomm.numpy.namespace.making import of_array as _of_array
 
-_Like: _typing.TypeAlias = _typing.Any
+_Any: _typing.TypeAlias = _typing.Any
 
 
-def _frequencies(name: str) -> _Like:
-    numpys = getattr(_np.fft, name)
+def _frequencies(name: str) -> _Any:
+    numpy_function = getattr(_np.fft, name)
 
-    def frequencies(
-        n: int, d: float = 1.0, device: _Like = None, *, dtype: _Like = None, layout: _Like = None
-    ) -> _Like:
-        values = numpys(n, d)
+    def frequencies(n: int, d: float = 1.0, device: _Any = None, *, dtype: _Any = None, layout: _Any = None) -> _Any:
+        values = numpy_function(n, d)
         return _of_array(values if dtype is None else values.astype(dtype), device if layout is None else layout)
 
-    frequencies.__name__, frequencies.__doc__ = name, numpys.__doc__.partition(">>>")[0]
+    frequencies.__name__, frequencies.__doc__ = name, numpy_function.__doc__.partition(">>>")[0]
     return frequencies
 
 

@@ -116,7 +116,7 @@ def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]
     >>> import numpy as np, meshcomm as mc
     >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
     >>> a, b = (mc.distribute(np.array(values), rows) for values in ([[1.0, 2.0]], [[3.0], [4.0]]))
-    >>> [each.to_numpy().tolist() for each in matmul_vjp(mc.ones_like(a @ b), a, b)]
+    >>> [gradient.to_numpy().tolist() for gradient in matmul_vjp(mc.ones_like(a @ b), a, b)]
     [[[3.0, 4.0]], [[1.0], [2.0]]]
     """
     return matmul_vjp_of_left(grad, a, b), matmul_vjp_of_right(grad, a, b)
@@ -152,8 +152,8 @@ def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
 def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number: int) -> Value:
     """Return the gradient of ``einsum(subscripts, *operands)`` in operand *number*. Collective over the mesh.
 
-    It is in the layout of that operand, and is an Einstein sum itself: of *grad* and the other operands, with ones for
-    an index that this operand alone has, and a unit matrix for one that it has twice.
+    It is in the layout of that operand, and is an Einstein sum itself: of *grad* and the other operands, of ones for
+    each index that only this operand has, and of a unit matrix for each index that it has twice.
 
     Parameters
     ----------
@@ -168,35 +168,35 @@ def einsum_vjp(grad: object, subscripts: str, operands: Sequence[Value], number:
     """
     expression = parse_subscripts(subscripts, tuple(np.shape(untraced(x)) for x in operands))
     letters = dict(zip(dict.fromkeys("".join(expression.operands)), LETTERS, strict=False))
-    free = iter(LETTERS[len(letters) :])
+    free_letters = iter(LETTERS[len(letters) :])
     terms = ["".join(letters[i] for i in term) for term in expression.operands]
-    others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
-    factors = [("".join(letters[i] for i in expression.result), grad), *others]
-    result, covered, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
+    other_factors = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
+    factors = [("".join(letters[i] for i in expression.result), grad), *other_factors]
+    result, covered_letters, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
     for index, n in zip(terms[number], shape, strict=True):
         if index in result:
-            new = next(free)
-            factors.append((index + new, np.eye(n, dtype=bool)))
-            result += new
+            new_letter = next(free_letters)
+            factors.append((index + new_letter, np.eye(n, dtype=bool)))
+            result += new_letter
             continue
-        if index not in covered:
+        if index not in covered_letters:
             factors.append((index, np.ones(n, dtype=bool)))
         result += index
-    text = f"{','.join(term for term, _ in factors)}->{result}"
-    return in_layout_of(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
+    vjp_subscripts = f"{','.join(term for term, _ in factors)}->{result}"
+    return in_layout_of(_einsum_on_mesh(vjp_subscripts, [x for _, x in factors], operands), operands[number])
 
 
-def _on_a_mesh(text: str, factors: Sequence[Value], operands: Sequence[Value]) -> object:
-    """Return an Einstein sum: of arrays, too, if one of the *operands* is a tensor."""
+def _einsum_on_mesh(subscripts: str, factors: Sequence[Value], operands: Sequence[Value]) -> object:
+    """Return an Einstein sum of *factors* as a tensor. If all factors are arrays, it is on the mesh of an operand."""
     if any(fetch_layout(x) is not None for x in factors):
-        return einsum(text, *factors)
+        return einsum(subscripts, *factors)
     layout = next(filter(None, map(fetch_layout, operands)))
     grad = relayout(factors[0], Layout.replicated(layout.mesh, np.ndim(untraced(factors[0]))))
-    return einsum(text, grad, *factors[1:])
+    return einsum(subscripts, grad, *factors[1:])
 
 
 def _layout_on(x: Value, *others: Value) -> Layout:
-    """Return the layout of *x*; for a plain array the replicated one on the mesh of the *others*."""
+    """Return the layout of *x*; for a plain array the replicated layout on the mesh of one of *others*."""
     layout = fetch_layout(x)
     if layout is None:
         reference = next(filter(None, map(fetch_layout, others)))
@@ -207,7 +207,7 @@ def _layout_on(x: Value, *others: Value) -> Layout:
 def in_layout_of(grad: Value, x: Value) -> Value:
     """Return *grad*, a gradient in *x*, in the layout of *x*. Collective over the mesh if it has to move.
 
-    It is a plain array if *x* is one, and real if *x* is. A gradient that is like *x* already is returned itself.
+    It is a plain array if *x* is one, and real if *x* is. A gradient in the layout and kind of *x* is returned itself.
     """
     if np.iscomplexobj(untraced(x)) != np.iscomplexobj(untraced(grad)):
         grad = _real(grad) if np.iscomplexobj(untraced(grad)) else grad + 0j
@@ -242,17 +242,17 @@ def added_at(grad: DTensor, index: object, shape: Shape, layout: Layout) -> DTen
 
     It is *grad* added up at the index, and zero elsewhere; autograd can follow it.
     """
-    name, total = "the gradient of t[index]", zeros(shape, grad.dtype, layout)
+    name, result = "the gradient of t[index]", zeros(shape, grad.dtype, layout)
     with session(name, layout.mesh):
         if has_arrays(index):
-            update(name, total, index, grad, np.add)
+            update(name, result, index, grad, np.add)
         else:
-            setitem(total, index, grad)
-    return total
+            setitem(result, index, grad)
+    return result
 
 
 def count_over(tensor: DTensor, axis: Axis) -> int:
-    """Return how many elements of *tensor* a reduction over *axis* takes for each element of its result."""
+    """Return the number of elements of *tensor* that a reduction over *axis* takes for each element of its result."""
     return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))
 
 
@@ -362,18 +362,18 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
     ...     world.run(lambda: collective_permute_vjp([world.rank + 1], [(0, 1), (1, 2)]).tolist())
     [[2], [3], [0]]
     """
-    swapped = source_target_pairs
+    reversed_pairs = source_target_pairs
     with suppress(TypeError, ValueError):  # the collective says what is wrong with the pairs
-        swapped = [(target, source) for source, target in source_target_pairs]
-    return collective_permute(grad, swapped, comm)
+        reversed_pairs = [(target, source) for source, target in source_target_pairs]
+    return collective_permute(grad, reversed_pairs, comm)
 
 
 DIFFERENTIABLE: dict[Callable[..., object], Callable[..., object]] = {}
-"""For each operation of a feature: what gives the gradient in its first argument. See `differentiable`."""
+"""For each operation of a feature, the function that returns its gradient: see `differentiable`."""
 
 
 def differentiable(operation: Callable[..., object], vjp: Callable[..., object]) -> None:
-    """Say how the gradient of an *operation* of one tensor is found, so that autograd can go through it.
+    """Register *vjp* as the gradient of an *operation* of one tensor, so that autograd can differentiate it.
 
     Parameters
     ----------

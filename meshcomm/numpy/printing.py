@@ -1,4 +1,4 @@
-"""The text of tensors, as NumPy prints arrays. Collective: of a large tensor, only the corners come to all ranks."""
+"""The text of tensors, as NumPy prints arrays. Collective: of a large tensor, only the corners are gathered."""
 
 from collections.abc import Callable
 
@@ -15,21 +15,21 @@ from meshcomm.numpy.indexing.taking import take
 def _summary(
     name: str, tensor: DTensor, threshold: int | None, edgeitems: int | None
 ) -> tuple[Array, dict[str, Value]]:
-    """Return an array that NumPy prints like *tensor*, and the options for it. Collective.
+    """Return an array that NumPy prints like *tensor*, and the print options for it. Collective.
 
-    Of a tensor with more elements than *threshold* it has the corners: of each long axis *edgeitems* elements at both
-    ends, and one between, for which NumPy prints dots.
+    If the tensor has more elements than *threshold*, the array has only its corners: of each long axis *edgeitems*
+    elements at both ends, and one between them, for which NumPy prints dots.
     """
     options = np.get_printoptions()
-    limit = options["threshold"] if threshold is None else threshold
-    edge = options["edgeitems"] if edgeitems is None else edgeitems
-    if tensor.size <= limit:
-        return allgather_array(name, tensor), {"threshold": limit, "edgeitems": edge}
-    shown = tensor
+    max_size = options["threshold"] if threshold is None else threshold
+    edge_items = options["edgeitems"] if edgeitems is None else edgeitems
+    if tensor.size <= max_size:
+        return allgather_array(name, tensor), {"threshold": max_size, "edgeitems": edge_items}
+    summary = tensor
     for axis, n in enumerate(tensor.shape):
-        if n > 2 * edge + 1:
-            shown = take(shown, np.r_[0 : edge + 1, n - edge : n], axis)
-    return allgather_array(name, shown), {"threshold": 0, "edgeitems": edge}
+        if n > 2 * edge_items + 1:
+            summary = take(summary, np.r_[0 : edge_items + 1, n - edge_items : n], axis)
+    return allgather_array(name, summary), {"threshold": 0, "edgeitems": edge_items}
 
 
 @implements(np.array2string)
@@ -41,9 +41,9 @@ def array2string(
     **options: object,
 ) -> str:
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
-    shown, limits = _summary("array2string", as_tensor("array2string", a), threshold, edgeitems)
+    summary, print_options = _summary("array2string", as_tensor("array2string", a), threshold, edgeitems)
     text: Callable[..., str] = np.array2string
-    return text(shown, *args, **limits, **options)
+    return text(summary, *args, **print_options, **options)
 
 
 @implements(np.array_str)
@@ -51,9 +51,9 @@ def array_str(
     a: DTensor, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
 ) -> str:
     """Return the text of a tensor, as ``str`` does of an array."""
-    shown, limits = _summary("array_str", as_tensor("array_str", a), None, None)
-    with np.printoptions(**limits):
-        return np.array_str(shown, max_line_width, precision, suppress_small)
+    summary, print_options = _summary("array_str", as_tensor("array_str", a), None, None)
+    with np.printoptions(**print_options):
+        return np.array_str(summary, max_line_width, precision, suppress_small)
 
 
 @implements(np.array_repr)
@@ -62,15 +62,15 @@ def array_repr(
 ) -> str:
     """Return the text of a tensor, as ``repr`` does of an array."""
     tensor = as_tensor("array_repr", arr)
-    shown, limits = _summary("array_repr", tensor, None, None)
-    with np.printoptions(**limits):
-        if shown.shape == tensor.shape:
-            return np.array_repr(shown, max_line_width, precision, suppress_small)
+    summary, print_options = _summary("array_repr", tensor, None, None)
+    with np.printoptions(**print_options):
+        if summary.shape == tensor.shape:
+            return np.array_repr(summary, max_line_width, precision, suppress_small)
         width = np.get_printoptions()["linewidth"] if max_line_width is None else max_line_width
-        text = np.array2string(shown, width, precision, suppress_small, ", ", "array(", suffix=")")
+        text = np.array2string(summary, width, precision, suppress_small, ", ", "array(", suffix=")")
     extras = [f"shape={tensor.shape}"]
     if "dtype=" in np.array_repr(np.zeros(1, tensor.dtype)):
         extras.append("dtype=" + np.array_repr(np.zeros(0, tensor.dtype)).partition("dtype=")[2][:-1])
-    begin, end = f"array({text},", f"{', '.join(extras)})"
-    fits = len(begin) - begin.rfind("\n") + len(end) <= width
-    return begin + (" " if fits else "\n" + " " * len("array(")) + end
+    head, tail = f"array({text},", f"{', '.join(extras)})"
+    fits_line = len(head) - head.rfind("\n") + len(tail) <= width
+    return head + (" " if fits_line else "\n" + " " * len("array(")) + tail

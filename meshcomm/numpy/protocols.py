@@ -1,11 +1,11 @@
 """NumPy's protocols: its operators and functions, called with DTensors.
 
-:mod:`meshcomm.blocks.rules` says how operands come together and what their result is.
+:mod:`meshcomm.blocks.rules` decides in which layout operands come together, and the layout of the result.
 
-Numbers and arrays without axes take part as NumPy's do. Plain arrays count as replicated: each time, all ranks of the
-mesh agree on a digest of their bytes, and then each rank uses the block that it needs. If an array is used often, call
-`distribute` first. Ranks outside of the mesh may call everything here; their results have shape, dtype and layout, and
-no block.
+Numbers and arrays without axes are operands as in NumPy. Plain arrays count as replicated: in each call, all ranks of
+the mesh agree on a digest of their bytes, and then each rank uses the block that it needs. If an array is used often,
+call `distribute` first. Ranks outside of the mesh may call everything here; their results have shape, dtype and layout
+but no block.
 """
 
 import operator
@@ -65,9 +65,9 @@ from meshcomm.numpy.statistics import averages, comparisons, counting, quantiles
 def numpy_protocol(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    """Return what a function of NumPy makes of tensors, or the `Call` that makes it.
+    """Return the result of a function of NumPy on tensors, or the `Call` that makes it.
 
-    Collective where the function of meshcomm is, and returns no call: then to run the call is.
+    Collective if meshcomm's function is and it returns a result. If it returns a call, to run the call is Collective.
 
     Parameters
     ----------
@@ -75,23 +75,27 @@ def numpy_protocol(
     method: called method of a universal function; None for other functions
     args, kwargs: arguments of the call
     """
-    quick = _BY_MASK.get(function)
-    if quick is not None:
-        by_mask = quick(*args)
-        if by_mask is not None:
-            return by_mask
-    begun = watch.count
+    mask_function = _MASK_FUNCTIONS.get(function)
+    if mask_function is not None:
+        masked_result = mask_function(*args)
+        if masked_result is not None:
+            return masked_result
+    calls_before = watch.count
     try:
         return call_naming_callers(_call_function, (function, method, args, kwargs), {})
     except Exception as error:
-        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError, DTypeError):
+        if (
+            watch.count == calls_before
+            and is_scripted()
+            and type(error) in (TypeError, NotImplementedError, DTypeError)
+        ):
             try:
                 return call_naming_callers(by_gathering, (function, method, args, kwargs), {})
             except Unfit:
                 pass
-            except Exception as numpys:
-                raise numpys from None
-        if watch.count == begun and _may_move(function, args, error):
+            except Exception as numpy_error:
+                raise numpy_error from None
+        if watch.count == calls_before and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
 
@@ -109,17 +113,17 @@ def _call_function(
         out: Value = kwargs.get("out")
         if not out:
             return _call_ufunc(function, method, args, kwargs)
-        targets = tuple(map(unwrapped, out))  # what a variable holds
+        targets = tuple(map(unwrapped, out))  # a variable becomes its tensor
         result = _call_ufunc(function, method, args, {**kwargs, "out": targets})
         if all(map(operator.is_, targets, out)):
             return result
         result = completed(result)
         return out[0] if len(out) == 1 and result is targets[0] else result
-    return (FUNCTIONS.get(function) or _own_function(function))(*args, **kwargs)
+    return (FUNCTIONS.get(function) or _tensor_function_of(function))(*args, **kwargs)
 
 
 def _has_class(x: object) -> bool:
-    """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
+    """Return whether *x* is an array of a subclass, such as a matrix, or a list with one: the result has its class."""
     items = x if isinstance(x, list | tuple) else (x,)
     return any(isinstance(item, np.ndarray) and takes_over_operators(item) for item in items)
 
@@ -129,31 +133,31 @@ def takes_tensors(function: object) -> bool:
     if isinstance(function, np.ufunc):
         return function.signature is None or products.is_product(function)
     module = str(getattr(function, "__module__", "numpy"))
-    if module in _ELSEWHERE:
-        import_module(_ELSEWHERE[module])
+    if module in _LAZY_MODULES:
+        import_module(_LAZY_MODULES[module])
     return function in FUNCTIONS
 
 
 def _may_move(function: object, args: tuple[object, ...], error: Exception) -> bool:
-    """Return whether elements may have to move in the call that ended with *error*, so that it is Collective."""
+    """Return whether the call that raised *error* is Collective, because elements may have to move."""
     if isinstance(function, np.ufunc):
         layouts = {x.layout for x in map(unwrapped, args) if isinstance(x, DTensor)}
-        # Of one layout only, and without an error of ours, an operand is of no class that any rank could pass.
+        # With one layout and an error of NumPy, the class of an operand is at fault: it is wrong on every rank.
         return len(layouts) > 1 or products.is_product(function) or isinstance(error, MeshcommError)
-    return function in FUNCTIONS and _name_of(function) not in _LOCAL
+    return function in FUNCTIONS and _name_of(function) not in _LOCAL_FUNCTIONS
 
 
-def _own_function(function: Function) -> Function:
-    ours = FUNCTIONS.get(function)
-    if ours is None:
+def _tensor_function_of(function: Function) -> Function:
+    tensor_function = FUNCTIONS.get(function)
+    if tensor_function is None:
         name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
-        if module in _ELSEWHERE:
-            import_module(_ELSEWHERE[module])
+        if module in _LAZY_MODULES:
+            import_module(_LAZY_MODULES[module])
             if function in FUNCTIONS:
                 return FUNCTIONS[function]
-        instead = instead_of(name)
-        raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
-    return ours
+        advice = instead_of(name)
+        raise TypeError(f"{module}.{name} is not defined for DTensors: {advice}{ADVICE}")
+    return tensor_function
 
 
 def _name_of(function: object) -> str:
@@ -161,21 +165,21 @@ def _name_of(function: object) -> str:
 
 
 def instead_of(name: str) -> str:
-    """Return what to use instead of a function of NumPy that is not defined for tensors; "" if there is nothing.
+    """Return a text about an alternative to a function of NumPy that is not defined for tensors; "" without one.
 
     >>> instead_of("save"), instead_of("roots")
     ("mc.save('t.npy', t) writes it in parallel; or ", '')
     """
-    if name in _INSTEAD:
-        return f"{_INSTEAD[name]}; or "
-    same = (
+    if name in _ALTERNATIVES:
+        return f"{_ALTERNATIVES[name]}; or "
+    numpy_function = (
         getattr(np, name, None) if name not in np.emath.__all__ else None
     )  # of a function of another module of NumPy
-    return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in FUNCTIONS else ""
+    return f"numpy.{name} is; or " if isinstance(numpy_function, np.ufunc) or numpy_function in FUNCTIONS else ""
 
 
 def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
-    """Return what a universal function of NumPy makes of tensors, or the call. Collective if an operand has to move.
+    """Return the result of a ufunc of NumPy on tensors, or the call. Collective if an operand has to move.
 
     ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
     plain arrays that differ between ranks.
@@ -194,9 +198,9 @@ def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs
             return _refuse_or_defer(name, [x for x in operands if not is_operand(x)])
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
         return _into_arrays(name, ufunc, method, operands, kwargs | {"out": out})
-    if out and any(target is None for target in out):  # some of several results
-        several: Value = _call_ufunc(ufunc, method, inputs, kwargs)
-        return tuple(with_out(name, target, result) for target, result in zip(out, several, strict=True))
+    if out and any(target is None for target in out):  # targets for some of several results
+        results: Value = _call_ufunc(ufunc, method, inputs, kwargs)
+        return tuple(with_out(name, target, result) for target, result in zip(out, results, strict=True))
     if method != "__call__":
         return ufuncs.call_method(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
     for target in out:
@@ -209,34 +213,34 @@ def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs
 
 
 def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[object], kwargs: dict[str, Value]) -> object:
-    """Write what a universal function makes of tensors to plain arrays, on each rank, as ``array += t`` does.
+    """Write the result of a ufunc on tensors to plain arrays, on each rank, as ``array += t`` does.
 
-    Collective: as `numpy.asarray` does, it gathers the tensors. ``TypeError`` for those of more than 64 MiB.
+    Collective: it gathers the tensors, as `numpy.asarray` does. ``TypeError`` for tensors of more than 64 MiB.
     """
     if method != "__call__" or not all(isinstance(target, np.ndarray | None) for target in kwargs["out"]):
         raise TypeError(f"{name}: out= must be DTensors, or plain arrays all; {ADVICE}")
-    where = ufuncs.mask_of(kwargs.pop("where", True))
-    inputs = operands if where is True else [*operands, where]
+    mask = ufuncs.mask_of(kwargs.pop("where", True))
+    inputs = operands if mask is True else [*operands, mask]
     arrays = [np.asarray(x) if isinstance(x, DTensor) else x for x in agree_on_plain(name, inputs, mesh_of(inputs))]
-    if where is not True:
+    if mask is not True:
         kwargs["where"] = arrays.pop()
     return ufunc(*arrays, **kwargs)
 
 
 def _ufunc_at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
-    """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
+    """Combine elements of a tensor with values in place, once for each time that the index has them. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
     arguments = [unwrapped(value) for value in inputs[2:]]
     if len(arguments) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, arguments)):
         raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
     with np.errstate(all="ignore"):  # NumPy's errors for the dtypes, on all ranks
         ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in arguments))
-    agreed = agree_on_plain(name, arguments, tensor.mesh)
+    agreed_arguments = agree_on_plain(name, arguments, tensor.mesh)
     if has_arrays(index):
         check_writable(name, tensor)
-        indexing.update(name, tensor, index, agreed[0] if agreed else None, ufunc)
-    else:  # no element is there twice
-        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *agreed))
+        indexing.update(name, tensor, index, agreed_arguments[0] if agreed_arguments else None, ufunc)
+    else:  # the index has no element twice
+        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *agreed_arguments))
 
 
 def _dtype_of_value(value: object) -> DType:
@@ -244,12 +248,15 @@ def _dtype_of_value(value: object) -> DType:
 
 
 def _refuse_or_defer(name: str, operands: list[object]) -> object:
-    """Leave a call to *operands* of a class that takes part in NumPy's protocol; ``TypeError`` if there are none."""
+    """Return NotImplemented if the class of an operand has ``__array_ufunc__``, to leave the call to it.
+
+    Else raise ``TypeError`` for the first operand.
+    """
     if any(getattr(type(x), "__array_ufunc__", None) is not None for x in operands):
         return NotImplemented  # NumPy would also raise this error, with the elements of all operands in it
-    other = operands[0]
-    instead = ": write t is None" if other is None and "equal" in name else ""
-    raise TypeError(f"{not_operand(name, other)}{instead}")
+    operand = operands[0]
+    hint = ": write t is None" if operand is None and "equal" in name else ""
+    raise TypeError(f"{not_operand(name, operand)}{hint}")
 
 
 @implements(np.where)
@@ -266,27 +273,30 @@ def _dtype_of(x: object) -> Value:
     return value.dtype if isinstance(value, DTensor) else x
 
 
-_BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.masked_elements, operator.setitem: masks.put}
-"""The fast paths of calls of which none is kept: they return None where the function of ours has to look."""
+_MASK_FUNCTIONS: dict[object, Callable[..., object]] = {
+    operator.getitem: masks.masked_elements,
+    operator.setitem: masks.put,
+}
+"""The fast paths of calls that are never kept. They return None if meshcomm's own function has to decide."""
 
-_ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
-"""The modules that define more functions when they are imported, by the module of NumPy that has these."""
+_LAZY_MODULES = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
+"""For modules of NumPy: the module that defines their functions for tensors. It is imported when first needed."""
 
-_INSTEAD = {
+_ALTERNATIVES = {
     "save": "mc.save('t.npy', t) writes it in parallel",
     **dict.fromkeys(
         ("savez", "savez_compressed", "savetxt"),
         "mc.save(path, t) writes it in parallel, to .npy, .h5, .zarr and others",
     ),
 }
-"""What there is instead, by the names of NumPy's functions."""
+"""Texts about alternatives, by the names of NumPy's functions."""
 
-_LOCAL = {
+_LOCAL_FUNCTIONS = {
     *("shape", "ndim", "size", "result_type", "iscomplexobj", "copy", "astype", "round", "around", "real", "imag"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "expand_dims", "atleast_1d", "atleast_2d", "atleast_3d"),
     *("transpose", "matrix_transpose", "swapaxes", "moveaxis", "rollaxis", "tril", "triu"),
 }
-"""Names of the functions in which nothing moves: ranks do not compare them."""
+"""Names of functions that never move elements: ranks do not compare calls of them."""
 
 set_protocol(elements.element_of, elements.to_set, indexing.slice_of, indexing.write_whole)
 set_rows(rows)

@@ -3,12 +3,12 @@
 import typing as _typing
 from importlib import import_module as _import_module
 
-import numpy.random as _numpys
+import numpy.random as _numpy_random
 
 if _typing.TYPE_CHECKING:
     from numpy.random import *  # noqa: F403
 else:
-    __all__ = list(_numpys.__all__)
+    __all__ = list(_numpy_random.__all__)
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
@@ -18,4 +18,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(_numpys.__all__)
+    return sorted(_numpy_random.__all__)

@@ -1,4 +1,4 @@
-"""Distributions: the methods of numpy.random.Generator that draw each element by itself."""
+"""Distributions: the methods of numpy.random.Generator that draw independent elements or vectors."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -13,7 +13,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.random.drawing import Drawn, GeneratorBase, Size, Values, Where
 
 
-def _known_by_all(parameter: ArrayLike) -> Array:
+def _parameter_array(parameter: ArrayLike) -> Array:
     """Return a parameter of vectors as an array. Collective if it is a tensor."""
     return as_array(parameter.to_numpy() if isinstance(parameter, DTensor) else parameter)
 
@@ -21,10 +21,10 @@ def _known_by_all(parameter: ArrayLike) -> Array:
 class Distributions(GeneratorBase):
     """The distributions of a `Generator`.
 
-    Arguments are NumPy's, and ``layout=``: the layout of the result, by default the one that `meshcomm.zeros` takes.
-    Without ``size=`` and ``layout=``, numbers as parameters give one number, the same on all ranks. Parameters
-    broadcast. They may be arrays that are the same on all ranks, or tensors: then the result has the layout that an
-    elementwise function of them has, and the method is Collective.
+    Arguments are NumPy's, and ``layout=``: the layout of the result, by default that of `meshcomm.zeros`. If all
+    parameters are numbers, and there is no ``size=`` and no ``layout=``, the result is one number, the same on all
+    ranks. Parameters broadcast. They may be arrays that are the same on all ranks, or tensors: then the result has the
+    layout of an elementwise function of them, and the method is Collective.
     """
 
     # -- uniform and standard ones: NumPy draws them into the block ---------------------------------------------------
@@ -54,7 +54,7 @@ class Distributions(GeneratorBase):
     def standard_normal(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
     ) -> Drawn:
-        """Draw from the normal distribution of mean 0 and deviation 1. Parameters are those of `random`.
+        """Draw from the normal distribution of mean 0 and standard deviation 1. Parameters are those of `random`.
 
         >>> import meshcomm as mc
         >>> layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -129,7 +129,7 @@ class Distributions(GeneratorBase):
     # -- one distribution for each element ----------------------------------------------------------------------------
 
     def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
-        """Draw from normal distributions of mean *loc* and deviation *scale*."""
+        """Draw from normal distributions of mean *loc* and standard deviation *scale*."""
         return self._draw("normal", (loc, scale), size, layout)
 
     def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
@@ -149,7 +149,7 @@ class Distributions(GeneratorBase):
         return self._draw("beta", (a, b), size, layout)
 
     def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
-        """Draw from distributions whose logarithms are normal, of *mean* and deviation *sigma*."""
+        """Draw from log-normal distributions: *mean* and standard deviation *sigma* are those of the logarithm."""
         return self._draw("lognormal", (mean, sigma), size, layout)
 
     def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
@@ -225,21 +225,21 @@ class Distributions(GeneratorBase):
         return self._draw("poisson", (lam,), size, layout)
 
     def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
-        """Draw from binomial distributions: successes of *n* trials, each with probability *p*."""
+        """Draw from binomial distributions: the number of successes in *n* trials, each with probability *p*."""
         return self._draw("binomial", (n, p), size, layout)
 
     def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
-        """Draw from negative binomial distributions: failures before *n* successes."""
+        """Draw from negative binomial distributions: the number of failures before *n* successes."""
         return self._draw("negative_binomial", (n, p), size, layout)
 
     def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
-        """Draw from geometric distributions: trials until the first success."""
+        """Draw from geometric distributions: the number of trials until the first success."""
         return self._draw("geometric", (p,), size, layout)
 
     def hypergeometric(
         self, ngood: Values, nbad: Values, nsample: Values, size: Size = None, *, layout: Where = None
     ) -> Drawn:
-        """Draw from hypergeometric distributions: good ones among *nsample* drawn."""
+        """Draw from hypergeometric distributions: the number of good elements among *nsample* drawn ones."""
         return self._draw("hypergeometric", (ngood, nbad, nsample), size, layout)
 
     def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
@@ -279,24 +279,24 @@ class Distributions(GeneratorBase):
         >>> mc.random.default_rng(7).multivariate_normal([0, 1], [[2, 1], [1, 2]], 5, layout=layout).shape
         (5, 2)
         """
-        centre, spread = _known_by_all(mean), _known_by_all(cov)
-        numpys = self._streams.at(self._call).multivariate_normal
-        numpys(centre, spread, check_valid=check_valid, tol=tol, method=method)  # NumPy's checks
-        factor = _factor(np.asarray(spread, np.float64), method)
+        mean_array, cov_array = _parameter_array(mean), _parameter_array(cov)
+        numpy_method = self._streams.at(self._call).multivariate_normal
+        numpy_method(mean_array, cov_array, check_valid=check_valid, tol=tol, method=method)  # NumPy's checks
+        factor = _cov_factor(np.asarray(cov_array, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
-            return generator.standard_normal((*size, len(centre))) @ factor.T + centre
+            return generator.standard_normal((*size, len(mean_array))) @ factor.T + mean_array
 
-        return self._vectors(draw, len(centre), size, np.float64, layout)
+        return self._vectors(draw, len(mean_array), size, np.float64, layout)
 
     def dirichlet(self, alpha: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw vectors from Dirichlet's distribution. *alpha* is an array that is the same on all ranks."""
-        return self._vectors_of("dirichlet", (_known_by_all(alpha),), np.size(alpha), size, layout)
+        return self._vectors_by_method("dirichlet", (_parameter_array(alpha),), np.size(alpha), size, layout)
 
     def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw the counts of outcomes with the probabilities *pvals* in *n* trials."""
-        parameters = (as_integer(n, "n", TypeError), _known_by_all(pvals))
-        return self._vectors_of("multinomial", parameters, np.size(pvals), size, layout)
+        parameters = (as_integer(n, "n", TypeError), _parameter_array(pvals))
+        return self._vectors_by_method("multinomial", parameters, np.size(pvals), size, layout)
 
     def multivariate_hypergeometric(
         self,
@@ -317,12 +317,12 @@ class Distributions(GeneratorBase):
         method: "marginals" or "count"
         layout: layout of the result, with the axis of the vectors
         """
-        parameters = (_known_by_all(colors), nsample)
-        return self._vectors_of(
+        parameters = (_parameter_array(colors), nsample)
+        return self._vectors_by_method(
             "multivariate_hypergeometric", parameters, np.size(colors), size, layout, method=method
         )
 
-    def _vectors_of(
+    def _vectors_by_method(
         self, name: str, parameters: tuple[object, ...], length: int, size: Size, layout: Where, **options: object
     ) -> DTensor:
         sample = getattr(self._streams.at(self._call), name)(*parameters, **options)  # NumPy's checks
@@ -344,16 +344,16 @@ class Distributions(GeneratorBase):
         dtype: DTypeLike,
         layout: Where,
     ) -> DTensor:
-        """Return vectors of *length* by *draw*, a function of NumPy's generator and their shape."""
+        """Return vectors of *length* drawn by *draw*, a function of NumPy's generator and the shape of the vectors."""
         shape = (*(() if size is None else as_shape(size)), length)
 
-        def of_tile(generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-            return draw(generator, tuple(interval.stop - interval.start for interval in drawn[:-1]))
+        def draw_tile(generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array:
+            return draw(generator, tuple(tile_slice.stop - tile_slice.start for tile_slice in tile_slices[:-1]))
 
-        return self._fill_tensor(None, shape, dtype, layout, of_tile, whole=1)
+        return self._fill_tensor(None, shape, dtype, layout, draw_tile, whole_axes=1)
 
 
-def _factor(cov: Array, method: str) -> Array:
+def _cov_factor(cov: Array, method: str) -> Array:
     """Return a matrix F with ``F @ F.T = cov``, computed as in NumPy."""
     if method == "cholesky":
         return np.linalg.cholesky(cov)

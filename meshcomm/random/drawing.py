@@ -28,7 +28,7 @@ Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
 
 Drawn: TypeAlias = Any
-"""A draw: a tensor; without a size and a layout a number of Python, or an array."""
+"""A draw: a tensor; without a size and a layout it may be a Python number or an array."""
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
@@ -36,15 +36,15 @@ GeneratorState: TypeAlias = Kwargs
 """The state of a generator: a dict that JSON can hold, as NumPy's bit generators have it."""
 Seed: TypeAlias = int | Sequence[int] | SeedSequence
 
-_OUT = ("random", "standard_normal", "standard_exponential", "standard_gamma")
-"""Methods of NumPy that draw into an array."""
+_METHODS_WITH_OUT = ("random", "standard_normal", "standard_exponential", "standard_gamma")
+"""NumPy's methods with an argument ``out=``."""
 
-_COUNTS = ("binomial", "geometric", "hypergeometric", "logseries", "negative_binomial", "poisson", "zipf")
-"""Distributions of integers."""
+_INTEGER_METHODS = ("binomial", "geometric", "hypergeometric", "logseries", "negative_binomial", "poisson", "zipf")
+"""NumPy's methods that draw integers."""
 
 
 class GeneratorBase:
-    """The base of a generator: the seed, the number of the next call, and the common part of all methods."""
+    """The base class of generators: the seed, the number of the next call, and the common part of all methods."""
 
     def __init__(self, seed: Seed) -> None:
         self._set(seed if isinstance(seed, SeedSequence) else SeedSequence(seed), 0)
@@ -82,7 +82,7 @@ class GeneratorBase:
         fields = dict(state)
         if fields.pop("bit_generator", None) != "Philox" or "call" not in fields:
             raise ValueError(f"this is not the state of a generator of meshcomm: {quote(state)}")
-        self._set(*_of_state(**fields))
+        self._set(*_seeds_and_call(**fields))
 
     def __getstate__(self) -> GeneratorState:
         return self.state
@@ -98,7 +98,7 @@ class GeneratorBase:
         return default_layout(len(shape))
 
     def _next(self) -> Callable[[int], NumpyGenerator]:
-        """Return the streams of the next call, by the numbers of tiles."""
+        """Return a function from the number of a tile to its stream, for the next call."""
         streams, call = self._streams, self._call
         self._call += 1
         return lambda tile: streams.at(call, tile)
@@ -110,7 +110,7 @@ class GeneratorBase:
         ----------
         name: name of the method
         parameters: the parameters of the distribution, which broadcast
-        size: the shape of the result, by default the one that the parameters broadcast to
+        size: shape of the result, by default that of the broadcast parameters
         layout: layout of the result
         options: other arguments of the method; ``out=`` may be a tensor
         """
@@ -126,18 +126,18 @@ class GeneratorBase:
             shape = out.shape
         tensors = [x for x in values if isinstance(x, DTensor)]
         if not tensors:  # NumPy's errors
-            probe = (int(name == "integers"), *shape) if any(map(np.ndim, values)) else 1
-            getattr(self._streams.at(self._call), name)(*values, size=probe, **options)
+            sample_size = (int(name == "integers"), *shape) if any(map(np.ndim, values)) else 1
+            getattr(self._streams.at(self._call), name)(*values, size=sample_size, **options)
         if size is None and layout is None and out is None and not shape and not tensors:
             return getattr(self._next()(0), name)(*values, **options)
-        dtype = as_dtype(options.get("dtype", np.int64 if name in _COUNTS else np.float64))
-        method = _Method(name, [_block(x) for x in values], options)
+        dtype = as_dtype(options.get("dtype", np.int64 if name in _INTEGER_METHODS else np.float64))
+        method = _Method(name, [_parameter_block(x) for x in values], options)
         if tensors:
             return self._by_tensors(method, shape, dtype, layout, out)
         return self._fill_tensor(out, shape, dtype, layout, method.draw)
 
     def _fill_tensor(
-        self, out: DTensor | None, shape: Shape, dtype: DTypeLike, layout: Where, draw: Draw, *, whole: int = 0
+        self, out: DTensor | None, shape: Shape, dtype: DTypeLike, layout: Where, draw: Draw, *, whole_axes: int = 0
     ) -> DTensor:
         """Return a tensor, or *out*, filled by *draw*.
 
@@ -146,7 +146,7 @@ class GeneratorBase:
         out: a tensor of *shape* to write to, or None
         shape, dtype, layout: shape, dtype and layout of a new tensor
         draw: function that draws a tile
-        whole: number of last axes that are whole in each tile
+        whole_axes: number of last axes that are whole in each tile
         """
         if out is not None:
             if out.dtype != dtype:
@@ -154,10 +154,12 @@ class GeneratorBase:
             result = out
         else:
             result = empty(shape, dtype, self._layout_of(shape, as_dtype(dtype)) if layout is None else layout)
-        cut = len(shape) - whole
-        event = int(np.prod(shape[cut:], dtype=np.intp))
+        tiled_ndim = len(shape) - whole_axes
+        event_size = int(np.prod(shape[tiled_ndim:], dtype=np.intp))
         stream = self._next()
-        sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
+        sides = tile_sides(shape[:tiled_ndim], max(1, TILE // max(1, event_size))) + tuple(
+            max(1, n) for n in shape[tiled_ndim:]
+        )
         tiles = Tiles(shape, sides, stream)
         return map_into(lambda block: tiles.fill(block, result.layout.block_box(shape), draw), result)
 
@@ -170,35 +172,45 @@ class GeneratorBase:
         """
         name, tensors = method.name, [x for x in method.parameters if isinstance(x, DTensor)]
         mesh = mesh_of(tensors)
-        wanted = layout or (common_layout(shape, tensors) if out is None else out.layout)
+        result_layout = layout or (common_layout(shape, tensors) if out is None else out.layout)
         sides = tile_sides(shape)
-        base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
-        between = Layout([_tile_cut(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
-        aligned = method._replace(parameters=[_aligned(name, x, shape, between) for x in method.parameters])
-        text = f"{name} of {shape} in {between.specs_text}"
-        drawn = agree_on_result(name, mesh, text, lambda: self._fill_tensor(None, shape, dtype, between, aligned.draw))
+        base_layout = result_layout if result_layout.mesh == mesh else common_layout(shape, tensors)
+        tile_layout = Layout(
+            [_tile_cut(base_layout, axis, n, sides[axis]) for axis, n in enumerate(shape)], base_layout.mesh
+        )
+        aligned_method = method._replace(
+            parameters=[_aligned_block(name, x, shape, tile_layout) for x in method.parameters]
+        )
+        call_text = f"{name} of {shape} in {tile_layout.specs_text}"
+        result = agree_on_result(
+            name, mesh, call_text, lambda: self._fill_tensor(None, shape, dtype, tile_layout, aligned_method.draw)
+        )
         if out is not None:
-            out[...] = drawn
+            out[...] = result
             return out
-        return relaid(drawn, wanted.axes, name) if base is wanted else relayout(drawn, wanted)
+        return (
+            relaid(result, result_layout.axes, name)
+            if base_layout is result_layout
+            else relayout(result, result_layout)
+        )
 
 
 class _ParameterBlock(NamedTuple):
-    """The block of a parameter on a rank: an array, the shape of the whole array, and the start of the block in it."""
+    """The block of a parameter on a rank, with the shape of the whole array, and the start of the block in it."""
 
-    local: Array
+    block: Array
     shape: Shape
     starts: tuple[int, ...]
 
-    def tile(self, drawn: tuple[slice, ...]) -> Array:
+    def tile(self, tile_slices: tuple[slice, ...]) -> Array:
         """Return the values for a tile, which broadcast to it."""
-        skipped = len(drawn) - len(self.shape)
+        leading_ndim = len(tile_slices) - len(self.shape)
         slices = [
-            slice(None) if n == 1 else slice(interval.start - start, interval.stop - start)
-            for n, start, interval in zip(self.shape, self.starts, drawn[skipped:], strict=True)
+            slice(None) if n == 1 else slice(tile_slice.start - start, tile_slice.stop - start)
+            for n, start, tile_slice in zip(self.shape, self.starts, tile_slices[leading_ndim:], strict=True)
         ]
-        where: Slices = (..., *slices)
-        return self.local[where]
+        index: Slices = (..., *slices)
+        return self.block[index]
 
 
 _Parameter: TypeAlias = Values | _ParameterBlock | None
@@ -212,37 +224,39 @@ class _Method(NamedTuple):
     parameters: Sequence[_Parameter]
     options: Mapping[str, object]
 
-    def draw(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array | None:
+    def draw(self, generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array | None:
         """Draw a tile: see `Draw`."""
         method = getattr(generator, self.name)
-        values = [x.tile(drawn) if isinstance(x, _ParameterBlock) else x for x in self.parameters]
-        if out is not None and self.name in _OUT:
+        values = [x.tile(tile_slices) if isinstance(x, _ParameterBlock) else x for x in self.parameters]
+        if out is not None and self.name in _METHODS_WITH_OUT:
             method(*values, out=out, **self.options)
             return None
-        size = tuple([interval.stop - interval.start for interval in drawn])
+        size = tuple([tile_slice.stop - tile_slice.start for tile_slice in tile_slices])
         return method(*values, size=size, **self.options)
 
 
 def _as_parameter(x: Values) -> Values:
-    """Return a parameter as a tensor, an array, or as it is: a number."""
+    """Return a parameter as a tensor or an array; a number as it is."""
     value = unwrapped(x)
     return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)
 
 
-def _block(x: Values) -> Values | _ParameterBlock:
-    """Return a whole array as a `_ParameterBlock`, and anything else as it is."""
+def _parameter_block(x: Values) -> Values | _ParameterBlock:
+    """Return a plain array as a `_ParameterBlock`; a tensor or a number as it is."""
     return _ParameterBlock(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-def _aligned(name: str, x: _Parameter, shape: Shape, layout: Layout) -> _Parameter:
+def _aligned_block(name: str, x: _Parameter, shape: Shape, layout: Layout) -> _Parameter:
     """Return the block of a parameter for a result of *shape* in *layout*. Collective if it moves."""
     if not isinstance(x, DTensor):
         return x
     axes = aligned_axes(x.shape, shape, layout)
-    moved = relaid(x, axes, name, layout.mesh)
+    relaid_tensor = relaid(x, axes, name, layout.mesh)
     return on_blocks(
-        lambda block: _ParameterBlock(block, x.shape, tuple(span[0] for span in moved.layout.block_box(x.shape))),
-        moved,
+        lambda block: _ParameterBlock(
+            block, x.shape, tuple(span[0] for span in relaid_tensor.layout.block_box(x.shape))
+        ),
+        relaid_tensor,
     )
 
 
@@ -271,8 +285,8 @@ def _check_out(name: str, out: object, shape: Shape | None, layout: Where) -> No
         raise LayoutError(f"{name}: out= is a {quote(tensor)}, but layout= is {quote(layout)}")
 
 
-def _of_state(
+def _seeds_and_call(
     call: int, entropy: int | list[int], n_children_spawned: int = 0, **fields: Any
 ) -> tuple[SeedSequence, int]:
-    """Return the seed and the number of the next call in a state of a generator."""
+    """Return the seed sequence and the number of the next call, from the fields of a generator's state."""
     return SeedSequence(entropy, n_children_spawned=n_children_spawned, **fields), call

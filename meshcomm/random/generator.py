@@ -28,8 +28,9 @@ Weights: TypeAlias = Sequence[float] | Array | None
 """The probability of each element; None for equal ones."""
 
 _INDEX = np.dtype(np.int64)
-_FEW = 50
-"""NumPy makes a choice of up to a fiftieth of all elements, alike on all ranks; larger ones come from sorted keys."""
+_SMALL_CHOICE_DIVISOR = 50
+"""Each rank lets NumPy make a choice of at most a fiftieth of the elements: all get the same. Larger choices without
+replacement come from sorted random keys."""
 
 
 def default_rng(seed: "Seed | Generator") -> "Generator":
@@ -37,8 +38,8 @@ def default_rng(seed: "Seed | Generator") -> "Generator":
 
     All ranks pass the same *seed*: an integer, a sequence of integers, or a numpy.random.SeedSequence. All make the
     same calls of the generator, also ranks outside of a mesh. Then a seed gives the same numbers in every layout and
-    on any number of ranks. A generator is returned as it is. ``TypeError`` for None: each rank would draw another
-    seed.
+    on any number of ranks. If *seed* is a generator, it is returned. ``TypeError`` for None: each rank would draw a
+    different seed.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -51,16 +52,16 @@ def default_rng(seed: "Seed | Generator") -> "Generator":
     if isinstance(seed, Generator):
         return seed
     if seed is None or isinstance(seed, BitGenerator | NumpyGenerator | RandomState):
-        why = "each rank would draw another" if seed is None else "streams begin with a seed"
-        raise TypeError(f"mc.random.default_rng: seed {quote(seed)}: {why}; pass an integer, the same on all ranks")
+        reason = "each rank would draw another" if seed is None else "streams begin with a seed"
+        raise TypeError(f"mc.random.default_rng: seed {quote(seed)}: {reason}; pass an integer, the same on all ranks")
     return Generator(seed)
 
 
 class Generator(Distributions):
     """Random tensors, the same in every layout and on any number of ranks: see `default_rng`.
 
-    Each call of a method takes the next number of the generator, so all ranks make the same calls. Nothing is
-    communicated, except by what moves rows, or has tensors as parameters.
+    Each call of a method takes the next number of the generator, so all ranks make the same calls. Only methods that
+    move rows, and those with tensors as parameters, communicate.
     """
 
     def spawn(self, n_children: int) -> "list[Generator]":
@@ -74,7 +75,7 @@ class Generator(Distributions):
         return [Generator(seeds) for seeds in self._seeds.spawn(n_children)]
 
     def bytes(self, length: int) -> bytes:
-        """Return random bytes of Python, the same on all ranks.
+        """Return *length* random bytes, the same on all ranks.
 
         >>> import meshcomm as mc
         >>> len(mc.random.default_rng(7).bytes(3))
@@ -101,18 +102,18 @@ class Generator(Distributions):
         source = unwrapped(x)
         if isinstance(source, int | np.integer):
             shape = (max(0, int(source)),)
-            return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
+            return self._random_order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
         if not isinstance(source, DTensor):
             array = as_array(source)
             normalised_axis(axis, array.ndim)
             source = self._in_layout(array, layout)
-        reordered = self._take_in_random_order(source, axis)
-        return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
+        result = self._take_in_random_order(source, axis)
+        return result if layout is None or layout == result.layout else relayout(result, layout)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
         """Put the rows of a tensor into random order, in place. Collective over the mesh.
 
-        An array or a list is shuffled alike on all ranks, and nothing moves.
+        An array or a list is shuffled in the same order on all ranks, and nothing moves.
 
         >>> import meshcomm as mc
         >>> t = mc.distribute([3, 4, 5], mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -130,7 +131,7 @@ class Generator(Distributions):
     def permuted(
         self, x: DTensor | ArrayLike, axis: int | None = None, out: DTensor | None = None, *, layout: Where = None
     ) -> DTensor:
-        """Return a tensor with each line along *axis* in an order of its own. Collective over the mesh.
+        """Return a tensor with each line along *axis* in its own random order. Collective over the mesh.
 
         With ``axis=None`` all elements are shuffled as one line. *out* is a tensor to write the result to.
         Parameters are those of `permutation`.
@@ -150,9 +151,9 @@ class Generator(Distributions):
             shuffled = regrouped(self._take_in_random_order(flat, 0), tensor.shape, name="permuted")
             result = relaid(shuffled, tensor.layout.axes, "permuted")
         else:
-            number = normalised_axis(axis, tensor.ndim)
-            order = argsort(self._keys(tensor.shape, tensor.layout), number, "stable")
-            result = take_along_axis(tensor, order, number)
+            axis_number = normalised_axis(axis, tensor.ndim)
+            order = argsort(self._random_keys(tensor.shape, tensor.layout), axis_number, "stable")
+            result = take_along_axis(tensor, order, axis_number)
         if out is None and layout is not None and layout != result.layout:
             return relayout(result, layout)
         return with_out("permuted", out, result)
@@ -168,12 +169,12 @@ class Generator(Distributions):
         *,
         layout: Where = None,
     ) -> Drawn:
-        """Choose elements along *axis*, or integers below *a*. Collective unless *a* and *p* are no tensors.
+        """Choose elements along *axis*, or integers below *a*. Collective if *a* or *p* is a tensor.
 
         Parameters
         ----------
         a: an integer, a tensor, or an array that is the same on all ranks
-        size: shape of the choice, instead of *axis* in the result; None for one element
+        size: shape that replaces *axis* in the result; None for one element
         replace: whether an element may be chosen again
         p: the probability of each element, the same on all ranks, or a tensor; each rank holds all of them
         axis: axis of *a*
@@ -189,34 +190,34 @@ class Generator(Distributions):
         population, weights = unwrapped(a), unwrapped(p)
         if isinstance(weights, DTensor):
             weights = weights.to_numpy()
-        number = not isinstance(population, DTensor) and np.ndim(population) == 0
-        source = None if number else population if isinstance(population, DTensor) else as_array(population)
-        along = 0 if source is None else normalised_axis(axis, source.ndim)
-        n = cast("int", population) if source is None else source.shape[along]  # NumPy's choice checks it
+        is_integer = not isinstance(population, DTensor) and np.ndim(population) == 0
+        source = None if is_integer else population if isinstance(population, DTensor) else as_array(population)
+        choice_axis = 0 if source is None else normalised_axis(axis, source.ndim)
+        n = cast("int", population) if source is None else source.shape[choice_axis]  # NumPy's choice checks it
         self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
         if size is None and (source is None or layout is None):
-            one = int(self._next()(0).choice(n, p=weights))
-            return one if source is None else np.take(source, one, along)
+            element_index = int(self._next()(0).choice(n, p=weights))
+            return element_index if source is None else np.take(source, element_index, choice_axis)
         shape = () if size is None else as_shape(size)
-        where = self._index_layout(source, along, shape, layout)
-        index = self._indices(max(0, int(n)), shape, replace, weights, where)
+        index_layout = self._index_layout(source, choice_axis, shape, layout)
+        index = self._random_indices(max(0, int(n)), shape, replace, weights, index_layout)
         if source is None:
             return index
         if not isinstance(source, DTensor):
-            source = replicated(source, where.mesh)
-        chosen = take(source, index, along)
-        return chosen if layout is None or layout == chosen.layout else relayout(chosen, layout)
+            source = replicated(source, index_layout.mesh)
+        result = take(source, index, choice_axis)
+        return result if layout is None or layout == result.layout else relayout(result, layout)
 
     # -- layouts ------------------------------------------------------------------------------------------------------
 
     def _in_layout(self, array: Array, layout: Where) -> DTensor:
-        """Return an array, the same on all ranks, as a tensor in *layout*, or in the default one."""
+        """Return an array, which is the same on all ranks, as a tensor in *layout*; by default in the default one."""
         return distribute(array, self._layout_of(array.shape, array.dtype) if layout is None else layout)
 
     def _index_layout(self, source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
-        """Return the layout of the index of a choice: cut as by *layout*, or as the *axis*.
+        """Return the layout of the index of a choice: as the axes of the index in *layout*, or as *axis* in *source*.
 
-        The result has the axes of *shape* instead of *axis*.
+        In the result of a choice, the axes of *shape* replace *axis*.
         """
         if source is None:
             return self._layout_of(shape, _INDEX) if layout is None else layout
@@ -229,50 +230,60 @@ class Generator(Distributions):
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _keys(self, shape: Shape, layout: Layout) -> DTensor:
+    def _random_keys(self, shape: Shape, layout: Layout) -> DTensor:
         """Return random integers of 64 bits: two of 2**28 are equal with a probability of 1 in 512."""
         return self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
 
-    def _order(self, shape: Shape, layout: Layout) -> DTensor:
+    def _random_order(self, shape: Shape, layout: Layout) -> DTensor:
         """Return the indices of an axis in random order. Collective if it is sharded."""
-        return argsort(self._keys(shape, layout), 0, "stable")
+        return argsort(self._random_keys(shape, layout), 0, "stable")
 
     def _take_in_random_order(self, tensor: DTensor, axis: int) -> DTensor:
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
-        number = normalised_axis(axis, tensor.ndim)
-        order = self._order((tensor.shape[number],), tensor.layout.take([number]))
-        result = take(tensor, order, number)
+        axis_number = normalised_axis(axis, tensor.ndim)
+        order = self._random_order((tensor.shape[axis_number],), tensor.layout.take([axis_number]))
+        result = take(tensor, order, axis_number)
         return result if result.layout == tensor.layout else relayout(result, tensor.layout)
 
-    def _indices(self, n: int, shape: Shape, replace: bool, weights: Weights, layout: Layout) -> DTensor:
-        """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
+    def _random_indices(self, n: int, shape: Shape, replace: bool, weights: Weights, layout: Layout) -> DTensor:
+        """Return random indices below *n*, of *shape*. Collective for many indices without replacement."""
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
-            below = max(1, n)  # with 0, NumPy has seen that none is drawn
-            return self.integers(below, size=shape, layout=layout)
+            bound = max(1, n)  # n is 0 only if NumPy has checked that none is drawn
+            return self.integers(bound, size=shape, layout=layout)
         if replace:
-            cumulated = np.cumsum(np.asarray(weights, np.float64))
-            drawn = self._draw("random", (), shape, layout)
-            cumulated /= cumulated[-1]
-            return mapped(lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=_INDEX)
+            cumulative_weights = np.cumsum(np.asarray(weights, np.float64))
+            uniform_draws = self._draw("random", (), shape, layout)
+            cumulative_weights /= cumulative_weights[-1]
+            return mapped(
+                lambda block: np.asarray(np.searchsorted(cumulative_weights, block, "right")),
+                uniform_draws,
+                dtype=_INDEX,
+            )
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
-            short = "a" if count > n else "the entries of p that are not 0"
-            raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {short}")
-        if count <= n // _FEW:
-            chosen = self._next()(0).choice(n, count, False, weights)
-            return distribute(np.asarray(chosen).reshape(shape), layout)
-        line = Layout([_names(layout)], layout.mesh)
-        order = self._order((n,), line) if weights is None else argsort(self._races(n, weights, line), 0, "stable")
+            shortage = "a" if count > n else "the entries of p that are not 0"
+            raise ValueError(
+                f"Cannot take a larger sample than population when replace is False: {count} of {shortage}"
+            )
+        if count <= n // _SMALL_CHOICE_DIVISOR:
+            index_array = self._next()(0).choice(n, count, False, weights)
+            return distribute(np.asarray(index_array).reshape(shape), layout)
+        line_layout = Layout([_all_names(layout)], layout.mesh)
+        order = (
+            self._random_order((n,), line_layout)
+            if weights is None
+            else argsort(self._arrival_times(n, weights, line_layout), 0, "stable")
+        )
         result = np.reshape(order[:count], shape)
         return relayout(result, layout)
 
-    def _races(self, n: int, weights: Weights, layout: Layout) -> DTensor:
-        """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
+    def _arrival_times(self, n: int, weights: Weights, layout: Layout) -> DTensor:
+        """Return random arrival times of elements, with *weights* as rates: the first ones are a weighted choice."""
         keys: DTensor = self._draw("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):
             return mapped(np.divide, keys, as_sharded(np.asarray(weights, np.float64), layout))
 
 
-def _names(layout: Layout) -> Names:
+def _all_names(layout: Layout) -> Names:
     """Return the mesh dimensions that cut an index in *layout*, for an index of one axis."""
     return tuple(name for names in layout.axes for name in names)

@@ -1,6 +1,6 @@
 """Random initial values: a rank draws its own block, the same for every layout. No communication.
 
-They are the numbers of the first call of a generator with this seed (`meshcomm.random.streams`), scaled.
+The values are those of the first call of a generator with this seed (`meshcomm.random.streams`), scaled.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from meshcomm.random.streams import Streams, Tiles, tile_sides
 
 @dataclass(frozen=True)
 class RandomInitializer:
-    """A function for blocks of draws by NumPy's *method*, times *scale* and plus *shift*."""
+    """A function that returns a block of draws by NumPy's *method*, times *scale* and plus *shift*."""
 
     method: str
     seed: int
@@ -29,19 +29,25 @@ class RandomInitializer:
 
     def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> Array:
         """Return the block *slices* of the array of *shape* and *dtype*."""
-        kind, lengths = as_dtype(dtype), as_shape(shape)
-        if kind.kind not in "fcV" or kind.type is np.void or not np.can_cast(np.float64, kind, "same_kind"):
-            raise DTypeError(f"random real numbers cannot be of dtype {kind}; it must be of floating point")
-        edges = [cut.indices(n)[:2] for cut, n in zip(slices, lengths, strict=True)]
-        box = tuple((start, max(start, stop)) for start, stop in edges)
-        block = np.empty(tuple(stop - start for start, stop in box), kind)
+        out_dtype, lengths = as_dtype(dtype), as_shape(shape)
+        if (
+            out_dtype.kind not in "fcV"
+            or out_dtype.type is np.void
+            or not np.can_cast(np.float64, out_dtype, "same_kind")
+        ):
+            raise DTypeError(f"random real numbers cannot be of dtype {out_dtype}; it must be of floating point")
+        bounds = [slice_.indices(n)[:2] for slice_, n in zip(slices, lengths, strict=True)]
+        box = tuple((start, max(start, stop)) for start, stop in bounds)
+        block = np.empty(tuple(stop - start for start, stop in box), out_dtype)
         streams = Streams(SeedSequence(self.seed))
         Tiles(lengths, tile_sides(lengths), lambda tile: streams.at(0, tile)).fill(block, box, self._tile)
         return block
 
-    def _tile(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-        drawn_tile: Array = getattr(generator, self.method)([interval.stop - interval.start for interval in drawn])
-        return drawn_tile * self.scale + self.shift
+    def _tile(self, generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array:
+        draws: Array = getattr(generator, self.method)(
+            [tile_slice.stop - tile_slice.start for tile_slice in tile_slices]
+        )
+        return draws * self.scale + self.shift
 
 
 def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> RandomInitializer:
@@ -56,8 +62,8 @@ def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> RandomInit
     >>> bool((block == whole[:, 1:2]).all())
     True
     """
-    checked = _check_seed("random_uniform", seed, low=low, high=high)
-    return RandomInitializer("random", checked, low, high - low)
+    checked_seed = _check_seed("random_uniform", seed, low=low, high=high)
+    return RandomInitializer("random", checked_seed, low, high - low)
 
 
 def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> RandomInitializer:
@@ -70,20 +76,20 @@ def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> RandomIn
     >>> random_normal(7)((slice(0, 2),), (1000,), "f4").shape
     (2,)
     """
-    checked = _check_seed("random_normal", seed, mean=mean, stddev=stddev)
-    return RandomInitializer("standard_normal", checked, mean, stddev)
+    checked_seed = _check_seed("random_normal", seed, mean=mean, stddev=stddev)
+    return RandomInitializer("standard_normal", checked_seed, mean, stddev)
 
 
 def _check_seed(name: str, seed: int, **parameters: float) -> int:
-    """Return *seed*; ``ShapeError`` unless it and the *parameters* of the function *name* are numbers."""
-    how = f"; mc.{name}(seed) makes an initializer, for mc.Variable(mc.{name}(seed), shape, dtype, layout=layout)"
+    """Return *seed*; ``ShapeError`` unless it is valid, and all *parameters* of the function *name* are numbers."""
+    usage = f"; mc.{name}(seed) makes an initializer, for mc.Variable(mc.{name}(seed), shape, dtype, layout=layout)"
     try:
-        checked = as_integer(seed, "seed", ShapeError)
+        checked_seed = as_integer(seed, "seed", ShapeError)
     except ShapeError as error:
-        raise ShapeError(f"{name}: {error}{how}") from None
-    if not 0 <= checked < 1 << 128:
+        raise ShapeError(f"{name}: {error}{usage}") from None
+    if not 0 <= checked_seed < 1 << 128:
         raise ShapeError(f"{name}: seed {quote(seed)}; it must be zero or more and below 2**128")
     for parameter, value in parameters.items():
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise ShapeError(f"{name}: {parameter} is a number, not {quote(value)}{how}")
-    return checked
+            raise ShapeError(f"{name}: {parameter} is a number, not {quote(value)}{usage}")
+    return checked_seed

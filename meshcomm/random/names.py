@@ -1,8 +1,8 @@
 """The names of numpy.random for `meshcomm.numpy`: small draws are NumPy's own, large ones are cut.
 
 A draw of less than 1 MiB (`WHOLE_BELOW`) is the same array on every rank: NumPy's own generator makes it, so with a
-seed the numbers are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed.
-Both are the same on any number of ranks. Without a seed, rank 0 draws one for all.
+seed the numbers are NumPy's. Larger draws are made block by block, by `meshcomm.random`, from streams of the same
+seed. Both are the same on any number of ranks. Without a seed, rank 0 draws a seed for all ranks.
 """
 
 from functools import wraps
@@ -34,104 +34,110 @@ from meshcomm.random.drawing import Drawn, GeneratorState, Seed, Size, Values
 State: TypeAlias = GeneratorState | tuple[Any, ...]
 """A state of `RandomState`, or of NumPy's."""
 NumpySeed: TypeAlias = Seed | Array | BitGenerator | np.random.Generator | np.random.RandomState | None
-"""What numpy.random.default_rng takes."""
+"""A seed as numpy.random.default_rng takes it."""
 
 NAMES = frozenset(np.random.__all__)
 
-_NUMBERS = frozenset((int, float, bool, type(None)))
-_BY_LENGTH = ("permutation", "permuted", "shuffle", "choice")
-_ORDERS = ("permutation", "permuted", "shuffle")
-_VECTORS = ("multinomial", "dirichlet", "multivariate_normal", "multivariate_hypergeometric")
-_MANY = WHOLE_BELOW // 8  # elements, of which an array is large
-_TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draws have
+_NUMBER_TYPES = frozenset((int, float, bool, type(None)))
+_LENGTH_METHODS = ("permutation", "permuted", "shuffle", "choice")
+_ORDER_METHODS = ("permutation", "permuted", "shuffle")
+_VECTOR_METHODS = ("multinomial", "dirichlet", "multivariate_normal", "multivariate_hypergeometric")
+_LARGE_COUNT = WHOLE_BELOW // 8  # elements: a draw of this many is large
+_TILE_SPAWN_KEY = 0x6D657368  # spawn key of the child of a seed, which has the streams of tiles of large draws
 
 
 # -- which draws are small --------------------------------------------------------------------------------------------
 
 
-def _is_small(name: str, at: int | None, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Return whether method *name* draws and takes less than `WHOLE_BELOW`. It depends on the arguments only.
+def _is_small(name: str, size_position: int | None, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Return whether draws and arguments of method *name* are smaller than `WHOLE_BELOW`, by the arguments only.
 
-    *at* is the position of the argument ``size``.
+    *size_position* is the position of the argument ``size``; None without one.
     """
-    if _NUMBERS.issuperset(map(type, args)) and not kwargs.keys() - {
+    if _NUMBER_TYPES.issuperset(map(type, args)) and not kwargs.keys() - {
         "size"
-    }:  # as most calls are: this takes less time
-        size = args[at] if at is not None and len(args) > at else kwargs.get("size")
+    }:  # the most common case, decided in less time
+        size = args[size_position] if size_position is not None and len(args) > size_position else kwargs.get("size")
         if size is None or type(size) is int:
-            return (1 if size is None else size) < _MANY and not (name in _BY_LENGTH and _length(args[0]) >= _MANY)
+            return (1 if size is None else size) < _LARGE_COUNT and not (
+                name in _LENGTH_METHODS and _length(args[0]) >= _LARGE_COUNT
+            )
     values = (*args, *kwargs.values())
     if kwargs.get("layout") is not None or any(map(_is_large, values)):
         return False
-    if name in _ORDERS:
-        return _length(args[0] if args else kwargs.get("x", 0)) < _MANY
-    size = args[at] if at is not None and len(args) > at else kwargs.get("size")
+    if name in _ORDER_METHODS:
+        return _length(args[0] if args else kwargs.get("x", 0)) < _LARGE_COUNT
+    size = args[size_position] if size_position is not None and len(args) > size_position else kwargs.get("size")
     count = prod(size) if isinstance(size, tuple | list) else 1 if size is None else size
     if not isinstance(count, int | np.integer):
-        return True  # NumPy says so
+        return True  # NumPy raises the error
     if name == "choice":
         is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
-        is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY
-        return bool(is_few and count < _MANY)
+        is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _LARGE_COUNT
+        return bool(is_few and count < _LARGE_COUNT)
     shapes = [np.shape(x) for x in values if isinstance(x, np.ndarray | DTensor | list | tuple) and x is not size]
-    if name in _VECTORS and shapes:
+    if name in _VECTOR_METHODS and shapes:
         count *= prod(shapes[0])
     elif size is None and shapes:
         try:
             count = prod(np.broadcast_shapes(*shapes))
         except ValueError:
-            return True  # NumPy says so
-    return bool(count < _MANY)
+            return True  # NumPy raises the error
+    return bool(count < _LARGE_COUNT)
 
 
 def _is_large(x: object) -> bool:
-    """Return whether *x* is an array that is a tensor on several ranks, and no short slice of one."""
+    """Return whether *x* is a large array, or a tensor that is large or not on all ranks."""
     if isinstance(x, DTensor):
         return x.nbytes >= WHOLE_BELOW or x.mesh.size < x.mesh.world.size
     return isinstance(x, np.ndarray) and x.nbytes >= WHOLE_BELOW and not x.dtype.hasobject
 
 
 def _length(x: object) -> int:
-    """Return the number of indices below a number *x*; 0 for an array, which is small."""
+    """Return *x* if it is an integer, the number of elements to order; 0 for an array, which is small."""
     return int(x) if isinstance(x, int | np.integer) else 0
 
 
-def _by_size(name: str, numpys: Function, ours: Function, at: int | None) -> Function:
-    """Return the method *name*: NumPy's for small draws, *ours* for the others."""
+def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, size_position: int | None) -> Function:
+    """Return the method *name*: *numpy_method* for small draws, *tensor_method* for the others."""
 
-    @wraps(ours)
-    def drawn(self: object, *args: object, **kwargs: object) -> object:
-        if _is_small(name, at, args, kwargs) and is_on_all_ranks():
-            plain = [_plain(x) for x in args]
-            named = {key: _plain(x) for key, x in kwargs.items() if key != "layout"}
-            result = numpys(self, *plain, **named)
-            written = kwargs.get("out", (*args, *kwargs.values())[0] if name == "shuffle" else None)
-            if isinstance(written, DTensor):
-                written[...] = named["out"] if "out" in named else (*plain, *named.values())[0]
+    @wraps(tensor_method)
+    def draw(self: object, *args: object, **kwargs: object) -> object:
+        if _is_small(name, size_position, args, kwargs) and is_on_all_ranks():
+            plain_args = [_plain_array(x) for x in args]
+            plain_kwargs = {key: _plain_array(x) for key, x in kwargs.items() if key != "layout"}
+            result = numpy_method(self, *plain_args, **plain_kwargs)
+            target = kwargs.get("out", (*args, *kwargs.values())[0] if name == "shuffle" else None)
+            if isinstance(target, DTensor):
+                target[...] = (
+                    plain_kwargs["out"] if "out" in plain_kwargs else (*plain_args, *plain_kwargs.values())[0]
+                )
             if type(result) is not np.ndarray:
                 return result
-            return small(result) if written is None else written
+            return small(result) if target is None else target
         rule = small_arrays()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
         tensors = [(x, rule.make(x)) for x in arrays]
-        result = ours(
-            self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
+        result = tensor_method(
+            self, *(_tensor_for(x, tensors) for x in args), **{k: _tensor_for(x, tensors) for k, x in kwargs.items()}
         )
         for array, tensor in tensors:
-            if not array.flags.c_contiguous and (result is None or result is tensor):  # it has another order in memory
+            if not array.flags.c_contiguous and (
+                result is None or result is tensor
+            ):  # the tensor has a copy in C order
                 array[...] = tensor.to_numpy()
             result = array if result is tensor else result
         return for_program(result) if isinstance(result, DTensor) and "layout" not in kwargs else result
 
-    return drawn
+    return draw
 
 
-def _instead(x: object, tensors: list[tuple[Array, DTensor]]) -> object:
-    """Return the tensor of a large array: so the numbers are those on several ranks."""
+def _tensor_for(x: object, tensors: list[tuple[Array, DTensor]]) -> object:
+    """Return the tensor for *x*, if *x* is one of the arrays in *tensors*: so numbers are those on several ranks."""
     return next((tensor for array, tensor in tensors if array is x), x)
 
 
-def _plain(x: object) -> object:
+def _plain_array(x: object) -> object:
     return np.asarray(x) if type(x) is WholeArray else np.array(x) if isinstance(x, DTensor) else x
 
 
@@ -139,21 +145,21 @@ def _plain(x: object) -> object:
 
 
 class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
-    """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a generator of NumPy."""
+    """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a numpy.random.Generator."""
 
     def __init__(self, bit_generator: BitGenerator, *, is_same: bool = False) -> None:
-        """Take a generator of bits. Collective, unless *is_same*: all ranks have made it alike."""
-        bits = bit_generator if is_same else _as_on_root(bit_generator)
-        seeds = _seeds(bits)
-        super().__init__(SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, _TILES)))
-        np.random.Generator.__init__(self, bits)
+        """Draw from a bit generator. Collective, unless *is_same*: then all ranks have made it with one seed."""
+        shared_bits = bit_generator if is_same else _with_root_seed(bit_generator)
+        seeds = _seeds(shared_bits)
+        super().__init__(SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, _TILE_SPAWN_KEY)))
+        np.random.Generator.__init__(self, shared_bits)
 
     def __reduce__(self) -> Any:
         return _restored, (self.bit_generator, self.state)
 
     def spawn(self, n_children: int) -> "list[Generator]":  # type: ignore[override]
-        """Return so many generators that are independent of this one and of each other."""
-        return [Generator(bits, is_same=True) for bits in self.bit_generator.spawn(n_children)]
+        """Return *n_children* generators that are independent of this one and of each other."""
+        return [Generator(bit_generator, is_same=True) for bit_generator in self.bit_generator.spawn(n_children)]
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_on(None, shape, dtype)
@@ -165,21 +171,23 @@ def _restored(bit_generator: BitGenerator, state: GeneratorState) -> Generator:
     return rng
 
 
-def _size_at(method: Function) -> int | None:
-    names = [*signature(method).parameters][1:]
-    return names.index("size") if "size" in names else None
+def _size_position(method: Function) -> int | None:
+    parameter_names = [*signature(method).parameters][1:]
+    return parameter_names.index("size") if "size" in parameter_names else None
 
 
-for _name, _numpys in vars(np.random.Generator).items():
-    _ours = getattr(generator.Generator, _name, None)
-    if _name[0] != "_" and _ours is not None and _name not in ("spawn", "bytes", "bit_generator"):
-        setattr(Generator, _name, _by_size(_name, _numpys, _ours, _size_at(_ours)))
+for _name, _numpy_method in vars(np.random.Generator).items():
+    _tensor_method = getattr(generator.Generator, _name, None)
+    if _name[0] != "_" and _tensor_method is not None and _name not in ("spawn", "bytes", "bit_generator"):
+        setattr(
+            Generator, _name, _method_by_size(_name, _numpy_method, _tensor_method, _size_position(_tensor_method))
+        )
 
 
 def default_rng(seed: NumpySeed = None) -> Generator:
     """Return a generator of random arrays and tensors, with the methods of numpy.random.Generator.
 
-    Without a *seed* it is Collective: rank 0 draws one for all.
+    Without a *seed* it is Collective: rank 0 draws a seed for all ranks.
     """
     if isinstance(seed, Generator):
         return seed
@@ -188,28 +196,28 @@ def default_rng(seed: NumpySeed = None) -> Generator:
     return Generator(np.random.default_rng(seed).bit_generator, is_same=True)
 
 
-def _as_on_root(bit_generator: BitGenerator) -> BitGenerator:
-    """Return a bit generator with the seed of rank 0. Collective: ranks may have drawn others."""
+def _with_root_seed(bit_generator: BitGenerator) -> BitGenerator:
+    """Return a bit generator with the seed of rank 0. Collective: ranks may have drawn different seeds."""
     seeds = _seeds(bit_generator)
-    seeds_of_root = _seed_of_root(seeds)
+    root_seeds = _root_seed(seeds)
     is_same = (
-        np.array_equal(np.asarray(seeds.entropy), np.asarray(seeds_of_root.entropy))
-        and seeds.spawn_key == seeds_of_root.spawn_key
+        np.array_equal(np.asarray(seeds.entropy), np.asarray(root_seeds.entropy))
+        and seeds.spawn_key == root_seeds.spawn_key
     )
-    return bit_generator if is_same else type(bit_generator)(seeds_of_root)
+    return bit_generator if is_same else type(bit_generator)(root_seeds)
 
 
 def _seeds(bit_generator: BitGenerator) -> SeedSequence:
-    return cast("SeedSequence", bit_generator.seed_seq)  # all have one but those of other packages
+    return cast("SeedSequence", bit_generator.seed_seq)  # only bit generators of other packages may have none
 
 
-def _seed_of_root(seeds: SeedSequence) -> SeedSequence:
-    def drawn() -> tuple[int | list[int], list[int]]:
+def _root_seed(seeds: SeedSequence) -> SeedSequence:
+    def seed_fields() -> tuple[int | list[int], list[int]]:
         return np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))
 
-    seed = broadcast_from_device("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
-    entropy, key = drawn() if seed is None else seed
-    return SeedSequence(entropy, spawn_key=tuple(key))
+    seed = broadcast_from_device("numpy.random", mesh_of_program(), "a seed for random numbers", seed_fields)
+    entropy, spawn_key = seed_fields() if seed is None else seed
+    return SeedSequence(entropy, spawn_key=tuple(spawn_key))
 
 
 # -- the old interface ------------------------------------------------------------------------------------------------
@@ -222,7 +230,7 @@ class _LegacyState(tuple[object, ...]):
 
 
 class RandomState(np.random.RandomState):
-    """The old interface of numpy.random: its functions are the methods of one of these."""
+    """The old interface of numpy.random: the module's functions are methods of an instance of this class."""
 
     def __init__(self, seed: NumpySeed = None) -> None:
         if isinstance(seed, BitGenerator):
@@ -236,10 +244,10 @@ class RandomState(np.random.RandomState):
         return _with_state, (self.get_state(),)
 
     def seed(self, seed: Any = None) -> None:
-        """Begin the streams of this *seed*; Collective without one."""
-        first = int(_seed_of_root(SeedSequence()).generate_state(1)[0]) if seed is None else seed
-        super().seed(first)
-        self.large = default_rng(np.asarray(first).ravel().astype(np.uint64))
+        """Restart the streams from *seed*. Collective without a seed."""
+        legacy_seed = int(_root_seed(SeedSequence()).generate_state(1)[0]) if seed is None else seed
+        super().seed(legacy_seed)
+        self.large = default_rng(np.asarray(legacy_seed).ravel().astype(np.uint64))
 
     def get_state(self, legacy: bool = True) -> Any:
         """Return the state for `set_state`: NumPy's, with the state of large draws."""
@@ -250,7 +258,7 @@ class RandomState(np.random.RandomState):
         return state
 
     def set_state(self, state: State) -> None:
-        """Go on from a state of `get_state`, or from one of NumPy."""
+        """Continue from a state of `get_state`, or from one of NumPy."""
         large = state.get("large") if isinstance(state, dict) else getattr(state, "large", None)
         if large is not None:
             self.large.state = large
@@ -283,60 +291,60 @@ def _with_state(state: State) -> RandomState:
     return rng
 
 
-def _large(name: str) -> Function:
+def _large_method(name: str) -> Function:
     method = getattr(RandomState, f"_large_{name}", None)
 
-    def drawn(self: RandomState, *args: object, **kwargs: object) -> Drawn:
+    def draw(self: RandomState, *args: object, **kwargs: object) -> Drawn:
         return getattr(self.large, name)(*args, **kwargs)
 
-    return method or drawn
+    return method or draw
 
 
-_SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
-"""Where ``size`` is in functions of the old interface only."""
+_SIZE_POSITIONS = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
+"""The position of the argument ``size`` in functions that only the old interface has."""
 
-_BY_LENGTHS = {"rand": np.random.RandomState.random_sample, "randn": np.random.RandomState.standard_normal}
+_SHAPE_FUNCTIONS = {"rand": np.random.RandomState.random_sample, "randn": np.random.RandomState.standard_normal}
 """Functions with lengths as arguments, and the functions that NumPy calls for them."""
 
 
-def _old(name: str, numpys: Function) -> Function:
-    ours = _large(name)
-    if name in _BY_LENGTHS:
-        numpys = _BY_LENGTHS[name]
-        method = _by_size(name, numpys, lambda self, shape=None: ours(self, *shape or ()), 0)
+def _legacy_method(name: str, numpy_method: Function) -> Function:
+    large_method = _large_method(name)
+    if name in _SHAPE_FUNCTIONS:
+        numpy_method = _SHAPE_FUNCTIONS[name]
+        method = _method_by_size(name, numpy_method, lambda self, shape=None: large_method(self, *shape or ()), 0)
         return lambda self, *shape: method(self, shape or None)
-    at = _SIZES.get(name)
-    if at is None and hasattr(generator.Generator, name):
-        at = _size_at(getattr(generator.Generator, name))
-    return _by_size(name, numpys, ours, at)
+    size_position = _SIZE_POSITIONS.get(name)
+    if size_position is None and hasattr(generator.Generator, name):
+        size_position = _size_position(getattr(generator.Generator, name))
+    return _method_by_size(name, numpy_method, large_method, size_position)
 
 
-for _name, _numpys in vars(np.random.RandomState).items():
+for _name, _numpy_method in vars(np.random.RandomState).items():
     if _name in NAMES and _name not in ("seed", "get_state", "set_state", "bytes"):
-        setattr(RandomState, _name, wraps(_numpys)(_old(_name, _numpys)))
+        setattr(RandomState, _name, wraps(_numpy_method)(_legacy_method(_name, _numpy_method)))
 
 
 # -- the module -------------------------------------------------------------------------------------------------------
 
-_of_job: list[RandomState] = []
-_states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
-"""By worlds, as each simulated rank sees its own; a process without them has one in `_of_job`."""
+_process_states: list[RandomState] = []
+_world_states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
+"""States by world: each simulated rank has its own world. A process of MPI has one state, in `_process_states`."""
 
 
 def _state() -> RandomState:
-    """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
+    """Return this rank's state for the functions of the module. Collective when it is first needed."""
     if watch.simulated is None:
-        if not _of_job:
-            _of_job.append(_shared_state() if in_script() else RandomState())
-        return _of_job[0]
+        if not _process_states:
+            _process_states.append(_shared_state() if in_script() else RandomState())
+        return _process_states[0]
     world = mesh_of_program().world.here()
-    if world not in _states:
-        _states[world] = RandomState()
-    return _states[world]
+    if world not in _world_states:
+        _world_states[world] = RandomState()
+    return _world_states[world]
 
 
 def _shared_state() -> RandomState:
-    """Return the state of a script: it draws from NumPy's global stream, as libraries do. Collective."""
+    """Return the state of a script, which draws from NumPy's global stream, as libraries do. Collective."""
     state = _with_state(np.random.get_state())
     np.random.RandomState.__init__(state, get_bit_generator())
     state.large = default_rng()
@@ -344,19 +352,19 @@ def _shared_state() -> RandomState:
 
 
 def _seed(seed: Seed | None = None) -> None:
-    """Begin the streams of the module, and that of libraries. Collective without a *seed*."""
+    """Restart the streams of the module, and NumPy's global stream. Collective without a *seed*."""
     state = _state()
     state.seed(seed)
     np.random.set_state(np.random.RandomState.get_state(state))
 
 
-_KINDS = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
+_CLASSES = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
 
 
 def named(name: str) -> object:
     """Return the counterpart of numpy.random's *name* in `meshcomm.numpy`."""
-    if name in _KINDS:
-        return _KINDS[name]
+    if name in _CLASSES:
+        return _CLASSES[name]
     if name in ("Generator", "RandomState", "default_rng"):
         return globals()[name]
     if name == "seed":

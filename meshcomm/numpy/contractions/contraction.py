@@ -1,19 +1,19 @@
 """Contractions: how sharded arrays are multiplied and summed over indices; pure, the same on every rank.
 
-A contraction of one or two operands has *indices*, a character each, as `numpy.einsum` writes them. Its plan says how
-each index is cut over the mesh while blocks are multiplied. From that all else follows:
+A contraction of one or two operands has *indices*, a character each, as in `numpy.einsum`. Its plan is how each index
+is cut over the mesh while blocks are multiplied. Everything else follows from that:
 
 1. Each operand moves to the layout that cuts its axes so: by a relayout, or not at all.
 2. Each device multiplies its blocks, and sums over the elements that it has of the indices that the result lacks.
 3. If such an index is cut, the devices along its mesh dimensions have partial sums. These move to the layout of the
-   result with an axis of their own, and each device adds up what it gets, in the order of the coordinates.
+   result, stacked along a new axis, and each device adds up the sums that it gets, in the order of the coordinates.
 
 So ``ij,jk->ik`` with j cut is a product, and then a reduce-scatter. With i and k cut it is SUMMA, with all three cut
 its "2.5D" form: one plan, with other cuts.
 
 What does not fit in the scratch limit moves in panels: *loops* say along which indices, and how long a panel is. The
-operands of a panel are slices, so each panel is a contraction of its own. A result that stays where it is collects the
-products of all panels.
+operands of a panel are slices, so each panel is a contraction of its own. A result that stays on its devices collects
+the products of all panels.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ MULTIPLIED_AT_ONCE = 2**22
 1024 x 2048: products of 2 to 8 MiB that are added to the result take no longer than one product that is not."""
 
 COUNTED_PANELS = 256
-"""Panels of which a plan counts what they move. Of more it estimates that."""
+"""Panels. For up to this many, a plan counts the bytes that they move; for more it estimates them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Factor(FieldsOnly):
 
 
 class ContractionPanel(NamedTuple):
-    """A turn of the loops of a contraction.
+    """A panel of a contraction: one iteration of its loops.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ContractionPanel(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Contraction(FieldsOnly):
-    """How one or two operands become a result.
+    """The plan by which one or two operands become a result.
 
     Parameters
     ----------
@@ -121,27 +121,31 @@ class Contraction(FieldsOnly):
     def panels(self) -> Iterator[ContractionPanel]:
         """Return the panels in their order, one at least."""
         loops, lengths = [index for index, _ in self.loops], self.lengths
-        ranges = [
+        loop_slices = [
             [AxisSlice(start, min(width, lengths[index] - start)) for start in range(0, max(1, lengths[index]), width)]
             for index, width in self.loops
         ]
-        free = [number for number, index in enumerate(loops) if index in self.result.indices]
-        last: tuple[AxisSlice, ...] | None = None
+        result_loops = [number for number, index in enumerate(loops) if index in self.result.indices]
+        previous_slices: tuple[AxisSlice, ...] | None = None
         pending, accumulates = None, False
-        for turn in product(*ranges):
+        for slices in product(*loop_slices):
             fetched = tuple(
                 number
                 for number, operand in enumerate(self.operands)
-                if last is None
-                or any(a != b and i in operand.indices for i, a, b in zip(loops, turn, last, strict=True))
+                if previous_slices is None
+                or any(a != b and i in operand.indices for i, a, b in zip(loops, slices, previous_slices, strict=True))
             )
-            is_first = last is None or any(turn[number] != last[number] for number in free)
+            is_first = previous_slices is None or any(
+                slices[number] != previous_slices[number] for number in result_loops
+            )
             if is_first:
-                accumulates = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
+                accumulates = any(
+                    slices[number].start > 0 for number in range(len(loops)) if number not in result_loops
+                )
             if pending is not None:
                 yield pending._replace(is_last=is_first)
-            pending = ContractionPanel(dict(zip(loops, turn, strict=True)), fetched, is_first, True, accumulates)
-            last = turn
+            pending = ContractionPanel(dict(zip(loops, slices, strict=True)), fetched, is_first, True, accumulates)
+            previous_slices = slices
         assert pending is not None
         yield pending
 
@@ -187,8 +191,8 @@ class Contraction(FieldsOnly):
     def reduced(self, panel: ContractionPanel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
 
-        The first array has one more axis, for the mesh dimensions that are summed over, if there are any. Where
-        devices of these hold replicas of the result, each adds up a share of it first, and then they gather it.
+        If mesh dimensions are summed over, the partial sums have one more axis for them. If devices along these
+        dimensions hold replicas of the result, each first adds up one fraction of it, and then they gather it.
         """
         if self.keeps_result:
             return ()
@@ -196,29 +200,29 @@ class Contraction(FieldsOnly):
         shape, dtype = target.shape, self.result.dtype
         if not self.summed:
             return (self._plan(shape, dtype, Layout(axes, self.mesh), target.layout),)
-        shares = devices_along(self.mesh, self.summed)
-        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(target)
-        first = self._plan((shares, *shape), dtype, source, Layout(((), *there.axes), self.mesh))
-        return (first,) if there == target.layout else (first, self._plan(shape, dtype, there, target.layout))
+        share_count = devices_along(self.mesh, self.summed)
+        source, layout = Layout((self.summed, *axes), self.mesh), self._summing_layout(target)
+        sum_plan = self._plan((share_count, *shape), dtype, source, Layout(((), *layout.axes), self.mesh))
+        return (sum_plan,) if layout == target.layout else (sum_plan, self._plan(shape, dtype, layout, target.layout))
 
-    def _shared_out(self, target: KeptSlice) -> Layout:
-        """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
-        free = tuple(
+    def _summing_layout(self, target: KeptSlice) -> Layout:
+        """Return the layout in which partial sums are added up: the layout of *target*, if it has no replicas."""
+        free_names = tuple(
             name for name in self.summed if name not in used_dims(target.layout) and self.mesh.dim_size(name) > 1
         )
         size = prod(target.shape) * self.result.dtype.itemsize
-        if not free or size <= REDUCED_AT_ONCE:
+        if not free_names or size <= REDUCED_AT_ONCE:
             return target.layout
-        return Layout(spread_over(target.layout.axes, target.shape, free, self.mesh), self.mesh)
+        return Layout(spread_over(target.layout.axes, target.shape, free_names, self.mesh), self.mesh)
 
     def _plan(self, shape: Shape, dtype: DType, source: Layout, target: Layout) -> Plan:
         try:
             return plan_relayout(shape, dtype, source, target, pack_limit(self.scratch_limit, self.mesh), self.machine)
         except ShapeError:  # for few elements the boxes alone may take more
-            least = minimum_scratch(plan_relayout(shape, dtype, source, target, None, self.machine).steps)
-            return plan_relayout(shape, dtype, source, target, least, self.machine)
+            minimum = minimum_scratch(plan_relayout(shape, dtype, source, target, None, self.machine).steps)
+            return plan_relayout(shape, dtype, source, target, minimum, self.machine)
 
-    # -- what it costs ------------------------------------------------------------------------------------------------
+    # -- costs --------------------------------------------------------------------------------------------------------
 
     @property
     def moves(self) -> bool:
@@ -228,14 +232,14 @@ class Contraction(FieldsOnly):
     @cached_property
     def _first_plans(self) -> tuple[tuple[Plan, ...], tuple[Plan, ...]]:
         """The relayouts of the operands for the first panel, and those of the result."""
-        moved = (self.relayout_plan(operand, self.first) for operand in self.operands)
-        return tuple(plan for plan in moved if plan is not None), self.reduced(self.first)
+        operand_plans = (self.relayout_plan(operand, self.first) for operand in self.operands)
+        return tuple(plan for plan in operand_plans if plan is not None), self.reduced(self.first)
 
     def plans(self) -> Iterator[Plan]:
         """Return the relayouts of all panels, in their order."""
         for panel in self.panels():
-            moved = [self.relayout_plan(self.operands[number], panel) for number in panel.fetched]
-            yield from (plan for plan in moved if plan is not None)
+            operand_plans = [self.relayout_plan(self.operands[number], panel) for number in panel.fetched]
+            yield from (plan for plan in operand_plans if plan is not None)
             if panel.is_last:
                 yield from self.reduced(panel)
 
@@ -254,17 +258,17 @@ class Contraction(FieldsOnly):
 
     def _estimated_totals(self) -> tuple[int, int]:
         """Return `totals` from the relayouts of whole factors, and from the messages of the first panel."""
-        first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
+        first_panel, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
         received = messages = 0
         for factor in (*self.operands, self.result):
             own_loops = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
-            turns = counts[: max(own_loops, default=-1) + 1]
-            again = prod(count for number, count in enumerate(turns) if number not in own_loops)
-            for panel, times in ((first._replace(slices={}), again), (first, prod(turns))):
+            loop_counts = counts[: max(own_loops, default=-1) + 1]
+            repeats = prod(count for number, count in enumerate(loop_counts) if number not in own_loops)
+            for panel, times in ((first_panel._replace(slices={}), repeats), (first_panel, prod(loop_counts))):
                 plans = self.reduced(panel) if factor is self.result else (self.relayout_plan(factor, panel),)
-                moving = [plan for plan in plans if plan is not None]
-                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in moving)
-                messages += times * sum(plan.messages for plan in moving) if panel is first else 0
+                moving_plans = [plan for plan in plans if plan is not None]
+                received += 0 if panel is first_panel else times * sum(plan.bytes_moved for plan in moving_plans)
+                messages += times * sum(plan.messages for plan in moving_plans) if panel is first_panel else 0
         return received, messages
 
     @property
@@ -286,17 +290,19 @@ class Contraction(FieldsOnly):
     @cached_property
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond the blocks of operands and result."""
-        moved, reduced = self._first_plans
-        landed = sum(_largest_bytes(plan.target, plan) for plan in moved if not only_cuts(plan))
-        packed = max((_packed_bytes(plan) for plan in (*moved, *reduced)), default=0)
-        partial = 0
+        operand_plans, result_plans = self._first_plans
+        received_bytes = sum(_largest_bytes(plan.target, plan) for plan in operand_plans if not only_cuts(plan))
+        packed_bytes = max((_packed_bytes(plan) for plan in (*operand_plans, *result_plans)), default=0)
+        partial_bytes = 0
         if not self.keeps_result:
             target = self.slice_of(self.result, self.first, None)
-            partial = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(target.shape)
-            partial *= self.result.dtype.itemsize
-            landed += partial + sum(_largest_bytes(plan.target, plan) for plan in reduced)
-        multiplied = sum(_largest_bytes(plan.target, plan) for plan in moved) + partial
-        return landed + packed + min(local_limit(self.scratch_limit), multiplied)
+            partial_bytes = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(
+                target.shape
+            )
+            partial_bytes *= self.result.dtype.itemsize
+            received_bytes += partial_bytes + sum(_largest_bytes(plan.target, plan) for plan in result_plans)
+        multiplied_bytes = sum(_largest_bytes(plan.target, plan) for plan in operand_plans) + partial_bytes
+        return received_bytes + packed_bytes + min(local_limit(self.scratch_limit), multiplied_bytes)
 
     @property
     def seconds(self) -> float:
@@ -314,19 +320,21 @@ class Contraction(FieldsOnly):
         return f"{','.join(operand.indices for operand in self.operands)}->{self.result.indices}"
 
     def __repr__(self) -> str:
-        cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
-        moves = (_move_text(operand, self.relayout_plan(operand, self.first)) for operand in self.operands)
-        rows = [f"operand {number}: {text}" for number, text in enumerate(moves)]
-        _, reduced = self._first_plans
-        if reduced and self.summed:
-            also = "; then gathered" if len(reduced) > 1 else ""
-            rows.append(f"result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")
+        cut_text = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
+        move_texts = (_move_text(operand, self.relayout_plan(operand, self.first)) for operand in self.operands)
+        rows = [f"operand {number}: {text}" for number, text in enumerate(move_texts)]
+        _, result_plans = self._first_plans
+        if result_plans and self.summed:
+            gather_text = "; then gathered" if len(result_plans) > 1 else ""
+            rows.append(
+                f"result: partial sums over {'+'.join(self.summed)} are added up where they belong{gather_text}"
+            )
         else:
-            rows.append(f"result: {'moves' if reduced else 'stays'}: {self.result.layout.specs_text}")
+            rows.append(f"result: {'moves' if result_plans else 'stays'}: {self.result.layout.specs_text}")
         if self.loops:
-            along = ", then ".join(f"{width} of {self.lengths[i]} along {i}" for i, width in self.loops)
-            rows.append(f"in {counted(self.count(), 'panel')}: {along}")
-        title = f"{self.subscripts}: multiplied with {cut} cut, {self.flops:.3g} flops per device"
+            loops_text = ", then ".join(f"{width} of {self.lengths[i]} along {i}" for i, width in self.loops)
+            rows.append(f"in {counted(self.count(), 'panel')}: {loops_text}")
+        title = f"{self.subscripts}: multiplied with {cut_text} cut, {self.flops:.3g} flops per device"
         return outline(title, rows=rows)
 
 
@@ -344,27 +352,27 @@ def index_lengths(operands: tuple[Factor, ...]) -> dict[str, int]:
 
 
 def only_cuts(plan: Plan) -> bool:
-    """Return whether devices have all that they need, so that each takes a view of its block."""
+    """Return whether each device already holds all that it needs, so that it takes a view of its block."""
     if 0 in plan.shape:  # then blocks without elements need not lie within each other
         return False
     return not any(step.dims for step in plan.steps) and all(map(is_interval, plan.source.axes, plan.target.axes))
 
 
 def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
-    """Return *axes* that mesh dimensions *names* cut, too: the longest axis that is not cut, else that of the longest
-    blocks.
+    """Return *axes* with one of them also cut by mesh dimensions *names*: the longest axis that is not cut, or else
+    the one with the longest blocks.
 
-    Nothing is cut if no axis has two elements, or all are cut by rules of their own.
+    Nothing is cut if no axis has two elements, or all are cut by explicit or cyclic rules.
 
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
     >>> spread_over(((), ()), (3, 5), ("x",), mesh), spread_over((("x",), ()), (4, 1), ("y",), mesh)
     (((), ('x',)), (('x', 'y'), ()))
     """
     result = list(axes)
-    free = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
-    if free:
-        whole = [a for a in free if devices_along(mesh, axes[a]) == 1]
-        axis = max(whole or free, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
+    cuttable_axes = [a for a, axis_names in enumerate(axes) if not isinstance(axis_names, CutSpec) and shape[a] > 1]
+    if cuttable_axes:
+        uncut_axes = [a for a in cuttable_axes if devices_along(mesh, axes[a]) == 1]
+        axis = max(uncut_axes or cuttable_axes, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
         result[axis] = (*axes[axis], *names)
     return tuple(result)
 
@@ -375,9 +383,11 @@ def _largest_bytes(layout: Layout, plan: Plan) -> int:
 
 def _packed_bytes(plan: Plan) -> int:
     """Return an upper bound on the bytes that a device packs in."""
-    ends = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
-    between = sum(_largest_bytes(step.target, plan) for step in plan.steps[:-1] if step.dims)
-    return between + max((int(step.traffic(ends).scratch.max()) for step in plan.steps), default=0)
+    sample_devices = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
+    intermediate_bytes = sum(_largest_bytes(step.target, plan) for step in plan.steps[:-1] if step.dims)
+    return intermediate_bytes + max(
+        (int(step.traffic(sample_devices).scratch.max()) for step in plan.steps), default=0
+    )
 
 
 def pack_limit(limit: int, mesh: Mesh) -> int:
@@ -391,5 +401,5 @@ def local_limit(limit: int) -> int:
 
 
 def arithmetic_seconds(flops: int) -> float:
-    """Return how long a core takes for so many multiplications and additions."""
+    """Return the time in seconds that a core takes for *flops* multiplications and additions."""
     return FLOP * flops

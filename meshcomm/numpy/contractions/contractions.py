@@ -1,4 +1,4 @@
-"""Einstein sums and matrix products of tensors: `meshcomm.numpy.contractions.einsum` says how, and here they run."""
+"""Einstein sums and matrix products of tensors: `meshcomm.numpy.contractions.einsum` plans them, here they run."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -41,7 +41,7 @@ from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 
 KEPT_PANELS = 64
-"""Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
+"""Panels. A contraction of up to this many keeps its exchanges for the next call; one of more makes them each time."""
 
 TensorOrSpec: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
 """An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
@@ -57,15 +57,15 @@ def einsum(
 ) -> DTensor:
     """Return the Einstein sum of operands, as `numpy.einsum` defines it. Collective over the mesh if elements move.
 
-    One operand at least is a tensor; all tensors are on one mesh, in any layouts. No device holds more than its share
-    of operands and result, and the scratch limit: what does not fit moves in panels. `plan_einsum` tells how.
+    At least one operand is a tensor; all tensors are on one mesh, in any layouts. No device holds more than its blocks
+    of operands and result, and scratch up to the limit: larger operands move in panels. `plan_einsum` shows how.
 
     By default each axis of the result is cut as in the first operand that cuts it, with the mesh dimensions that are
     unused yet. Those that cut operands, but nothing of the result, then cut its longest axis that is not cut: so
     ``[unsharded, x] @ [x, unsharded]`` is ``[x, unsharded]``. The sums are in one order, the same on all replicas.
 
-    ``ShapeError`` if subscripts or shapes do not fit, or for a scratch limit below the minimum, which it names;
-    ``MeshError`` for tensors on several meshes; ``LayoutError`` if *layout* is not for the result.
+    ``ShapeError`` if subscripts or shapes do not fit, or for a scratch limit below the minimum, which the error names;
+    ``MeshError`` for tensors on several meshes; ``LayoutError`` if the result cannot have *layout*.
 
     Parameters
     ----------
@@ -106,31 +106,33 @@ def contracting(
     *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
     *dtype*.
     """
-    text, arguments = arguments_of(subscripts, operands)
+    subscripts_text, arguments = arguments_of(subscripts, operands)
     if any(map(is_traced, arguments)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
-        result: DTensor = traced(np.einsum, (text, *arguments), **options)
+        result: DTensor = traced(np.einsum, (subscripts_text, *arguments), **options)
         return result if layout is None else relayout(result, layout)
     tensors = tensors_of(name, arguments)
-    text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
-    described = tuple([EinsumOperand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
-    plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
+    subscripts_text = (
+        subscripts_text if isinstance(subscripts_text, str) else subscripts_text(*(tensor.shape for tensor in tensors))
+    )
+    operand_specs = tuple([EinsumOperand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
+    plan = plan_of(subscripts_text, operand_specs, layout=layout, dtype=dtype, casting=casting, limit=limit)
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
-    as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
-    if len(plan.path) == 1 and as_given and all(isinstance(x, DTensor) for x in arguments):
-        (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
+    has_no_repeats = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
+    if len(plan.path) == 1 and has_no_repeats and all(isinstance(x, DTensor) for x in arguments):
+        (positions,), problem_and_plan, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
 
         def run(*operands: DTensor) -> DTensor:
-            return _contract(name, planned, [operands[number] for number in turn], limit)
+            return _contract(name, problem_and_plan, [operands[number] for number in positions], limit)
 
         return Call(Recipe(run), tuple(arguments))
-    for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
-        operands_of_turn = [tensors[number] for number in turn]
-        for number in sorted(turn, reverse=True):
+    for positions, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
+        step_operands = [tensors[number] for number in positions]
+        for number in sorted(positions, reverse=True):
             del tensors[number]
-        tensors.append(_contract(name, (problem, contraction), operands_of_turn, plan.limit))
+        tensors.append(_contract(name, (problem, contraction), step_operands, plan.limit))
     return tensors[-1]
 
 
@@ -160,13 +162,15 @@ def plan_einsum(
     >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
     (64, ['x', 'y'])
     """
-    text, arguments = arguments_of(subscripts, operands)
+    subscripts_text, arguments = arguments_of(subscripts, operands)
     tensors = [unwrapped(untraced(x)) for x in arguments]
-    mesh = next((candidate for candidate in map(_mesh_of, tensors) if candidate is not None), None)
+    mesh = next((operand_mesh for operand_mesh in map(_mesh_of, tensors) if operand_mesh is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
-    described = tuple(_plan_operand(x, mesh) for x in tensors)
-    return plan_of(text, described, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
+    operand_specs = tuple(_plan_operand(x, mesh) for x in tensors)
+    return plan_of(
+        subscripts_text, operand_specs, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine
+    )
 
 
 def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[Any, list[Any]]:
@@ -183,7 +187,7 @@ def _mesh_of(x: object) -> Mesh | None:
 
 
 def _plan_operand(x: object, mesh: Mesh) -> EinsumOperand:
-    """Return an operand of a plan; errors as for a tensor that cannot be."""
+    """Return an operand of a plan; the errors of a tensor with the same shape, dtype and layout."""
     if isinstance(x, DTensor):
         operand = EinsumOperand(x.shape, x.dtype, x.layout)
     elif isinstance(x, tuple) and _mesh_of(x) is not None:
@@ -210,31 +214,38 @@ def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None) -> DTensor:
+def _contract(
+    name: str, problem_and_plan: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None
+) -> DTensor:
     """Return the result of a contraction. Collective over the mesh if elements move."""
-    (problem, contraction), mesh, block = planned, tensors[0].mesh, None
+    (problem, contraction), mesh, block = problem_and_plan, tensors[0].mesh, None
     if contraction.moves:
         subject = (name, problem, limit, tuple(map(axes_in_memory, tensors)))
         with session(name, mesh) as scope:
             if scope is not None:
                 block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
-    else:  # no other machine would move anything
-        block = on_device(mesh, lambda device: _local_run(contraction, device)(*[tensor._block for tensor in tensors]))
+    else:  # nothing moves, whatever the constants of the machine
+        block = on_device(
+            mesh, lambda device: _local_contraction(contraction, device)(*[tensor._block for tensor in tensors])
+        )
     planned_layout = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = planned_layout if planned_layout.mesh is mesh else Layout(planned_layout.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
 def _contraction_text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
-    texts = (
+    operand_texts = (
         f"{factor.shape} {factor.dtype} in {factor.layout.specs_text}"
         + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
         for factor, order in zip(problem.operands, orders, strict=True)
     )
     subscripts = f"{','.join(f.indices for f in problem.operands)}->{problem.result.indices}"
-    within = "" if limit is None else f" within {quote(limit)} bytes of scratch"
-    target = f"{problem.result.dtype} in {problem.result.layout.specs_text}"
-    return f"{name} {subscripts} of {', '.join(texts)} on {mesh_description(problem.mesh)} to {target}{within}"
+    limit_text = "" if limit is None else f" within {quote(limit)} bytes of scratch"
+    result_text = f"{problem.result.dtype} in {problem.result.layout.specs_text}"
+    return (
+        f"{name} {subscripts} of {', '.join(operand_texts)} on {mesh_description(problem.mesh)} to "
+        f"{result_text}{limit_text}"
+    )
 
 
 def _contraction_run(
@@ -242,32 +253,32 @@ def _contraction_run(
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, scope.machine)
     shapes = _operand_shapes(contraction, scope.device)
-    shared: SharedBlocks | None = None
+    shared_blocks: SharedBlocks | None = None
     if can_share(contraction, orders):
-        shared = SharedBlocks(
+        shared_blocks = SharedBlocks(
             scope, contraction.mesh, f"shared reads for {contraction!r}", len(moving_operands(contraction))
         )
-    on_node: SharedProduct | None = None
-    panels = _PanelContraction(contraction, scope.device, orders, scope) if shared is None else None
+    shared_product: SharedProduct | None = None
+    panel_contraction = _PanelContraction(contraction, scope.device, orders, scope) if shared_blocks is None else None
 
     def contract(*blocks: Array) -> Array:
-        nonlocal on_node, panels
-        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        nonlocal shared_product, panel_contraction
+        # An overflow on one rank must not raise there while the others continue to the exchange.
         with unstopped():
             result = None
-            if shared is not None and shared.is_possible():
-                on_node = on_node or SharedProduct(contraction, orders, scope.device, shared)
-                result = on_node(*blocks)
+            if shared_blocks is not None and shared_blocks.is_possible():
+                shared_product = shared_product or SharedProduct(contraction, orders, scope.device, shared_blocks)
+                result = shared_product(*blocks)
             if result is None:
-                panels = panels or _PanelContraction(contraction, scope.device, orders, scope)
-                result = panels(*blocks)
+                panel_contraction = panel_contraction or _PanelContraction(contraction, scope.device, orders, scope)
+                result = panel_contraction(*blocks)
             return result
 
     def multiply_blocks(*blocks: Array) -> Array:
-        wrong = _wrong_block_error(shapes, blocks)
-        if wrong is not None:
+        block_error = _wrong_block_error(shapes, blocks)
+        if block_error is not None:
             zeros = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
-            scope.join_and_raise(wrong, lambda: contract(*zeros))
+            scope.join_and_raise(block_error, lambda: contract(*zeros))
         try:
             return contract(*blocks)
         except BaseException as error:
@@ -285,7 +296,7 @@ def _operand_shapes(contraction: Contraction, device: int) -> list[Shape]:
 
 
 def _wrong_block_error(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
-    """Return what is wrong, unless all blocks are as long as their tensors say."""
+    """Return an error if a block does not have the expected shape; else None."""
     for shape, block in zip(shapes, blocks, strict=True):
         if block.shape != shape:
             return ShapeError(
@@ -296,14 +307,14 @@ def _wrong_block_error(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeErr
 
 
 class _Fetch(NamedTuple):
-    """How a device gets what it multiplies of an operand: a slice of its block, or what a relayout makes of that.
+    """How a device gets the elements of an operand that it multiplies: a slice of its block, or a relayout of that.
 
     Parameters
     ----------
     number: number of the operand
     slices: slice of the block
     move: relayout of the operand; None if it stays
-    of_whole: whether the relayout starts from the whole block
+    from_whole_block: whether the relayout starts from the whole block
     order: order in memory of the axes of the whole block, if it is transposed
     shape: shape of the relaid block
     """
@@ -311,26 +322,26 @@ class _Fetch(NamedTuple):
     number: int
     slices: tuple[slice, ...]
     move: Move | None = None
-    of_whole: bool = False
+    from_whole_block: bool = False
     order: tuple[int, ...] | None = None
     shape: Shape = ()
 
 
 class _PanelRun(NamedTuple):
-    """What a device does for a panel.
+    """The work of a device for a panel.
 
     Parameters
     ----------
     fetches: operands to fetch for the panel
-    into: slice of the block of the result
-    partial: shape of the partial result, if that moves
+    result_slices: slice of the block of the result
+    partial_shape: shape of the partial result, if that moves
     moves: relayouts of the partial result, which is added up after the first one
     is_first, is_last, accumulates: as in `ContractionPanel`
     """
 
     fetches: tuple[_Fetch, ...]
-    into: tuple[slice, ...]
-    partial: Shape
+    result_slices: tuple[slice, ...]
+    partial_shape: Shape
     moves: tuple[Move, ...]
     is_first: bool
     is_last: bool
@@ -355,74 +366,80 @@ class _PanelContraction:
         result = contraction.result
         self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
         self._indices = tuple(operand.indices for operand in contraction.operands)
-        self._limit, self._shares = local_limit(contraction.scratch_limit), bool(contraction.summed)
+        self._limit, self._sums_partials = local_limit(contraction.scratch_limit), bool(contraction.summed)
         self._operand_shapes = _operand_shapes(contraction, device)
-        few = contraction.count() <= KEPT_PANELS
-        self._turns = list(map(self._panel_run, contraction.panels())) if few else None
+        keeps_runs = contraction.count() <= KEPT_PANELS
+        self._panel_runs = list(map(self._panel_run, contraction.panels())) if keeps_runs else None
 
     def __call__(self, *blocks: Array) -> Array:
         """Return the block of the result from the blocks of the operands."""
-        wrong = _wrong_block_error(self._operand_shapes, blocks)
-        if wrong is not None:
-            raise wrong
-        into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
-        current = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
-        moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
+        block_error = _wrong_block_error(self._operand_shapes, blocks)
+        if block_error is not None:
+            raise block_error
+        result_block, indices, limit = (
+            new_block(self._shape, self._dtype),
+            self._contraction.result.indices,
+            self._limit,
+        )
+        factors = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
+        moved_blocks: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
-        for turn in self._turns or map(self._panel_run, self._contraction.panels()):
-            for fetch in turn.fetches:
-                number, last = fetch.number, moved[fetch.number]
-                if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
-                    last = moved[number] = None
-                    current[number] = IndexedBlock(blocks[number], self._indices[number])
-                factor = self._fetched_block(fetch, blocks[number], last)
-                moved[number] = None if fetch.move is None else factor
-                current[number] = IndexedBlock(factor, self._indices[number])
-            target = _view(into, turn.into)
+        for panel_run in self._panel_runs or map(self._panel_run, self._contraction.panels()):
+            for fetch in panel_run.fetches:
+                number, previous_block = fetch.number, moved_blocks[fetch.number]
+                if (
+                    previous_block is None or previous_block.shape != fetch.shape
+                ):  # freed before the next one is allocated
+                    previous_block = moved_blocks[number] = None
+                    factors[number] = IndexedBlock(blocks[number], self._indices[number])
+                factor = self._fetched_block(fetch, blocks[number], previous_block)
+                moved_blocks[number] = None if fetch.move is None else factor
+                factors[number] = IndexedBlock(factor, self._indices[number])
+            target = _view(result_block, panel_run.result_slices)
             if self._contraction.keeps_result:
-                accumulates = turn.accumulates or not turn.is_first
-                multiply(current, IndexedBlock(target, indices), accumulate=accumulates, limit=limit)
+                accumulates = panel_run.accumulates or not panel_run.is_first
+                multiply(factors, IndexedBlock(target, indices), accumulate=accumulates, limit=limit)
                 continue
-            if turn.is_first or partial is None:
-                partial = new_block(turn.partial, self._dtype)
-            multiply(current, IndexedBlock(partial, indices), accumulate=not turn.is_first, limit=limit)
-            if turn.is_last:
-                store_product(self._reduced(turn, partial), target, accumulate=turn.accumulates)
+            if panel_run.is_first or partial is None:
+                partial = new_block(panel_run.partial_shape, self._dtype)
+            multiply(factors, IndexedBlock(partial, indices), accumulate=not panel_run.is_first, limit=limit)
+            if panel_run.is_last:
+                store_product(self._reduced(panel_run, partial), target, accumulate=panel_run.accumulates)
                 partial = None
-        return into
+        return result_block
 
-    def _fetched_block(self, fetch: _Fetch, block: Array, last: Array | None) -> Array:
-        """Return what this device multiplies of an operand. *last* is what moved for the last panel."""
+    def _fetched_block(self, fetch: _Fetch, block: Array, previous_block: Array | None) -> Array:
+        """Return the block of an operand that this device multiplies. *previous_block*: the one of the last panel."""
         if fetch.move is None:
             return _view(block, fetch.slices)
-        if not fetch.of_whole:
+        if not fetch.from_whole_block:
             block = _view(block, fetch.slices)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
-        out = fetch.move(block, last)
+        out = fetch.move(block, previous_block)
         assert out is not None
         return out
 
-    def _reduced(self, turn: _PanelRun, partial: Array) -> Array:
-        """Return the block of the result for a panel from what each device multiplied."""
-        for number, reduce in enumerate(turn.moves):
-            out = reduce(partial[None] if self._shares and number == 0 else partial, None)
+    def _reduced(self, panel_run: _PanelRun, partial: Array) -> Array:
+        """Return the block of the result for a panel: *partial*, moved and added up over devices."""
+        for number, reduce_move in enumerate(panel_run.moves):
+            out = reduce_move(partial[None] if self._sums_partials and number == 0 else partial, None)
             assert out is not None
-            partial = sum_partials(out) if self._shares and number == 0 else out
+            partial = sum_partials(out) if self._sums_partials and number == 0 else out
         return partial
 
     def _panel_run(self, panel: ContractionPanel) -> _PanelRun:
         contraction, device, scope = self._contraction, self._device, self._scope
         result, mesh = contraction.result, contraction.mesh
         target = contraction.slice_of(result, panel, device)
-        partial: Shape = ()
+        partial_shape: Shape = ()
         moves: tuple[Move, ...] = ()
         if not contraction.keeps_result:
-            partial = Layout(contraction.multiplied_axes(result, panel), mesh).block_shape(target.shape, device)
+            partial_shape = Layout(contraction.multiplied_axes(result, panel), mesh).block_shape(target.shape, device)
         if panel.is_last and scope is not None:
             moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
-        return _PanelRun(fetches, target.block, partial, moves, *panel[2:])
+        return _PanelRun(fetches, target.block, partial_shape, moves, *panel[2:])
 
     def _fetch(self, number: int, panel: ContractionPanel) -> _Fetch:
         contraction, device, scope = self._contraction, self._device, self._scope
@@ -433,8 +450,10 @@ class _PanelContraction:
         if only_cuts(plan):
             boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
             slices = tuple(
-                slice(span.start + first, span.start + first + n)
-                for span, (first, n) in zip(source.block, starmap(_range_in, zip(*boxes, strict=True)), strict=True)
+                slice(span.start + offset, span.start + offset + n)
+                for span, (offset, n) in zip(
+                    source.block, starmap(_offset_and_length, zip(*boxes, strict=True)), strict=True
+                )
             )
             return _Fetch(number, slices)
         assert scope is not None
@@ -445,15 +464,15 @@ class _PanelContraction:
 
         def slice_box(device: int) -> Box:
             box = operand.layout.block_box(operand.shape, device)
-            return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
+            return tuple(_shifted_span(span, start) for span, start in zip(box, starts, strict=True))
 
-        straight = order == tuple(range(len(order)))
-        fetch = move(scope, plan, None if straight else order, slice_box)
-        return _Fetch(number, (), fetch, True, None if straight else tuple(np.argsort(order).tolist()), shape)
+        is_c_order = order == tuple(range(len(order)))
+        fetch = move(scope, plan, None if is_c_order else order, slice_box)
+        return _Fetch(number, (), fetch, True, None if is_c_order else tuple(np.argsort(order).tolist()), shape)
 
 
 @lru_cache(maxsize=1024)
-def _local_run(contraction: Contraction, device: int) -> _PanelContraction:
+def _local_contraction(contraction: Contraction, device: int) -> _PanelContraction:
     """Return a contraction in which nothing moves, ready to run."""
     return _PanelContraction(contraction, device, (None,) * len(contraction.operands))
 
@@ -464,20 +483,20 @@ def _view(array: Array, slices: tuple[slice, ...]) -> Array:
     return array[index]
 
 
-def _shifted(span: Span, start: int) -> Span:
+def _shifted_span(span: Span, start: int) -> Span:
     """Return a span in indices that begin at *start*."""
     if isinstance(span, Runs):
         return span._replace(first=span.first - start)
     return span[0] - start, span[1] - start
 
 
-def _range_in(had: Span, has: Span) -> tuple[int, int]:
-    """Return where the elements *has* begin among those of *had*, and how many they are."""
-    if had == has:
-        return 0, length_of(had)
-    assert not isinstance(had, Runs)
-    assert not isinstance(has, Runs)
-    return (has[0] - had[0], has[1] - has[0]) if has[0] < has[1] else (0, 0)
+def _offset_and_length(outer_span: Span, inner_span: Span) -> tuple[int, int]:
+    """Return the offset of *inner_span* in *outer_span*, and its number of elements."""
+    if outer_span == inner_span:
+        return 0, length_of(outer_span)
+    assert not isinstance(outer_span, Runs)
+    assert not isinstance(inner_span, Runs)
+    return (inner_span[0] - outer_span[0], inner_span[1] - inner_span[0]) if inner_span[0] < inner_span[1] else (0, 0)
 
 
 # -- matrix products --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Einstein sums: what an expression means, in which order its operands are contracted, and the plan of all of it."""
+"""Einstein sums: parsed subscripts, the order in which operands are contracted, and the plan of a whole sum."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, che
 from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
-"""Which operands are contracted at each turn, by their positions; the result becomes the last operand."""
+"""For each contraction, the positions of its operands in the list of operands; the result becomes the last one."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_BROADCAST = 0x2460  # the first of the indices that stand for the axes of an ellipsis
-_ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
+_BROADCAST = 0x2460  # the first of the characters that stand for the axes of an ellipsis
+_STRETCHED = 0xE000  # the first of those for axes of length 1 that are stretched
 
 
 class EinsumOperand(NamedTuple):
-    """What a plan knows of a tensor."""
+    """Shape, dtype and layout of an operand: all that a plan needs of a tensor."""
 
     shape: Shape
     dtype: DType
@@ -47,7 +47,7 @@ class EinsumOperand(NamedTuple):
 class Expression(NamedTuple):
     """An Einstein sum: the indices of each operand, and those of the result; each a character, without ellipses.
 
-    An axis of length 1 that is stretched has an index of its own.
+    An axis of length 1 that is stretched has a separate index.
     """
 
     operands: tuple[str, ...]
@@ -58,20 +58,20 @@ class Expression(NamedTuple):
 
 
 def from_lists(arguments: Sequence[object]) -> tuple[str, list[object]]:
-    """Return subscripts and operands from arguments in turns: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
+    """Return subscripts and operands from alternating arguments: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
     count = len(arguments) // 2
     operands, lists = list(arguments[: 2 * count : 2]), list(arguments[1 : 2 * count : 2])
-    text = ",".join(map(_letters, lists))
-    return (f"{text}->{_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
+    text = ",".join(map(_list_letters, lists))
+    return (f"{text}->{_list_letters(arguments[-1])}" if len(arguments) % 2 else text), operands
 
 
-def _letters(subscripts: Value) -> str:
+def _list_letters(subscripts: Value) -> str:
     try:
-        listed = list(subscripts)
+        entries = list(subscripts)
     except TypeError:
         raise ShapeError(f"einsum: subscripts {quote(subscripts)} must be a string, or a list of integers") from None
     text = ""
-    for subscript in listed:
+    for subscript in entries:
         if subscript is Ellipsis:
             text += "..."
             continue
@@ -85,7 +85,7 @@ def _letters(subscripts: Value) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
-    """Return the expression that *subscripts* are for operands of these *shapes*; ``ShapeError`` if they do not fit.
+    """Return the expression of *subscripts* for operands of these *shapes*; ``ShapeError`` if they do not fit.
 
     Source: the rules of `numpy.einsum`.
 
@@ -99,50 +99,54 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
         raise ShapeError(
             f"einsum: {subscripts!r} is for {counted(len(terms), 'operand')}, but there are {len(shapes)}"
         )
-    broadcast = 0
+    ellipsis_ndim = 0
     for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         letters = _checked_letters(f"operand {number}", term)
         missing = len(shape) - len(letters)
         if missing < 0 or (missing > 0 and "..." not in term):
-            few = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
+            error = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
             raise ShapeError(
-                f"einsum: {term!r} has {few} for operand {number}, which has {counted(len(shape), 'axis')}: {shape}"
+                f"einsum: {term!r} has {error} for operand {number}, which has {counted(len(shape), 'axis')}: {shape}"
             )
         if "..." in term:
-            broadcast = max(broadcast, missing)
-    rest = "".join(map(chr, range(_BROADCAST, _BROADCAST + broadcast)))
-    full = tuple(
-        term.replace("...", rest[broadcast - len(shape) + len(term.replace("...", "")) :])
+            ellipsis_ndim = max(ellipsis_ndim, missing)
+    ellipsis_indices = "".join(map(chr, range(_BROADCAST, _BROADCAST + ellipsis_ndim)))
+    full_terms = tuple(
+        term.replace("...", ellipsis_indices[ellipsis_ndim - len(shape) + len(term.replace("...", "")) :])
         for term, shape in zip(terms, shapes, strict=True)
     )
     if arrow:
         letters = _checked_letters("the result", right)
-        if broadcast and "..." not in right:
+        if ellipsis_ndim and "..." not in right:
             raise ShapeError(f"einsum: {subscripts!r} has an ellipsis that stands for axes, but none in the result")
-        result = right.replace("...", rest)
+        result = right.replace("...", ellipsis_indices)
         repeated = [index for index, count in Counter(letters).items() if count > 1]
-        unknown = sorted(set(letters) - set("".join(full)))
+        unknown = sorted(set(letters) - set("".join(full_terms)))
         if repeated or unknown:
-            what = f"repeats {repeated[0]!r}" if repeated else f"has {unknown[0]!r}, which no operand has"
-            raise ShapeError(f"einsum: the result {right!r} {what}")
+            result_error = f"repeats {repeated[0]!r}" if repeated else f"has {unknown[0]!r}, which no operand has"
+            raise ShapeError(f"einsum: the result {right!r} {result_error}")
     else:
-        counts = Counter("".join(full))
-        result = rest + "".join(sorted(index for index, count in counts.items() if count == 1 and index not in rest))
-    return Expression(_stretched(full, shapes), result)
+        counts = Counter("".join(full_terms))
+        result = ellipsis_indices + "".join(
+            sorted(index for index, count in counts.items() if count == 1 and index not in ellipsis_indices)
+        )
+    return Expression(_with_stretched_indices(full_terms, shapes), result)
 
 
-def _checked_letters(what: str, term: str) -> str:
-    """Return the letters of a term; ``ShapeError`` if it has anything else but one ellipsis."""
+def _checked_letters(subject: str, term: str) -> str:
+    """Return the letters of a term; ``ShapeError`` if it has anything but letters and one ellipsis."""
     letters = term.replace("...", "", 1)
-    wrong = next((letter for letter in letters if letter not in LETTERS), None)
-    if wrong is not None:
-        why = "an ellipsis (...) has three dots, and is there once" if wrong == "." else "subscripts are letters"
-        raise ShapeError(f"einsum: {wrong!r} in the subscripts {term!r} of {what}: {why}")
+    bad_letter = next((letter for letter in letters if letter not in LETTERS), None)
+    if bad_letter is not None:
+        reason = (
+            "an ellipsis (...) has three dots, and is there once" if bad_letter == "." else "subscripts are letters"
+        )
+        raise ShapeError(f"einsum: {bad_letter!r} in the subscripts {term!r} of {subject}: {reason}")
     return letters
 
 
-def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
-    """Return the terms with an index of its own for each axis of length 1 that is stretched."""
+def _with_stretched_indices(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
+    """Return the terms with a separate index for each axis of length 1 that is stretched."""
     lengths: dict[str, tuple[int, int]] = {}  # of an index, and the operand that it is from
     for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own_lengths: dict[str, int] = {}
@@ -152,18 +156,18 @@ def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, 
                     f"einsum: operand {number} has {own_lengths[index]} and {n} elements along "
                     f"index {_index_text(index)}"
                 )
-            length, first = lengths.get(index, (1, number))
+            length, first_operand = lengths.get(index, (1, number))
             if length != n and 1 not in (length, n):
                 raise ShapeError(
-                    f"einsum: index {_index_text(index)} has {counted(length, 'element')} in operand {first}, "
+                    f"einsum: index {_index_text(index)} has {counted(length, 'element')} in operand {first_operand}, "
                     f"but {n} in operand {number}"
                 )
             if index not in lengths or length == 1:
                 lengths[index] = n, number
-    alone = iter(range(_ALONE, _ALONE + sum(map(len, terms))))
+    new_indices = iter(range(_STRETCHED, _STRETCHED + sum(map(len, terms))))
     renamed_terms = []
     for term, shape in zip(terms, shapes, strict=True):
-        renamed = {i: chr(next(alone)) for i, n in zip(term, shape, strict=True) if n == 1 != lengths[i][0]}
+        renamed = {i: chr(next(new_indices)) for i, n in zip(term, shape, strict=True) if n == 1 != lengths[i][0]}
         renamed_terms.append("".join(renamed.get(i, i) for i in term))
     return tuple(renamed_terms)
 
@@ -177,7 +181,7 @@ def _index_text(index: str) -> str:
 
 @lru_cache(maxsize=1024)
 def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
-    """Return in which order operands are contracted, in pairs: that of opt_einsum if it is installed, else NumPy's."""
+    """Return the order in which pairs of operands are contracted, by opt_einsum if it is installed, else by NumPy."""
     terms = [operand.indices for operand in operands]
     if len(terms) < 3:
         return (tuple(range(len(terms))),)
@@ -187,31 +191,31 @@ def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
     texts = ["".join(letters[i] for i in term) for term in terms]
     text = f"{','.join(texts)}->{''.join(letters[i] for i in result)}"
     arrays = [np.broadcast_to(np.zeros(()), operand.shape) for operand in operands]
-    find: AnyFunction = np.einsum_path
+    find_path: AnyFunction = np.einsum_path
     if find_spec("opt_einsum") is not None:
-        find = import_module("opt_einsum").contract_path
+        find_path = import_module("opt_einsum").contract_path
     path: list[tuple[int, ...]] = []
-    left = len(terms)
-    for turn in find(text, *arrays, optimize="greedy")[0]:
-        if isinstance(turn, tuple):  # NumPy's begins with a word
-            path += _as_pairs(turn, left)
-            left -= len(turn) - 1
+    operand_count = len(terms)
+    for positions in find_path(text, *arrays, optimize="greedy")[0]:
+        if isinstance(positions, tuple):  # NumPy's begins with a word
+            path += _as_pairs(positions, operand_count)
+            operand_count -= len(positions) - 1
     return tuple(path)
 
 
-def _as_pairs(turn: tuple[int, ...], count: int) -> Path:
-    """Return a turn with several of *count* operands as pairs.
+def _as_pairs(positions: tuple[int, ...], count: int) -> Path:
+    """Return the contraction of several of *count* operands, at these *positions*, as one of pairs.
 
     >>> _as_pairs((0, 2), 3), _as_pairs((0, 1, 3), 4)
     (((0, 2),), ((0, 1), (1, 2)))
     """
-    first, *others = turn
+    first, *others = positions
     if not others:
         return ((first,),)
-    pairs, taken = [(first, others[0])], [first, others[0]]
+    pairs, contracted = [(first, others[0])], [first, others[0]]
     for other in others[1:]:
-        pairs.append((other - sum(1 for number in taken if number < other), count - len(pairs) - 1))
-        taken.append(other)
+        pairs.append((other - sum(1 for number in contracted if number < other), count - len(pairs) - 1))
+        contracted.append(other)
     return tuple(pairs)
 
 
@@ -219,31 +223,33 @@ def _as_pairs(turn: tuple[int, ...], count: int) -> Path:
 
 
 def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layout:
-    """Return the layout of a result that has none given.
+    """Return the layout of a result for which the caller gives none.
 
     Each axis is cut as in the first operand that cuts it, with the mesh dimensions that are unused yet. Those that cut
     operands, but nothing of the result, then cut its longest axis that is not cut, or the one with the longest blocks.
 
     >>> mesh = Mesh(range(2), {"x": 2})
     >>> a, b = Layout(["unsharded", "x"], mesh), Layout(["x", "unsharded"], mesh)
-    >>> matrices = [Factor(i, (4, 4), each, np.dtype("f8")) for i, each in (("ij", a), ("jk", b))]
+    >>> matrices = [Factor(i, (4, 4), layout, np.dtype("f8")) for i, layout in (("ij", a), ("jk", b))]
     >>> default_layout("ik", matrices, mesh).sharding_specs
     ['x', 'unsharded']
     """
-    taken: set[str] = set()
+    taken_names: set[str] = set()
     axes = []
     for index in result:
         names: tuple[str, ...] = ()
         for operand in operands:
             if index in operand.indices and not names:
-                names = free_names(operand.layout.axes[operand.indices.index(index)], taken)
+                names = free_names(operand.layout.axes[operand.indices.index(index)], taken_names)
         axes.append(names)
-        taken.update(names)
-    cutting = {name for operand in operands for name in used_dims(operand.layout)}
-    left = tuple(name for name, size in mesh.dims if name in cutting and name not in taken and size > 1)
+        taken_names.update(names)
+    operand_names = {name for operand in operands for name in used_dims(operand.layout)}
+    free_operand_names = tuple(
+        name for name, size in mesh.dims if name in operand_names and name not in taken_names and size > 1
+    )
     lengths = index_lengths(tuple(operands))
     shape = tuple(lengths[index] for index in result)
-    return Layout(spread_over(tuple(axes), shape, left, mesh) if left else axes, mesh)
+    return Layout(spread_over(tuple(axes), shape, free_operand_names, mesh) if free_operand_names else axes, mesh)
 
 
 def _without_repeats(factor: Factor) -> Factor:
@@ -258,11 +264,11 @@ def _without_repeats(factor: Factor) -> Factor:
             layout = Layout(layout.undealt(axes), layout.mesh)
             diagonal = kept_diagonal(layout, shape, axes, 0, None)
             assert diagonal is not None
-        others = [axis for axis in range(len(shape)) if axis not in axes]
+        other_axes = [axis for axis in range(len(shape)) if axis not in axes]
         factor = Factor(
-            "".join(indices[axis] for axis in others) + indices[axes[0]],
-            (*(shape[axis] for axis in others), diagonal.length),
-            Layout((*(layout.axes[axis] for axis in others), diagonal.spec), layout.mesh),
+            "".join(indices[axis] for axis in other_axes) + indices[axes[0]],
+            (*(shape[axis] for axis in other_axes), diagonal.length),
+            Layout((*(layout.axes[axis] for axis in other_axes), diagonal.spec), layout.mesh),
             factor.dtype,
         )
 
@@ -274,9 +280,9 @@ def repeated_axes(indices: str) -> tuple[int, int] | None:
     ((1, 2), None)
     """
     for axis, index in enumerate(indices):
-        other = indices.find(index, axis + 1)
-        if other >= 0:
-            return axis, other
+        other_axis = indices.find(index, axis + 1)
+        if other_axis >= 0:
+            return axis, other_axis
     return None
 
 
@@ -288,7 +294,7 @@ class EinsumPlan(FieldsOnly):
     """How an Einstein sum runs: print it to see the order of its contractions, and what moves in each.
 
     `bytes_moved` and `messages` are the most that a device receives. `peak_bytes` is the most that it holds at once:
-    the blocks of the operands, of the result, of results in between, and scratch.
+    the blocks of the operands, of the result and of intermediate results, and scratch.
     """
 
     __module__ = "meshcomm"
@@ -359,12 +365,14 @@ class EinsumPlan(FieldsOnly):
     @cached_property
     def peak_bytes(self) -> int:
         """The most bytes that a device holds at once."""
-        blocks, peak = sum(map(_block_bytes, self.operands)), 0
-        left = [0] * len(self.operands)  # bytes of results in between, beside the operands
-        for turn, plan in zip(self.path, self.contractions, strict=True):
-            new = _block_bytes(plan.result)
-            peak = max(peak, blocks + sum(left) + new + plan.scratch_bytes)
-            left = [size for number, size in enumerate(left) if number not in turn] + [new]
+        operand_bytes, peak = sum(map(_block_bytes, self.operands)), 0
+        intermediate_bytes = [0] * len(self.operands)  # of intermediate results; 0 for each operand
+        for positions, plan in zip(self.path, self.contractions, strict=True):
+            result_bytes = _block_bytes(plan.result)
+            peak = max(peak, operand_bytes + sum(intermediate_bytes) + result_bytes + plan.scratch_bytes)
+            intermediate_bytes = [
+                size for number, size in enumerate(intermediate_bytes) if number not in positions
+            ] + [result_bytes]
         return peak
 
     @property
@@ -388,7 +396,7 @@ def _block_bytes(factor: Factor) -> int:
     return factor.layout.largest_block(factor.shape) * factor.dtype.itemsize
 
 
-_USUAL = Machine()
+_DEFAULT_MACHINE = Machine()
 
 
 def plan_of(
@@ -415,8 +423,10 @@ def plan_of(
     """
     if layout is not None and not isinstance(layout, Layout):
         raise no_layout("einsum: layout= takes a Layout", layout)
-    kind = None if dtype is None else np.dtype(dtype)
-    return _einsum_plan(subscripts, operands, layout, kind, casting, scratch_limit(limit), machine or _USUAL)
+    requested_dtype = None if dtype is None else np.dtype(dtype)
+    return _einsum_plan(
+        subscripts, operands, layout, requested_dtype, casting, scratch_limit(limit), machine or _DEFAULT_MACHINE
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -430,53 +440,55 @@ def _einsum_plan(  # noqa: PLR0917 - the key of a cache
     machine: Machine,
 ) -> EinsumPlan:
     expression, mesh = parse_subscripts(subscripts, tuple(x.shape for x in operands)), operands[0].layout.mesh
-    kind = _result_dtype([operand.dtype for operand in operands], dtype, casting)
-    left = [
+    result_dtype = _result_dtype([operand.dtype for operand in operands], dtype, casting)
+    pending = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
         for indices, operand in zip(expression.operands, operands, strict=True)
     ]
     if layout is not None:
-        lengths = index_lengths(tuple(left))
+        lengths = index_lengths(tuple(pending))
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
-    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
+    factors, path, problems = tuple(pending), list[tuple[int, ...]](), list[Problem]()
 
-    def contract(turn: tuple[int, ...], *, last: bool) -> None:
-        taken = tuple(left[number] for number in turn)
-        for number in sorted(turn, reverse=True):
-            del left[number]
-        needed = {*expression.result, *(index for factor in left for index in factor.indices)}
-        lengths = index_lengths(taken)
-        indices = expression.result if last else "".join(i for i in lengths if i in needed)
-        goal = layout if last and layout is not None else default_layout(indices, factors if last else taken, mesh)
-        result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
-        problems.append(Problem(taken, result))
-        left.append(result)
-        path.append(turn)
+    def contract(positions: tuple[int, ...], *, last: bool) -> None:
+        inputs = tuple(pending[number] for number in positions)
+        for number in sorted(positions, reverse=True):
+            del pending[number]
+        needed_indices = {*expression.result, *(index for factor in pending for index in factor.indices)}
+        lengths = index_lengths(inputs)
+        indices = expression.result if last else "".join(i for i in lengths if i in needed_indices)
+        target = layout if last and layout is not None else default_layout(indices, factors if last else inputs, mesh)
+        result = Factor(indices, tuple(lengths[i] for i in indices), target, result_dtype)
+        problems.append(Problem(inputs, result))
+        pending.append(result)
+        path.append(positions)
 
-    if len(left) > 1:  # an index that one operand alone has is summed over first
-        counts = Counter("".join(factor.indices for factor in left) + expression.result)
+    if len(pending) > 1:  # an index that one operand alone has is summed over first
+        counts = Counter("".join(factor.indices for factor in pending) + expression.result)
         for factor in factors:
             if any(counts[index] == 1 for index in factor.indices):
-                contract((next(number for number, other in enumerate(left) if other is factor),), last=False)
-    rest = contraction_path(tuple(left), expression.result)
-    for number, turn in enumerate(rest, 1):
-        contract(turn, last=number == len(rest))
+                contract((next(number for number, other in enumerate(pending) if other is factor),), last=False)
+    pair_path = contraction_path(tuple(pending), expression.result)
+    for number, positions in enumerate(pair_path, 1):
+        contract(positions, last=number == len(pair_path))
     return EinsumPlan(expression, factors, tuple(path), tuple(problems), limit, machine)
 
 
 def _result_dtype(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
     """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
-    kind = np.result_type(*dtypes) if dtype is None else dtype
+    result_dtype = np.result_type(*dtypes) if dtype is None else dtype
     for operand_dtype in dtypes:
-        if not np.can_cast(operand_dtype, kind, casting):
-            raise TypeError(f"einsum: an operand of {operand_dtype} cannot become {kind} by the rule {casting!r}")
-    if kind.kind not in "biufc":
-        raise TypeError(f"einsum multiplies numbers, not {kind}")
-    return as_dtype(kind.newbyteorder("="))
+        if not np.can_cast(operand_dtype, result_dtype, casting):
+            raise TypeError(
+                f"einsum: an operand of {operand_dtype} cannot become {result_dtype} by the rule {casting!r}"
+            )
+    if result_dtype.kind not in "biufc":
+        raise TypeError(f"einsum multiplies numbers, not {result_dtype}")
+    return as_dtype(result_dtype.newbyteorder("="))
 
 
 def _checked_layout(layout: Layout, shape: Shape, mesh: Mesh) -> Layout:
-    """Return the *layout* given for a result of *shape*; ``LayoutError`` or ``MeshError`` if it cannot be."""
+    """Return *layout* on *mesh*; ``LayoutError`` or ``MeshError`` if a result of *shape* cannot have it."""
     if layout.ndim != len(shape):
         raise LayoutError(
             f"einsum: layout= is for {counted(layout.ndim, 'axis')}, but the result has {len(shape)}: {shape}"

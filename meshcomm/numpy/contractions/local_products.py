@@ -1,8 +1,8 @@
-"""Products of blocks: what one device multiplies, by NumPy's matmul on views, within a limit of memory.
+"""Products of the blocks of one device, by NumPy's matmul on views, within a limit of memory.
 
 An index is of one of five kinds, by the arrays that have it: a *stack* index is in both operands and the result, a
 *row* in the first operand and the result, a *column* in the second and the result, an *inner* one in both operands
-only; others are summed before. With rows or columns and inner indices that is a product of matrices, which BLAS does.
+only; others are summed before. With rows or columns and inner indices it is a product of matrices, which BLAS does.
 BLAS needs one axis per kind, with unit stride along rows or columns. Views that do not fit are copied, and a product
 to be added goes to a temporary array. If copies and temporary exceed *limit*, the longest index is
 halved, recursively.
@@ -113,13 +113,13 @@ class _SumOfOne:
         self.scratch_nbytes = result.array.nbytes if accumulate or len(block.indices) > len(result.indices) else 0
 
     def run(self) -> None:
-        block, (into, indices) = self._block, self._result
+        block, (target, indices) = self._block, self._result
         axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
         remaining = "".join(index for index in block.indices if index in indices)
         total = IndexedBlock(block.array, remaining)
         if axes:
-            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_accumulation_dtype(into.dtype)), remaining)
-        store_product(total.ordered(indices), into, accumulate=self._accumulate)
+            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_accumulation_dtype(target.dtype)), remaining)
+        store_product(total.ordered(indices), target, accumulate=self._accumulate)
 
 
 class _MultiplyOrInner:
@@ -132,19 +132,21 @@ class _MultiplyOrInner:
         self.scratch_nbytes = result.array.nbytes * (1 + widened) if accumulate or self._inner or widened else 0
 
     def run(self) -> None:
-        (a, b), (into, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
+        (a, b), (target, indices), dtype = self._operands, self._result, _accumulation_dtype(self._result.array.dtype)
         if self._inner:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
-            lists = [[axes[index] for index in block.indices] for block in (a, b)]
-            out = [axes[index] for index in indices]
-            products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            store_product(products, into, accumulate=self._accumulate)
+            operand_axes = [[axes[index] for index in block.indices] for block in (a, b)]
+            result_axes = [axes[index] for index in indices]
+            products = np.einsum(
+                a.array, operand_axes[0], b.array, operand_axes[1], result_axes, dtype=dtype, casting="unsafe"
+            )
+            store_product(products, target, accumulate=self._accumulate)
             return
         left, right = a.ordered(indices), b.ordered(indices)
-        if self._accumulate or dtype != into.dtype:
-            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, accumulate=self._accumulate)
+        if self._accumulate or dtype != target.dtype:
+            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), target, accumulate=self._accumulate)
         else:
-            np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
+            np.multiply(left, right, out=target, dtype=dtype, casting="unsafe")
 
 
 class _Matrices:
@@ -154,24 +156,24 @@ class _Matrices:
         a, b = operands
         self._accumulate, self._result = accumulate, result
         dtype = self._dtype = _accumulation_dtype(result.array.dtype)
-        both = set(a.indices) & set(b.indices)
-        stack = "".join(i for i in result.indices if i in both)
-        rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in both))
-        columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in both))
-        larger = a if a.array.nbytes >= b.array.nbytes else b
-        inner = larger.by_stride("".join(i for i in a.indices if i in both and i not in result.indices))
+        common = set(a.indices) & set(b.indices)
+        stack = "".join(i for i in result.indices if i in common)
+        rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in common))
+        columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in common))
+        larger_block = a if a.array.nbytes >= b.array.nbytes else b
+        inner = larger_block.by_stride("".join(i for i in a.indices if i in common and i not in result.indices))
         self._groups = stack, rows, columns
-        self._left = _Matrix(a, (stack, rows, inner), dtype)
-        self._right = _Matrix(b, (stack, inner, columns), dtype)
-        self._into = _Matrix(result, (stack, rows, columns), dtype)
-        self.direct = not accumulate and not self._into.copy_nbytes
+        self._left = _MatrixStack(a, (stack, rows, inner), dtype)
+        self._right = _MatrixStack(b, (stack, inner, columns), dtype)
+        self._target = _MatrixStack(result, (stack, rows, columns), dtype)
+        self.direct = not accumulate and not self._target.copy_nbytes
         size = 0 if self.direct else result.array.size * dtype.itemsize
         self.scratch_nbytes = self._left.copy_nbytes + self._right.copy_nbytes + size
 
     def run(self) -> None:
         left, right = self._left.get(), self._right.get()
         if self.direct:
-            np.matmul(left, right, out=self._into.view)
+            np.matmul(left, right, out=self._target.view)
             return
         stack, rows, columns = self._groups
         lengths = self._result.lengths()
@@ -181,7 +183,7 @@ class _Matrices:
         store_product(product.ordered(self._result.indices), self._result.array, accumulate=self._accumulate)
 
 
-class _Matrix:
+class _MatrixStack:
     """A block as a stack of matrices: a view, or a copy of `copy_nbytes` if BLAS cannot take the view."""
 
     def __init__(self, block: IndexedBlock, groups: tuple[str, str, str], dtype: DType) -> None:
@@ -209,8 +211,8 @@ def _choose_product(
     if len(operands) == 1:
         return _SumOfOne(operands[0], result, accumulate)
     a, b = operands
-    both = set(a.indices) & set(b.indices)
-    inner = both - set(result.indices)
+    common = set(a.indices) & set(b.indices)
+    inner = common - set(result.indices)
     outer = (set(a.indices) ^ set(b.indices)) & set(result.indices)
     if not inner or not outer:
         return _MultiplyOrInner(operands, result, accumulate)
@@ -228,12 +230,12 @@ def sum_partials(partials: Array) -> Array:
     return np.asarray(total, partials.dtype, order="C")
 
 
-def store_product(values: Array, into: Array, *, accumulate: bool) -> None:
-    """Write *values* into another array, or add them to it if *accumulate*."""
+def store_product(values: Array, target: Array, *, accumulate: bool) -> None:
+    """Write *values* into *target*, or add them to it if *accumulate*."""
     if accumulate:
-        np.add(into, values, out=into, casting="unsafe")
+        np.add(target, values, out=target, casting="unsafe")
     else:
-        np.copyto(into, values, casting="unsafe")
+        np.copyto(target, values, casting="unsafe")
 
 
 def _as_matrices_view(array: Array, num_stack_axes: int, num_row_axes: int, shape: tuple[int, ...]) -> Array | None:

@@ -1,8 +1,7 @@
-"""NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and their kin.
+"""NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and others like them.
 
-Where something is summed, they are cases of `einsum`, which says what moves and which layout the result has. Where
-nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.blocks.rules` says
-the same there.
+Products with sums are cases of `einsum`, which decides what moves and which layout the result has. Products without
+sums, as outer and kron, are elementwise: there :mod:`meshcomm.blocks.rules` decides the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,8 +40,8 @@ Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 
 
-def _factors(name: str, *operands: object) -> list[TensorOrArray]:
-    """Return *operands* as tensors and arrays; ``TypeError`` for what is none of them."""
+def _as_factors(name: str, *operands: object) -> list[TensorOrArray]:
+    """Return *operands* as tensors and arrays; ``TypeError`` for an object that is neither."""
     values = [unwrapped(x) for x in operands]
     for x in values:
         if not is_operand(x):
@@ -56,62 +55,69 @@ def _factors(name: str, *operands: object) -> list[TensorOrArray]:
 def axes_of_tensordot(axes: Value) -> Axes:
     """Return the axes that `numpy.tensordot` sums over: *axes* is its argument of this name.
 
-    >>> [list(each) for each in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
+    >>> [list(axes) for axes in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
     try:
-        pair: list[Sequence[int]] = list(axes)  # else a number
+        pair: list[Sequence[int]] = list(axes)  # TypeError for a number
     except TypeError:
-        count = index_of(axes)  # or TypeError
+        count = index_of(axes)  # TypeError if it is no integer
         return range(-count, 0), range(max(count, 0))
     if len(pair) != 2:
         raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
-    first, second = (list(numbers) if isinstance(numbers, Iterable) else [numbers] for numbers in pair)
-    return first, second
+    left_axes, right_axes = (list(numbers) if isinstance(numbers, Iterable) else [numbers] for numbers in pair)
+    return left_axes, right_axes
 
 
-def axes_of_inner(left: int, right: int) -> Axes:
+def axes_of_inner(left_ndim: int, right_ndim: int) -> Axes:
     """Return the axes that `numpy.inner` sums over: those of operands with this many axes; none for numbers."""
-    return ([-1], [-1]) if left and right else ([], [])
+    return ([-1], [-1]) if left_ndim and right_ndim else ([], [])
 
 
-def axes_of_dot(left: int, right: int) -> Axes:
+def axes_of_dot(left_ndim: int, right_ndim: int) -> Axes:
     """Return the axes that `numpy.dot` sums over: those of operands with this many axes; none for numbers."""
-    return ([-1], [-2 if right > 1 else 0]) if left and right else ([], [])
+    return ([-1], [-2 if right_ndim > 1 else 0]) if left_ndim and right_ndim else ([], [])
 
 
-def subscripts_of(left: int, right: int, axes: Axes) -> str:
+def subscripts_of(left_ndim: int, right_ndim: int, axes: Axes) -> str:
     """Return the subscripts of a product, for `einsum`, of operands with this many axes.
 
     >>> subscripts_of(3, 2, ([-1, 0], [0, 1]))
     'abc,ca->b'
     """
-    first, second = list(ascii_letters[:left]), list(ascii_letters[left : left + right])
-    for one, other in zip(*axes, strict=True):
-        second[other] = first[one]
-    letters = [letter for letter in first + second if not (letter in first and letter in second)]
-    return f"{''.join(first)},{''.join(second)}->{''.join(letters)}"
+    left_letters, right_letters = (
+        list(ascii_letters[:left_ndim]),
+        list(ascii_letters[left_ndim : left_ndim + right_ndim]),
+    )
+    for left_axis, right_axis in zip(*axes, strict=True):
+        right_letters[right_axis] = left_letters[left_axis]
+    letters = [
+        letter for letter in left_letters + right_letters if not (letter in left_letters and letter in right_letters)
+    ]
+    return f"{''.join(left_letters)},{''.join(right_letters)}->{''.join(letters)}"
 
 
 def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, out: object = None) -> Call | DTensor:
     """Return the product of two operands, summed over pairs of *axes*, or the call that makes it.
 
-    ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
+    ``ShapeError`` if an axis does not exist, is named twice, or differs in length from its pair.
     """
     left, right = operands
-    pairs = [[normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)]
-    if len(pairs[0]) != len(pairs[1]) or any(len(set(numbers)) < len(numbers) for numbers in pairs):
+    summed_axes = [
+        [normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)
+    ]
+    if len(summed_axes[0]) != len(summed_axes[1]) or any(len(set(numbers)) < len(numbers) for numbers in summed_axes):
         raise ShapeError(
-            f"numpy.{name}: axes {quote(pairs[0])} of the first operand and {quote(pairs[1])} of the second are no "
-            "pairs: each names as many axes, each of them once"
+            f"numpy.{name}: axes {quote(summed_axes[0])} of the first operand and {quote(summed_axes[1])} of the "
+            "second are no pairs: each names as many axes, each of them once"
         )
-    for one, other in zip(*pairs, strict=True):
-        _check_lengths(f"numpy.{name}", (left.shape, one), (right.shape, other))
-    return _einsum(name, subscripts_of(left.ndim, right.ndim, (pairs[0], pairs[1])), operands, out)
+    for left_axis, right_axis in zip(*summed_axes, strict=True):
+        _check_lengths(f"numpy.{name}", (left.shape, left_axis), (right.shape, right_axis))
+    return _einsum(name, subscripts_of(left.ndim, right.ndim, (summed_axes[0], summed_axes[1])), operands, out)
 
 
 def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: object) -> Call | DTensor:
-    """Return what `einsum` makes of *operands*, or the call that makes it; in *out*, if that is not None."""
+    """Return the `einsum` of *operands*, or the call that makes it; written to *out*, if that is not None."""
     if out is None:
         return contracting(f"numpy.{name}", subscripts, operands)
     terms, _, result = subscripts.partition("->")
@@ -126,12 +132,13 @@ def _einsum(name: str, subscripts: str, operands: Sequence[TensorOrArray], out: 
     return target
 
 
-def _check_lengths(name: str, one: tuple[Shape, int], other: tuple[Shape, int]) -> None:
-    (first, i), (second, k) = one, other
-    if first[i] != second[k]:
+def _check_lengths(name: str, left: tuple[Shape, int], right: tuple[Shape, int]) -> None:
+    (left_shape, i), (right_shape, k) = left, right
+    if left_shape[i] != right_shape[k]:
         raise ShapeError(
-            f"{name} of shapes {first} and {second}: axis {i % len(first)} of the first has "
-            f"{counted(first[i], 'element')} and axis {k % len(second)} of the second {second[k]}; they must be equal"
+            f"{name} of shapes {left_shape} and {right_shape}: axis {i % len(left_shape)} of the first has "
+            f"{counted(left_shape[i], 'element')} and axis {k % len(right_shape)} of the second {right_shape[k]}; "
+            "they must be equal"
         )
 
 
@@ -163,14 +170,14 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     >>> np.tensordot(t, t, axes=([0], [0])).to_numpy().tolist()
     [[9, 12, 15], [12, 17, 22], [15, 22, 29]]
     """
-    return _summed_product("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
+    return _summed_product("tensordot", _as_factors("tensordot", a, b), axes_of_tensordot(axes))
 
 
 @operation(np.inner)
 @traceable(2, twin=np.inner)
 def inner(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
-    left, right = _factors("inner", a, b)
+    left, right = _as_factors("inner", a, b)
     if not left.ndim or not right.ndim:
         return tensor_np.multiply(left, right)
     return _summed_product("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
@@ -181,9 +188,9 @@ def inner(a: Factor, b: Factor) -> Call | DTensor:
 def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     """Return the sums of products over the last axis of *a* and the last but one of *b*. Collective over the mesh.
 
-    As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
+    As numpy.dot: the product, if an operand is a number; for vectors and matrices the same as ``a @ b``.
     """
-    left, right = _factors("dot", a, b)
+    left, right = _as_factors("dot", a, b)
     result = None if out is not None else inner_of_alike(left, right)
     if result is None and out is None:
         result = short_product(left, right)
@@ -204,7 +211,7 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
 
     Operands of one shape are not flattened; others are, in C order, and may have to move for that.
     """
-    left, right = _factors("vdot", a, b)
+    left, right = _as_factors("vdot", a, b)
     if left.size != right.size:
         raise ShapeError(
             f"numpy.vdot of shapes {left.shape} and {right.shape}: the first has {counted(left.size, 'element')} and "
@@ -215,8 +222,8 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
     result = inner_of_alike(left, right) if left.dtype.kind == "f" else None
     if result is not None:
         return result
-    every = range(left.ndim)
-    return _summed_product("vdot", (_conjugate(left), right), (every, every))
+    all_axes = range(left.ndim)
+    return _summed_product("vdot", (_conjugate(left), right), (all_axes, all_axes))
 
 
 def _conjugate(x: TensorOrArray) -> TensorOrArray:
@@ -229,14 +236,14 @@ def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> Call | DTensor
 
     The first and the last may be vectors. ``LinAlgError`` if another one is no matrix.
     """
-    factors = _factors("linalg.multi_dot", *arrays)
+    factors = _as_factors("linalg.multi_dot", *arrays)
     if len(factors) < 2:
         raise ShapeError(f"numpy.linalg.multi_dot takes two matrices or more, not {len(factors)}")
     if len(factors) == 2:
         return dot(factors[0], factors[1], out)
     for number, x in enumerate(factors):
-        ends = number in (0, len(factors) - 1)
-        if x.ndim != 2 and not (ends and x.ndim == 1):
+        is_end = number in (0, len(factors) - 1)
+        if x.ndim != 2 and not (is_end and x.ndim == 1):
             raise np.linalg.LinAlgError(
                 f"numpy.linalg.multi_dot takes matrices, and vectors as the first and the last one; operand {number} "
                 f"has shape {x.shape}"
@@ -259,7 +266,7 @@ _MAX_FACTORS = 24
 def matrix_power(a: DTensor, n: int) -> DTensor:
     """Return the power *n* of square matrices, by repeated squares, as numpy.linalg.matrix_power. Collective.
 
-    A negative power is that of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
+    A negative power is a power of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
     """
     name, tensor = "numpy.linalg.matrix_power", as_tensor("numpy.linalg.matrix_power", a)
     if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
@@ -283,12 +290,14 @@ def matrix_power(a: DTensor, n: int) -> DTensor:
 def _identity(like: DTensor) -> DTensor:
     """Return identity matrices in the shape, dtype and layout of a tensor."""
 
-    def make(slices: tuple[slice, ...]) -> Array:
-        rows, columns = (np.arange(like.shape[-1])[taken] for taken in slices[-2:])
+    def make_block(slices: tuple[slice, ...]) -> Array:
+        rows, columns = (np.arange(like.shape[-1])[axis_slice] for axis_slice in slices[-2:])
         eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
-        return np.broadcast_to(eye, [len(range(n)[taken]) for n, taken in zip(like.shape, slices, strict=True)])
+        return np.broadcast_to(
+            eye, [len(range(n)[axis_slice]) for n, axis_slice in zip(like.shape, slices, strict=True)]
+        )
 
-    return from_callback(like.shape, like.dtype, like.layout, make)
+    return from_callback(like.shape, like.dtype, like.layout, make_block)
 
 
 # -- products without sums --------------------------------------------------------------------------------------------
@@ -298,17 +307,17 @@ def _identity(like: DTensor) -> DTensor:
 @traceable(2, twin=np.outer)
 def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
-    rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
-    into = {} if out is None else {"out": out}
-    return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **into)
+    rows, columns = (np.reshape(x, -1) for x in _as_factors("outer", a, b))
+    out_option = {} if out is None else {"out": out}
+    return tensor_np.multiply(rows[:, np.newaxis], columns[np.newaxis], **out_option)
 
 
 @implements(getattr(np.linalg, "outer", None))
 def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
-    first, second = _factors("linalg.outer", x1, x2)
-    if first.ndim != 1 or second.ndim != 1:
-        raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {first.shape} and {second.shape}")
-    return outer(first, second)
+    left, right = _as_factors("linalg.outer", x1, x2)
+    if left.ndim != 1 or right.ndim != 1:
+        raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {left.shape} and {right.shape}")
+    return outer(left, right)
 
 
 @implements(np.kron)
@@ -316,17 +325,17 @@ def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
 def kron(a: Factor, b: Factor) -> DTensor:
     """Return the Kronecker product, as numpy.kron. Collective over the mesh.
 
-    It is the outer product with the axes of *a* and *b* in turns, reshaped. Elements move if *b* is sharded.
+    It is the outer product with the axes of *a* and *b* interleaved, reshaped. Elements move if *b* is sharded.
     """
-    left, right = _factors("kron", a, b)
+    left, right = _as_factors("kron", a, b)
     ndim = max(left.ndim, right.ndim)
-    first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
-    product = tensor_np.multiply(_in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
-    return tensor_np.reshape(product, tuple(n * m for n, m in zip(first, second, strict=True)))
+    left_shape, right_shape = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
+    product = tensor_np.multiply(_interleaved_axes(left, ndim, 0), _interleaved_axes(right, ndim, 1))
+    return tensor_np.reshape(product, tuple(n * m for n, m in zip(left_shape, right_shape, strict=True)))
 
 
-def _in_turns(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
-    """Return *x* with new axes, so that its own are the last ones of each second of 2 *ndim* axes."""
+def _interleaved_axes(x: TensorOrArray, ndim: int, turn: int) -> TensorOrArray:
+    """Return *x* with new axes of length 1: of 2 *ndim* axes, every second one, from *turn* on, is an axis of *x*."""
     own_axes = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
     return tensor_np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own_axes))
 
@@ -352,33 +361,34 @@ def cross(  # noqa: PLR0917 - NumPy's
     >>> np.cross(t, [0, 0, 1]).to_numpy().tolist()
     [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     """
-    name, operands = "numpy.cross", _factors("cross", a, b)
+    name, operands = "numpy.cross", _as_factors("cross", a, b)
     axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    factors = _factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
+    factors = _as_factors("cross", *agree_on_plain(name, operands, mesh_of(operands)))
     dtype = _dtype_of_cross(factors, axes)
-    left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
+    left, right = (_components_last(name, x, vector_axis) for x, vector_axis in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
     layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, (left, right), shape, layout)
-    local = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
+    block = on_device(layout.mesh, lambda _: _cross_products(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
-        return tensor_np.moveaxis(make(local, layout, shape, dtype), -1, axes[-1])
-    return make(local, layout.delete(-1), shape[:-1], dtype)
+        return tensor_np.moveaxis(make(block, layout, shape, dtype), -1, axes[-1])
+    return make(block, layout.delete(-1), shape[:-1], dtype)
 
 
 def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]) -> DType:
     """Return the dtype of cross products; NumPy's errors, and its warning about vectors with 2 components.
 
-    NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
+    NumPy computes the product of single vectors for that. All have 3 components: for 2 it would warn, with a line of
+    meshcomm.
     """
     samples, lengths = [], []
     for x, axis in zip(factors, axes, strict=False):
-        along = axis % x.ndim if x.ndim else 0
-        lengths.append(x.shape[along] if x.ndim else 0)
+        vector_axis = axis % x.ndim if x.ndim else 0
+        lengths.append(x.shape[vector_axis] if x.ndim else 0)
         components = 3 if lengths[-1] == 2 else lengths[-1]
-        samples.append(np.ones([components if number == along else 1 for number in range(x.ndim)], x.dtype))
-    both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(tensor_np.cross(*samples, *axes[:2], -1 if both else axes[2])).dtype
+        samples.append(np.ones([components if number == vector_axis else 1 for number in range(x.ndim)], x.dtype))
+    both_2d = lengths == [2, 2]  # the result has no axis of components
+    dtype = np.asarray(tensor_np.cross(*samples, *axes[:2], -1 if both_2d else axes[2])).dtype
     if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
@@ -389,40 +399,40 @@ def _dtype_of_cross(factors: Sequence[TensorOrArray], axes: tuple[int, int, int]
 
 
 def _components_last(name: str, x: TensorOrArray, axis: int) -> TensorOrArray:
-    turned = tensor_np.moveaxis(x, axis, -1)
-    return relaid(turned, turned.layout.replace(-1, ()).axes, name) if isinstance(turned, DTensor) else turned
+    result = tensor_np.moveaxis(x, axis, -1)
+    return relaid(result, result.layout.replace(-1, ()).axes, name) if isinstance(result, DTensor) else result
 
 
 def _cross_products(a: Array, b: Array, dtype: DType) -> Array:
     """Return the cross products along the last axes, as numpy.cross, which would warn once more."""
-    several = 3 in (a.shape[-1], b.shape[-1])
+    is_3d = 3 in (a.shape[-1], b.shape[-1])
     out = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
 
-    def product(one: int, other: int) -> Array | None:
-        there = one < a.shape[-1] and other < b.shape[-1]
-        return np.multiply(a[..., one], b[..., other], dtype=dtype) if there else None
+    def product(left_index: int, right_index: int) -> Array | None:
+        exist = left_index < a.shape[-1] and right_index < b.shape[-1]
+        return np.multiply(a[..., left_index], b[..., right_index], dtype=dtype) if exist else None
 
-    for number in range(3) if several else [2]:
+    for number in range(3) if is_3d else [2]:
         i, k = (number + 1) % 3, (number + 2) % 3
-        first, second = product(i, k), product(k, i)
-        if second is None:
-            out[..., number] = first
-        elif first is None:
-            np.negative(second, out=out[..., number])
+        plus_term, minus_term = product(i, k), product(k, i)
+        if minus_term is None:
+            out[..., number] = plus_term
+        elif plus_term is None:
+            np.negative(minus_term, out=out[..., number])
         else:
-            np.subtract(first, second, out=out[..., number])
-    return out if several else out[..., 2].copy()
+            np.subtract(plus_term, minus_term, out=out[..., number])
+    return out if is_3d else out[..., 2].copy()
 
 
 @implements(getattr(np.linalg, "cross", None))
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
-    first, second = _factors("linalg.cross", x1, x2)
-    for x in (first, second):
+    left, right = _as_factors("linalg.cross", x1, x2)
+    for x in (left, right):
         if x.shape[normalised_axis(axis, x.ndim)] != 3:
             raise ShapeError(
                 f"numpy.linalg.cross takes vectors of 3 components, not shape {x.shape} along axis {axis}"
             )
-    return cross(first, second, axis=axis)
+    return cross(left, right, axis=axis)
 
 
 # -- universal functions with core axes -------------------------------------------------------------------------------
@@ -448,14 +458,14 @@ def _vecmat(x1: TensorOrArray, x2: TensorOrArray) -> Call | DTensor:
     return contracting("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
-_CORES: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
+_CORE_FUNCTIONS: dict[str, Callable[[TensorOrArray, TensorOrArray], Call | DTensor]] = {
     "matmul": matmul,
     "vecdot": _vecdot,
     "matvec": _matvec,
     "vecmat": _vecmat,
 }
-_PRODUCTS = {getattr(np, name): function for name, function in _CORES.items() if hasattr(np, name)}
-"""What is called for universal functions of NumPy with core axes, which are the last ones."""
+_PRODUCTS = {getattr(np, name): function for name, function in _CORE_FUNCTIONS.items() if hasattr(np, name)}
+"""For ufuncs of NumPy with core axes: the function for tensors, with the core axes last."""
 
 
 def is_product(ufunc: np.ufunc) -> bool:
@@ -466,7 +476,7 @@ def is_product(ufunc: np.ufunc) -> bool:
 def core_product(
     ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Options
 ) -> Call | DTensor:
-    """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors, or the call. Collective over the mesh.
+    """Return the matmul, vecdot, matvec or vecmat of tensors, as NumPy's, or the call. Collective over the mesh.
 
     Parameters
     ----------
@@ -484,7 +494,7 @@ def core_product(
     dtype = _product_dtype(ufunc, factors, (), options)
     if out:
         _product_dtype(ufunc, factors, out, options)
-    factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
+    factors = [x.astype(dtype, copy=False) if _DTYPE_OPTIONS & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
     factors = [_core_axes_last(x, core_axes) for x, core_axes in zip(factors, axes, strict=False)]
     result: DTensor = completed(product(factors[0], factors[1]))
@@ -495,7 +505,7 @@ def core_product(
     return with_out(name, out or None, result, options.get("casting", "same_kind"))
 
 
-_CONVERTING = {"dtype", "signature", "sig"}
+_DTYPE_OPTIONS = {"dtype", "signature", "sig"}
 """Options that say in which dtype to compute."""
 
 
@@ -515,7 +525,7 @@ def _product_dtype(
 
 
 def _core_axes(options: Options) -> list[tuple[int, ...] | None]:
-    """Return where the core axes of both operands and of the result are; None where they are the last ones."""
+    """Return the core axes of both operands and of the result; None for the last axes."""
     if "axis" in options:
         return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]
     axes = [entry if isinstance(entry, tuple) else (entry,) for entry in options.get("axes", ())]
@@ -536,9 +546,9 @@ def _einsum_of_numpy(
     casting: Casting = "safe",
     **others: object,
 ) -> Call | DTensor:
-    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted.
+    """Return the Einstein sum of tensors, as numpy.einsum. *optimize* and *order* are ignored: pairs are contracted.
 
-    Where nothing is summed or converted, the result is a view of the one tensor.
+    If nothing is summed or converted, the result is a view of the only tensor.
     """
     if others:
         names = ", ".join(others)
@@ -552,9 +562,9 @@ def _einsum_of_numpy(
     return call if out is None else with_out("numpy.einsum", out, completed(call), casting)
 
 
-def _view_by_indices(tensor: DTensor, indices: str, result: str) -> DTensor:
-    """Return *tensor*, whose axes have *indices*, with one axis for each index of the *result*."""
+def _view_by_indices(tensor: DTensor, indices: str, result_indices: str) -> DTensor:
+    """Return a view of *tensor*, which has *indices* for its axes, with one axis for each of *result_indices*."""
     while (axes := repeated_axes(indices)) is not None:
         tensor = main_diagonal(tensor, axes)
         indices = indices.replace(indices[axes[0]], "", 2) + indices[axes[0]]
-    return tensor.transpose([indices.index(letter) for letter in result])
+    return tensor.transpose([indices.index(letter) for letter in result_indices])

@@ -34,7 +34,7 @@ from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
-class _Kinds(TypedDict, total=False):
+class _DtypeOptions(TypedDict, total=False):
     """NumPy's arguments for the dtype of the result."""
 
     dtype: DTypeLike | None
@@ -45,14 +45,14 @@ class _Kinds(TypedDict, total=False):
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout | None = None) -> DTensor:
     """Return tensors joined along *axis*. Collective over the meshes if elements have to move.
 
-    Along an axis that the largest tensor does not shard, nothing moves but tensors in other layouts than this one.
-    Along a sharded axis, elements move to the blocks that the result has: the usual ones of the new length.
+    Along an axis that is not sharded in the largest tensor, only tensors in other layouts move. Along a sharded axis,
+    elements move to the blocks of the result: the usual ones of the new length.
 
     Parameters
     ----------
     tensors: tensors, and plain arrays that all ranks have; one of them must be a tensor
     axis: axis along which to join; None to join them flattened
-    layout: layout of the result; by default that of the largest tensor, the first one of equal ones
+    layout: layout of the result; by default the layout of the largest tensor, the first one of several
 
     ``ShapeError`` if other axes than *axis* differ in length; ``MeshError`` for tensors on several meshes.
 
@@ -71,7 +71,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
 def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:
     """Return tensors of one shape joined along a new axis. Collective over the meshes if elements have to move.
 
-    The new axis is unsharded, so nothing moves where the tensors have one layout. The parameters are those of
+    The new axis is unsharded, so nothing moves if all tensors have one layout. The parameters are those of
     `concatenate`.
 
     >>> import numpy as np, meshcomm as mc
@@ -86,45 +86,49 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
 
 
 def _stacked(
-    tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Unpack[_Kinds]
+    tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **dtype_options: Unpack[_DtypeOptions]
 ) -> Call | DTensor:
-    listed = [unwrapped(x) for x in tensors]
-    shapes = {untyped_np.shape(x) for x in listed}
+    operands = [unwrapped(x) for x in tensors]
+    shapes = {untyped_np.shape(x) for x in operands}
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
     ndim = len(next(iter(shapes), ())) + 1
-    new = normalised_axis(axis, ndim)
-    alike = [x for x in listed if isinstance(x, DTensor)]
-    if len(alike) == len(listed) and len({(id(x.layout), x.dtype) for x in alike}) == 1 and layout is None:
-        first = alike[0]
-        dtype = _joined_dtype(alike, **kinds)
-        axes = (*first.layout.axes[:new], (), *first.layout.axes[new:])
-        shape = (*first.shape[:new], len(alike), *first.shape[new:])
+    new_axis = normalised_axis(axis, ndim)
+    dtensors = [x for x in operands if isinstance(x, DTensor)]
+    if len(dtensors) == len(operands) and len({(id(x.layout), x.dtype) for x in dtensors}) == 1 and layout is None:
+        first_tensor = dtensors[0]
+        dtype = _joined_dtype(dtensors, **dtype_options)
+        axes = (*first_tensor.layout.axes[:new_axis], (), *first_tensor.layout.axes[new_axis:])
+        shape = (*first_tensor.shape[:new_axis], len(dtensors), *first_tensor.shape[new_axis:])
 
         def stacked(*blocks: Array) -> Array:
-            return join_blocks([np.expand_dims(block, new) for block in blocks], new, dtype)
+            return join_blocks([np.expand_dims(block, new_axis) for block in blocks], new_axis, dtype)
 
-        if dtype == first.dtype:
-            return mapping(stacked, *alike, layout=Layout(axes, first.mesh), shape=shape)
-    wide = [tensor_np.expand_dims(x, new) for x in listed]
-    return _joined("stack", wide, new, layout, **kinds)
+        if dtype == first_tensor.dtype:
+            return mapping(stacked, *dtensors, layout=Layout(axes, first_tensor.mesh), shape=shape)
+    expanded = [tensor_np.expand_dims(x, new_axis) for x in operands]
+    return _joined("stack", expanded, new_axis, layout, **dtype_options)
 
 
 def _joined(
-    name: str, listed: Sequence[object], axis: int | None, layout: Layout | None = None, **kinds: Unpack[_Kinds]
+    name: str,
+    values: Sequence[object],
+    axis: int | None,
+    layout: Layout | None = None,
+    **dtype_options: Unpack[_DtypeOptions],
 ) -> Call | DTensor:
     """Return operands joined along *axis*, or the call that joins them."""
-    operands = [unwrapped(x) for x in listed]
+    operands = [unwrapped(x) for x in values]
     mesh = mesh_of(operands)
-    agreed = agree_on_plain(f"numpy.{name}", operands, mesh)
+    inputs = agree_on_plain(f"numpy.{name}", operands, mesh)
     if axis is None:
-        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in agreed]
+        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in inputs]
         axis = 0
     else:
-        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed]
+        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in inputs]
         axis = normalised_axis(axis, max(x.ndim for x in arrays))
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
-    dtype = _joined_dtype(arrays, **kinds)
+    dtype = _joined_dtype(arrays, **dtype_options)
     largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
     if layout is None:
         target = largest.layout
@@ -133,16 +137,16 @@ def _joined(
         target = _checked_layout(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
         return _joined_blocks(name, arrays, axis, dtype, target)
-    of_plain = target.replace(axis, ())
+    pattern = target.replace(axis, ())
     tensors = [
-        astype(x, dtype, copy=False) if isinstance(x, DTensor) else as_sharded(x.astype(dtype, copy=False), of_plain)
+        astype(x, dtype, copy=False) if isinstance(x, DTensor) else as_sharded(x.astype(dtype, copy=False), pattern)
         for x in arrays
     ]
-    filled = [tensor for tensor in tensors if tensor.shape[axis]]
-    new = target.cut(axis, shape[axis])
-    if filled and new.is_consecutive:
-        wanted = tuple(_spans(ends, [tensor.shape[axis] for tensor in filled]) for ends in pairwise(new.all_starts()))
-        assembled = assembling_if_cheaper(name, filled, axis, wanted, target, shape=shape)
+    nonempty = [t for t in tensors if t.shape[axis]]
+    cut = target.cut(axis, shape[axis])
+    if nonempty and cut.is_consecutive:
+        spans = tuple(_spans(interval, [t.shape[axis] for t in nonempty]) for interval in pairwise(cut.all_starts()))
+        assembled = assembling_if_cheaper(name, nonempty, axis, spans, target, shape=shape)
         if assembled is not None:
             return assembled
     result, start = empty(shape, dtype, target), 0
@@ -153,14 +157,14 @@ def _joined(
     return result
 
 
-def _spans(ends: Interval, lengths: Sequence[int]) -> tuple[TensorInterval, ...]:
-    """Return what lies between *ends* of several axes of these lengths, one after the other, as intervals of each."""
-    intervals, begin = list[TensorInterval](), 0
-    for which, length in enumerate(lengths):
-        start, stop = max(ends[0] - begin, 0), min(ends[1] - begin, length)
+def _spans(interval: Interval, lengths: Sequence[int]) -> tuple[TensorInterval, ...]:
+    """Return the interval of each tensor, of these *lengths*, that lies in *interval* of the joined axis."""
+    intervals, offset = list[TensorInterval](), 0
+    for number, length in enumerate(lengths):
+        start, stop = max(interval[0] - offset, 0), min(interval[1] - offset, length)
         if start < stop:
-            intervals.append((which, start, stop))
-        begin += length
+            intervals.append((number, start, stop))
+        offset += length
     return tuple(intervals)
 
 
@@ -168,10 +172,10 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
     """Return tensors joined along an axis that is not sharded."""
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
     tensors = [
-        astype(relaid(piece, layout.axes, name), dtype, copy=False)
-        if isinstance(piece, DTensor)
-        else distribute(piece.astype(dtype, copy=False), layout)
-        for piece in arrays
+        astype(relaid(array, layout.axes, name), dtype, copy=False)
+        if isinstance(array, DTensor)
+        else distribute(array.astype(dtype, copy=False), layout)
+        for array in arrays
     ]
     return mapping(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
@@ -190,15 +194,15 @@ def _checked_layout(name: str, layout: object, shape: Shape) -> Layout:
 
 
 def _joined_shape(name: str, shapes: Sequence[Shape], axis: int) -> Shape:
-    first = shapes[0]
+    first_shape = shapes[0]
     for number, shape in enumerate(shapes):
-        rests = [lengths[:axis] + lengths[axis + 1 :] for lengths in (first, shape)]
-        if len(shape) != len(first) or rests[0] != rests[1]:
+        other_lengths = [lengths[:axis] + lengths[axis + 1 :] for lengths in (first_shape, shape)]
+        if len(shape) != len(first_shape) or other_lengths[0] != other_lengths[1]:
             raise ShapeError(
-                f"{name} along axis {axis}: operand 0 has shape {first}, operand {number} has {shape}; all other axes "
-                "must be equally long"
+                f"{name} along axis {axis}: operand 0 has shape {first_shape}, operand {number} has {shape}; "
+                "all other axes must be equally long"
             )
-    return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
+    return (*first_shape[:axis], sum(shape[axis] for shape in shapes), *first_shape[axis + 1 :])
 
 
 def _joined_dtype(
@@ -209,7 +213,7 @@ def _joined_dtype(
     return as_dtype(np.concatenate(samples, dtype=dtype, casting=casting).dtype)
 
 
-def _like_numpy(name: str, join: Function) -> Function:
+def _with_numpy_arguments(name: str, join: Function) -> Function:
     """Return *join* with NumPy's arguments after the first one."""
 
     def joined(
@@ -226,12 +230,12 @@ def _like_numpy(name: str, join: Function) -> Function:
     return joined
 
 
-def _joining_after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
-    """Return a function that joins operands after *widen*, along the axis for their number of axes."""
+def _joining_widened(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
+    """Return a function that applies *widen* to its operands and joins them, along *axis_of_ndim* of their ndim."""
 
     def joined(tup: Sequence[Tensor], *, dtype: DTypeLike | None = None, casting: Casting = "same_kind") -> object:
-        wide = [widen(unwrapped(x)) for x in tup]
-        return _joined(name, wide, axis_of_ndim(max(map(ndim_of, wide))), dtype=dtype, casting=casting)
+        widened = [widen(unwrapped(x)) for x in tup]
+        return _joined(name, widened, axis_of_ndim(max(map(ndim_of, widened))), dtype=dtype, casting=casting)
 
     return joined
 
@@ -246,8 +250,9 @@ def _as_column(x: DTensor | ArrayLike) -> TensorOrArray:
 
 @implements(np.array_split)
 def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
-    """Return slices of the tensor along *axis*: so many, or between these indices. Each one has its elements where
-    they are; a slice of cyclic blocks may have to move.
+    """Return slices of the tensor along *axis*: a number of them, or those between given indices.
+
+    Their elements stay on their devices, but a slice of cyclic blocks may have to move.
     """
     tensor = as_tensor("array_split", ary)
     axis = normalised_axis(axis, tensor.ndim)
@@ -262,7 +267,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
         sizes = [n // count + (number < n % count) for number in range(count)]
         bounds = [*accumulate(sizes, initial=0)]
     slices = (slice(start, stop) for start, stop in pairwise(bounds))
-    return [getitem(tensor, (*(slice(None),) * axis, part)) for part in slices]
+    return [getitem(tensor, (*(slice(None),) * axis, slice_)) for slice_ in slices]
 
 
 @implements(np.split)
@@ -277,12 +282,12 @@ def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0)
     return array_split(tensor, indices_or_sections, axis)
 
 
-def _split_along(name: str, axis: int, least: int) -> Function:
-    """Return a split along *axis*, of tensors with *least* axes; hsplit takes the only axis if there is one."""
+def _split_along(name: str, axis: int, min_ndim: int) -> Function:
+    """Return a split along *axis*, of tensors with *min_ndim* axes; hsplit takes the only axis if there is one."""
 
     def split_along(ary: DTensor, indices_or_sections: int | Sequence[int]) -> list[DTensor]:
-        if ary.ndim < least:
-            raise ShapeError(f"{name} takes a tensor of {least} axes or more, not of shape {ary.shape}")
+        if ary.ndim < min_ndim:
+            raise ShapeError(f"{name} takes a tensor of {min_ndim} axes or more, not of shape {ary.shape}")
         return split(ary, indices_or_sections, min(axis, ary.ndim - 1))
 
     return split_along
@@ -290,18 +295,18 @@ def _split_along(name: str, axis: int, least: int) -> Function:
 
 @implements(getattr(np, "unstack", None))
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
-    """Return the slices along *axis*, each without it."""
+    """Return the slices along *axis*, each without this axis."""
     tensor = as_tensor("unstack", x)
-    before = (slice(None),) * normalised_axis(axis, tensor.ndim)
-    return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
+    leading_slices = (slice(None),) * normalised_axis(axis, tensor.ndim)
+    return tuple(getitem(tensor, (*leading_slices, number)) for number in range(tensor.shape[len(leading_slices)]))
 
 
-implements(np.concatenate)(_like_numpy("concatenate", partial(_joined, "concatenate")))
-implements(np.stack)(_like_numpy("stack", _stacked))
-implements(np.vstack, getattr(np, "row_stack", None))(_joining_after(np.atleast_2d, lambda ndim: 0, "vstack"))
-implements(np.hstack)(_joining_after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
-implements(np.dstack)(_joining_after(np.atleast_3d, lambda ndim: 2, "dstack"))
-implements(np.column_stack)(_joining_after(_as_column, lambda ndim: 1, "column_stack"))
+implements(np.concatenate)(_with_numpy_arguments("concatenate", partial(_joined, "concatenate")))
+implements(np.stack)(_with_numpy_arguments("stack", _stacked))
+implements(np.vstack, getattr(np, "row_stack", None))(_joining_widened(np.atleast_2d, lambda ndim: 0, "vstack"))
+implements(np.hstack)(_joining_widened(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
+implements(np.dstack)(_joining_widened(np.atleast_3d, lambda ndim: 2, "dstack"))
+implements(np.column_stack)(_joining_widened(_as_column, lambda ndim: 1, "column_stack"))
 implements(np.vsplit)(_split_along("vsplit", 0, 2))
 implements(np.hsplit)(_split_along("hsplit", 1, 1))
 implements(np.dsplit)(_split_along("dsplit", 2, 3))

@@ -1,4 +1,4 @@
-"""Results that are put together from pieces, each of which belongs to an interval of the result."""
+"""Results that are assembled from pieces: each piece is written to a slice of the result."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from meshcomm.numpy.indexing.indexing import getitem, setitem
 from meshcomm.numpy.indexing.slicing import kept_slice
 
 
-def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) -> None:
-    """Run ``result[where] = piece`` for a piece of this shape and dtype. Collective if an element has to move.
+def put(name: str, result: DTensor, slices: tuple[slice, ...], piece: DTensor) -> None:
+    """Run ``result[slices] = piece`` for a piece of this shape and dtype. Collective if an element has to move.
 
-    Only those move that are on other devices. *name* is the operation.
+    Only elements that are on other devices move. *name* is the operation.
     """
-    if kept_slice(result.layout, result.shape, parsed_index(where, result.shape), result.mesh.rank) is None:
-        setitem(result, where, piece)  # from within a cyclic block: there is no layout for it
+    if kept_slice(result.layout, result.shape, parsed_index(slices, result.shape), result.mesh.rank) is None:
+        setitem(result, slices, piece)  # a slice that begins within a cyclic block has no layout
         return
-    region = getitem(result, where)
-    moved = relaid(piece, region.layout.axes, name, result.mesh)
-    map_into(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
+    view = getitem(result, slices)
+    relaid_piece = relaid(piece, view.layout.axes, name, result.mesh)
+    map_into(lambda block, piece_block: np.copyto(opaque(block), opaque(piece_block)), view, relaid_piece)

@@ -1,8 +1,8 @@
-"""All windows of a length along axes: a view, as NumPy's, of the block and of the elements behind it.
+"""All windows of a length along axes: a view, as NumPy's, of the block and of the elements after it.
 
-The windows that begin in the block of a device are on that device. The last ones reach into the blocks behind it. So
-these few elements are fetched, and the windows are a view of the block with them at its end. Where no axis is cut,
-they are a view of the block itself.
+A window is on the device in whose block it begins. The last windows of a block reach into the blocks after it. So
+these few elements are fetched and appended to a copy of the block, and the windows are a view of that. If no axis is
+cut, they are a view of the block itself.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def sliding_window_view(
 ) -> DTensor:
     """Return all windows along some axes, as numpy.lib.stride_tricks.sliding_window_view: a view to read only.
 
-    Collective over the mesh if an axis is sharded: then it is a view of a copy of the block, with the elements behind
-    it, which alone move.
+    Collective over the mesh if an axis is sharded: then it is a view of a copy of the block and of the elements after
+    it; only these elements move.
 
     Parameters
     ----------
@@ -51,16 +51,22 @@ def sliding_window_view(
     """
     tensor = as_tensor(_NAME, x)
     lengths = (window_shape,) if isinstance(window_shape, int | np.integer) else tuple(window_shape)
-    listed = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
-    axes = tuple(normalised_axes(a, tensor.ndim)[0] for a in listed)  # one may be there twice
-    beyond = _window_reach(tensor, axes, lengths, writeable)
-    wide, firsts = _overlapping(tensor, axes, beyond)
-    layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
-    of = np.lib.stride_tricks.sliding_window_view(abstract_array(tensor), lengths, axes)
-    firsts_of = of.shape[: tensor.ndim]
-    if wide is not tensor:
-        wide = refreshed_by(lambda base: _overlapping(base, axes, beyond)[0], tensor, wide)
-    return sharing(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of, 0)
+    axis_list = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
+    axes = tuple(normalised_axes(a, tensor.ndim)[0] for a in axis_list)  # an axis may be listed twice
+    reach = _window_reach(tensor, axes, lengths, writeable)
+    extended, starts_layout = _overlapping(tensor, axes, reach)
+    layout = Layout([*starts_layout.axes, *((),) * len(axes)], tensor.mesh)
+    abstract = np.lib.stride_tricks.sliding_window_view(abstract_array(tensor), lengths, axes)
+    starts_shape = abstract.shape[: tensor.ndim]
+    if extended is not tensor:
+        extended = refreshed_by(lambda base: _overlapping(base, axes, reach)[0], tensor, extended)
+    return sharing(
+        lambda block: _windows(block, starts_layout.block_shape(starts_shape), axes, lengths),
+        extended,
+        layout,
+        abstract,
+        0,
+    )
 
 
 def _window_reach(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:
@@ -71,42 +77,42 @@ def _window_reach(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], 
         raise ValueError(f"{_NAME}: {len(lengths)} lengths of windows for {len(axes)} axes")
     if any(length < 1 for length in lengths):
         raise ValueError(f"{_NAME}: the length of a window is 1 or more, not {lengths}")
-    beyond = [0] * tensor.ndim
+    reach = [0] * tensor.ndim
     for a, length in zip(axes, lengths, strict=True):
-        beyond[a] += length - 1
-        if beyond[a] >= tensor.shape[a]:
+        reach[a] += length - 1
+        if reach[a] >= tensor.shape[a]:
             raise ValueError(f"{_NAME}: windows of {length} elements along axis {a}, which has {tensor.shape[a]}")
-    return beyond
+    return reach
 
 
-def _overlapping(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tuple[DTensor, Layout]:
-    """Return *tensor* with longer blocks, which overlap, and how the first elements of the windows are cut.
+def _overlapping(tensor: DTensor, axes: Sequence[int], reach: Sequence[int]) -> tuple[DTensor, Layout]:
+    """Return *tensor* with longer blocks, which overlap, and the layout of the first elements of the windows.
 
     Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.
     """
     tensor = relaid(tensor, tensor.layout.undealt(axes), _NAME)
-    firsts = tensor[tuple(slice(0, n - more) for n, more in zip(tensor.shape, beyond, strict=True))]
-    for a, more in enumerate(beyond):
-        if more and tensor.layout.num_shards(a) > 1:
-            tensor = _with_next(tensor, a, more)
-    return tensor, firsts.layout
+    starts = tensor[tuple(slice(0, n - extra) for n, extra in zip(tensor.shape, reach, strict=True))]
+    for a, extra in enumerate(reach):
+        if extra and tensor.layout.num_shards(a) > 1:
+            tensor = _with_following(tensor, a, extra)
+    return tensor, starts.layout
 
 
-def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
-    """Return a tensor of longer blocks, which also have so many elements behind them, if there are. Collective."""
+def _with_following(tensor: DTensor, axis: int, extra: int) -> DTensor:
+    """Return a tensor of longer blocks: each with up to *extra* elements that follow it along *axis*. Collective."""
     n, layout = tensor.shape[axis], tensor.layout
-    ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
-    longer = [(start, min(stop + more, n) if start < stop else stop) for start, stop in ends]
-    sizes = [stop - start for start, stop in longer]
+    block_ends = pairwise(layout.cut(axis, n).consecutive.all_starts())
+    extended_intervals = [(start, min(stop + extra, n) if start < stop else stop) for start, stop in block_ends]
+    sizes = [stop - start for start, stop in extended_intervals]
     layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), sizes=sizes))
-    wanted = tuple(((0, start, stop),) for start, stop in longer)
+    block_intervals = tuple(((0, start, stop),) for start, stop in extended_intervals)
     shape = (*tensor.shape[:axis], sum(sizes), *tensor.shape[axis + 1 :])
-    return assembling(_NAME, [tensor], axis, wanted, layout, shape=shape).run()
+    return assembling(_NAME, [tensor], axis, block_intervals, layout, shape=shape).run()
 
 
-def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:
-    """Return the windows that begin at the *firsts* elements of a block along each axis, a view."""
-    if 0 in firsts:  # the block may be shorter than a window
-        return np.empty((*firsts, *lengths), block.dtype)
-    steps = (*block.strides, *(block.strides[a] for a in axes))
-    return np.lib.stride_tricks.as_strided(block, (*firsts, *lengths), steps, writeable=False)
+def _windows(block: Array, window_counts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:
+    """Return the windows of a block, a view: *window_counts* is the number of them along each axis."""
+    if 0 in window_counts:  # the block may be shorter than a window
+        return np.empty((*window_counts, *lengths), block.dtype)
+    strides = (*block.strides, *(block.strides[a] for a in axes))
+    return np.lib.stride_tricks.as_strided(block, (*window_counts, *lengths), strides, writeable=False)

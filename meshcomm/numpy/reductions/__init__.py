@@ -1,1 +1,1 @@
-"""Functions that make one value of many: sums, extrema and where they are, norms, histograms."""
+"""Reductions: sums, extrema and their indices, norms, histograms."""

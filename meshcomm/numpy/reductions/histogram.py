@@ -31,7 +31,7 @@ def histogram(
     Parameters
     ----------
     a: a tensor
-    bins: how many bins of equal width, or their edges: the same on every rank. The name of an estimator is a
+    bins: number of bins of equal width, or edges of bins: the same on every rank. The name of an estimator is a
         ``TypeError``: NumPy computes it from all elements
     range: the lowest and the highest edge; by default those of the elements. NumPy's ``ValueError`` unless finite
     density: True to return the density of probability in each bin instead of its count
@@ -47,21 +47,21 @@ def histogram(
     ([3, 1], [1.0, 3.0, 5.0])
     """
     tensor = _as_numbers(as_tensor("numpy.histogram", a))
-    bins, factors = _agreed_bins("numpy.histogram", tensor, bins, weights)
+    bins, weights_tensor = _agreed_bins_and_weights("numpy.histogram", tensor, bins, weights)
     range = ends(range)
-    kind = _dtype(tensor, bins, range, factors)
+    count_dtype = _count_dtype(tensor, bins, range, weights_tensor)
     uniform = np.ndim(bins) == 0
     options_text = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
     if uniform and range is None:
-        range = _limits(tensor)  # of ones on a rank outside of the mesh: it does not know the elements
+        range = _limits(tensor)  # None on a rank outside of the mesh: its edges are those of an array of ones
     edges = np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range)
 
-    def counted(block: Array, loads: Array | None = None) -> Array:
-        with np.errstate(all="ignore"):  # it must not stop one rank before a communication
-            return np.histogram(block, bins, range if uniform else None, weights=loads)[0].astype(kind)
+    def count_block(block: Array, block_weights: Array | None = None) -> Array:
+        with np.errstate(all="ignore"):  # no error may stop one rank alone before the ranks communicate
+            return np.histogram(block, bins, range if uniform else None, weights=block_weights)[0].astype(count_dtype)
 
-    share = on_blocks(counted, tensor, *(() if factors is None else (factors,)))
-    counts = added_up(f"histogram{options_text}", tensor, share, (len(edges) - 1,), kind)
+    block_counts = on_blocks(count_block, tensor, *(() if weights_tensor is None else (weights_tensor,)))
+    counts = added_up(f"histogram{options_text}", tensor, block_counts, (len(edges) - 1,), count_dtype)
     return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
 
 
@@ -69,7 +69,7 @@ def histogram(
 def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, float] | None = None) -> DTensor:
     """Return the edges of bins, replicated, as numpy.histogram_bin_edges. Collective over the mesh.
 
-    *bins* and *range* are those of `histogram`, which it does not count for.
+    *bins* and *range* are those of `histogram`; nothing is counted.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -81,19 +81,19 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
     """
     name = "numpy.histogram_bin_edges"
     tensor = _as_numbers(as_tensor(name, a))
-    bins, _ = _agreed_bins(name, tensor, bins, None)
+    bins, _ = _agreed_bins_and_weights(name, tensor, bins, None)
     range = ends(range)
-    _dtype(tensor, bins, range, None)
+    _count_dtype(tensor, bins, range, None)
     if np.ndim(bins) == 0 and range is None:
         range = _limits(tensor)
     return replicated(np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range), tensor.mesh)
 
 
-def ends(range: Value) -> Value:
-    """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
-    if range is None or any(isinstance(end, DTensor) and not end._has_block for end in range):
+def ends(limits: Value) -> Value:
+    """Return the range *limits* as numbers; None if it is None, and on ranks outside of the mesh of its tensors."""
+    if limits is None or any(isinstance(end, DTensor) and not end._has_block for end in limits):
         return None
-    return tuple(map(as_number, range))
+    return tuple(map(as_number, limits))
 
 
 def _as_numbers(tensor: DTensor) -> DTensor:
@@ -103,18 +103,21 @@ def _as_numbers(tensor: DTensor) -> DTensor:
     return mapped(lambda block: block.view(np.uint8), tensor, dtype=np.dtype(np.uint8))
 
 
-def _agreed_bins(
+def _agreed_bins_and_weights(
     name: str, tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None
 ) -> tuple[ArrayLike, DTensor | None]:
-    """Return the bins, and the weights in the layout of *tensor*. Collective if they have to move, or are plain."""
+    """Return the bins, and the weights in the layout of *tensor*.
+
+    Collective if the weights have to move, or if one of both is a plain array.
+    """
     if isinstance(bins, str):
         raise TypeError(f"{name}: bins={bins!r} is not supported for DTensors; pass a number, or edges")
     operands = [unwrapped(bins)] if weights is None else [unwrapped(bins), unwrapped(weights)]
     mesh = mesh_of([tensor, *operands])
-    first, *others = agree_on_plain(name, [np.asarray(operands[0]), *operands[1:]], mesh)
-    if not others:
-        return first, None
-    return first, weights_like(name, tensor, others[0])
+    agreed_bins, *agreed_weights = agree_on_plain(name, [np.asarray(operands[0]), *operands[1:]], mesh)
+    if not agreed_weights:
+        return agreed_bins, None
+    return agreed_bins, weights_like(name, tensor, agreed_weights[0])
 
 
 def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
@@ -128,10 +131,12 @@ def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
     return distribute(weights, tensor.layout)
 
 
-def _dtype(tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None) -> DType:
-    """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks alike."""
-    ones = None if weights is None else np.ones(1, weights.dtype)
-    return np.histogram(np.ones(1, tensor.dtype), bins, limits, weights=ones)[0].dtype
+def _count_dtype(
+    tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None
+) -> DType:
+    """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks."""
+    sample_weights = None if weights is None else np.ones(1, weights.dtype)
+    return np.histogram(np.ones(1, tensor.dtype), bins, limits, weights=sample_weights)[0].dtype
 
 
 def _limits(tensor: DTensor) -> tuple[float, float] | None:
@@ -142,5 +147,5 @@ def _limits(tensor: DTensor) -> tuple[float, float] | None:
 
 
 def _density(counts: DTensor, edges: Array) -> DTensor:
-    widths, kind = np.array(np.diff(edges), float), np.result_type(counts.dtype, float)
-    return mapped(lambda block: block / widths / block.sum(), counts, dtype=kind)
+    widths, dtype = np.array(np.diff(edges), float), np.result_type(counts.dtype, float)
+    return mapped(lambda block: block / widths / block.sum(), counts, dtype=dtype)

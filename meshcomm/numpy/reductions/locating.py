@@ -1,9 +1,9 @@
-"""Where extremes are: argmax and argmin, and those without NaN.
+"""Indices of extremes: argmax and argmin, and nanargmax and nanargmin.
 
-Each device finds the first extreme of its block, and tells its value and its index in the global array. An element
-that comes before another one in a block does so in the global array as well, however the axes are cut. So the devices'
-elements, taken in the order of their indices, have the same first extreme as the global array: NumPy's own function
-finds it, with its rules for NaN and for complex numbers.
+Each device finds the first extreme of its block, as a candidate: its value, and its index in the global array. An
+element that comes before another one in a block comes before it in the global array as well, however the axes are cut.
+So the candidates, in the order of their indices, have the same first extreme as the global array. NumPy's own
+function finds it, with its rules for NaN and for complex numbers.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ from meshcomm.numpy.elementwise.signatures import implements
 def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first maximum along *axis*. Collective over the mesh if that axis is sharded.
 
-    As numpy.argmax: without *axis* it is the index in the flattened global array, the first NaN is the maximum where
-    there is one, and the index is that in the global array, whichever device holds the element. ``ShapeError`` where
+    As numpy.argmax: without *axis* it is the index in the flattened global array, and if there is a NaN, the first
+    one is the maximum. The index is that in the global array, whichever device holds the element. ``ShapeError`` if
     there are no elements, ``TypeError`` for several axes.
 
     >>> import numpy as np, meshcomm as mc
@@ -45,7 +45,7 @@ def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
 
 @implements(np.argmin, partly=True)
 def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
-    """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
+    """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as `argmax`."""
     return _extreme(np.argmin, a, axis, keepdims)
 
 
@@ -53,74 +53,78 @@ def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
 def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first maximum along *axis* that is no NaN, as `argmax`. Collective over the mesh.
 
-    NumPy's ``ValueError`` on all ranks of the mesh if there is nothing but NaN somewhere along *axis*.
+    NumPy's ``ValueError`` on all ranks of the mesh if all elements of a line along *axis* are NaN.
     """
-    return _located_number(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
+    return _extreme_without_nan(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
 
 
 @implements(np.nanargmin, partly=True)
 def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis* that is no NaN, as `nanargmax`. Collective over the mesh."""
-    return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
+    return _extreme_without_nan(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
 
 
 def _extreme(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = _checked_axes(name, tensor, axis)
-    kind = result_dtype(function, [tensor.dtype], tensor.ndim)
-    over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
-    how = Reduction(
+    index_dtype = result_dtype(function, [tensor.dtype], tensor.ndim)
+    search_axis, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
+    reduction = Reduction(
         name,
         axes,
-        lambda block: function(block, axis=over),
-        lambda block: _candidates(function, block, over, layout, shape),
-        _first_by(function),
-        kind,
+        lambda block: function(block, axis=search_axis),
+        lambda block: _candidates(function, block, search_axis, layout, shape),
+        _first_extreme_by(function),
+        index_dtype,
         _candidate_dtype(tensor.dtype),
-        lambda candidates: np.asarray(candidates["index"], kind, order="C"),
+        lambda candidates: np.asarray(candidates["index"], index_dtype, order="C"),
     )
-    return reduced(how, tensor, keepdims)
+    return reduced(reduction, tensor, keepdims)
 
 
-def _located_number(
+def _extreme_without_nan(
     function: Callable[..., object],
-    plain: Callable[..., object],
-    least: float,
+    plain_function: Callable[..., object],
+    nan_value: float,
     operand: object,
     axis: SupportsIndex | None,
     *,
     keepdims: bool,
 ) -> DTensor:
-    """Return where the first extreme is that is no NaN; *plain* takes *least* instead of NaN."""
+    """Return the index of the first extreme that is no NaN, by *plain_function* with *nan_value* in place of NaN."""
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = _checked_axes(name, tensor, axis)
-    kind = result_dtype(function, [tensor.dtype], tensor.ndim)
+    index_dtype = result_dtype(function, [tensor.dtype], tensor.ndim)
     if tensor.dtype.kind not in "fc":
-        return _extreme(plain, tensor, axis, keepdims)
-    over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
-    first, shares = _first_by(plain), _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool)))
+        return _extreme(plain_function, tensor, axis, keepdims)
+    search_axis, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
+    pick, share_dtype = _first_extreme_by(plain_function), _candidate_dtype(tensor.dtype, ("missing", np.dtype(bool)))
 
     def share(block: Array) -> Array:
-        missing = np.isnan(block)
-        candidates = _candidates(plain, np.where(missing, block.dtype.type(least), block), over, layout, shape)
-        result = np.zeros(candidates.shape, shares)
+        is_nan = np.isnan(block)
+        candidates = _candidates(
+            plain_function, np.where(is_nan, block.dtype.type(nan_value), block), search_axis, layout, shape
+        )
+        result = np.zeros(candidates.shape, share_dtype)
         result["value"], result["index"] = candidates["value"], candidates["index"]
-        result["missing"] = np.all(missing, axis=over)
+        result["missing"] = np.all(is_nan, axis=search_axis)
         return result
 
     def merge(rows: Array) -> Array:
-        result = first(rows)
+        result = pick(rows)
         result["missing"] = np.all(rows["missing"], axis=0)
         return result
 
-    # One device also says -1 for an error at first: it may be the only one that finds it.
+    # If all elements are NaN, the index is -1, also on a single device: the ranks then agree on the error.
     def finish(candidates: Array) -> Array:
-        return np.where(candidates["missing"], -1, candidates["index"]).astype(kind)
+        return np.where(candidates["missing"], -1, candidates["index"]).astype(index_dtype)
 
-    how = Reduction(name, axes, lambda block: finish(share(block)), share, merge, kind, shares, finish)
-    result = reduced(how, tensor, keepdims)
+    reduction = Reduction(
+        name, axes, lambda block: finish(share(block)), share, merge, index_dtype, share_dtype, finish
+    )
+    result = reduced(reduction, tensor, keepdims)
     _refuse_missing(name, result)
     return result
 
@@ -149,8 +153,8 @@ def _checked_axes(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tup
     return axes
 
 
-def _candidate_dtype(dtype: DType, *more: tuple[str, DType]) -> DType:
-    return np.dtype([("value", dtype), ("index", np.dtype(np.int64)), *more], align=True)
+def _candidate_dtype(dtype: DType, *fields: tuple[str, DType]) -> DType:
+    return np.dtype([("value", dtype), ("index", np.dtype(np.int64)), *fields], align=True)
 
 
 def _candidates(
@@ -159,27 +163,27 @@ def _candidates(
     """Return the first extreme of a block along *axis*: its value, and its index in a global array of *shape*."""
     box = layout.block_box(shape)
     if axis is None:
-        position = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
+        position_in_block = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
         index = np.zeros((), np.int64)
-        for span, n, inside in zip(box, shape, position, strict=True):
-            index = index * n + global_indices(span, np.asarray(inside, np.intp))
-        value = np.asarray(block[position])
+        for span, n, index_in_block in zip(box, shape, position_in_block, strict=True):
+            index = index * n + global_indices(span, np.asarray(index_in_block, np.intp))
+        value = np.asarray(block[position_in_block])
     else:
-        inside = np.asarray(function(block, axis=axis), np.intp)
-        value = np.take_along_axis(block, np.expand_dims(inside, axis), axis).squeeze(axis)
-        index = np.asarray(global_indices(box[axis], inside))
+        index_in_block = np.asarray(function(block, axis=axis), np.intp)
+        value = np.take_along_axis(block, np.expand_dims(index_in_block, axis), axis).squeeze(axis)
+        index = np.asarray(global_indices(box[axis], index_in_block))
     result = np.zeros(index.shape, _candidate_dtype(block.dtype))
     result["value"], result["index"] = value, index
     return result
 
 
-def _first_by(function: Callable[..., object]) -> Callable[[Array], Array]:
+def _first_extreme_by(function: Callable[..., object]) -> Callable[[Array], Array]:
     """Return a function that finds the extreme of each column, the one with the lowest index among equal ones."""
 
-    def first(rows: Array) -> Array:
+    def first_extreme(rows: Array) -> Array:
         ordered = np.take_along_axis(rows, np.argsort(rows["index"], axis=0), axis=0)
-        best = np.asarray(function(ordered["value"], axis=0))
-        best_rows: Array = np.take_along_axis(ordered, best[None], axis=0)[0]
+        best_index = np.asarray(function(ordered["value"], axis=0))
+        best_rows: Array = np.take_along_axis(ordered, best_index[None], axis=0)[0]
         return best_rows.copy()
 
-    return first
+    return first_extreme

@@ -1,8 +1,8 @@
 """Norms of vectors and matrices, as numpy.linalg.norm has them.
 
-The norm of a vector is the norm of the norms of its blocks, for every order. So devices compute NumPy's norm of their
-blocks, and these few numbers are reduced by NumPy's norm again. A norm of matrices is a sum over one axis, and then an
-extreme over the other one; the Frobenius norm is that of a vector.
+The norm of a vector is the norm of the norms of its blocks, for every order. So each device computes NumPy's norm of
+its block, and these few numbers are reduced by NumPy's norm again. A norm of matrices is a sum over one axis, and then
+an extreme over the other one; the Frobenius norm is that of a vector.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _MATRIX_NORMS: dict[object, tuple[int, Callable[..., DTensor]]] = {
     inf: (1, max),
     -inf: (1, min),
 }
-"""For the order of a norm of matrices: the axis to sum over, and what then reduces the other one."""
+"""For the order of a norm of matrices: which of the two axes to sum over, and the reduction over the other one."""
 
 
 def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = False) -> DTensor:
@@ -64,7 +64,7 @@ def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = Fals
         raise ShapeError(
             f"numpy.linalg.norm: norms of matrices are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, not {quote(ord)}"
         )
-    # The order of the two axes says which one has the rows.
+    # The first of the two axes is that of the rows.
     matrix_axes = axes if axis is None or isinstance(axis, int) else tuple(int(a) % tensor.ndim for a in axis)
     return _norm_of_matrices(numpy_norm, tensor, ord, matrix_axes, keepdims)
 
@@ -77,15 +77,15 @@ def norm_of_vectors(x: DTensor, ord: float, axis: Axis, keepdims: bool) -> DTens
     axes = normalised_axes(axis, x.ndim)
 
     def numpy_norm(block: Array) -> object:
-        return np.linalg.norm(_in_one_line(block, axes), ord, axis=-1)
+        return np.linalg.norm(_flattened_last(block, axes), ord, axis=-1)
 
     return _norm_of_vectors(numpy_norm, x, ord, axes, keepdims)
 
 
-def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
+def _flattened_last(block: Array, axes: tuple[int, ...]) -> Array:
     """Return *block* with the elements along *axes* on the last axis."""
-    moved = np.moveaxis(block, axes, range(-len(axes), 0)) if axes else block
-    return moved.reshape(*moved.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))
+    transposed = np.moveaxis(block, axes, range(-len(axes), 0)) if axes else block
+    return transposed.reshape(*transposed.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))
 
 
 def _norm_dtypes(numpy_norm: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
@@ -113,7 +113,7 @@ def _unsharded_if_empty(numpy_norm: Callable[[Array], object], tensor: DTensor, 
 def _norm_of_vectors(
     numpy_norm: Callable[[Array], object], tensor: DTensor, ord: float, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
-    """Return norms over *axes*, whose elements are one vector; *numpy_norm* is NumPy's function."""
+    """Return norms over *axes*: the elements along them are one vector. *numpy_norm* is NumPy's function."""
     dtype, compute_dtype = _norm_dtypes(numpy_norm, tensor)
     tensor = _unsharded_if_empty(numpy_norm, tensor, axes)
     is_float16 = tensor.dtype == np.float16
@@ -122,7 +122,7 @@ def _norm_of_vectors(
         return numpy_norm(block.astype(compute_dtype) if is_float16 else block)
 
     def merge(rows: Array) -> Array:
-        # That of order 0 counts elements: the counts are added up, not counted.
+        # The norm of order 0 counts elements: the counts are added up, not counted.
         return np.asarray(np.sum(rows, axis=0) if ord == 0 else np.linalg.norm(rows, ord, axis=0), compute_dtype)
 
     def finish(norms: Array) -> Array:
@@ -135,22 +135,24 @@ def _norm_of_vectors(
 def _norm_of_matrices(
     numpy_norm: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
 ) -> DTensor:
-    """Return norms of matrices, of which the first of *axes* has the rows; *numpy_norm* is NumPy's function."""
+    """Return norms of matrices: their rows are along the first of *axes*. *numpy_norm* is NumPy's function."""
     dtype, compute_dtype = _norm_dtypes(numpy_norm, tensor)
     tensor = _unsharded_if_empty(numpy_norm, tensor, axes)
     if not tensor.layout.dims_along(axes):
         return reduced(Reduction("norm", tuple(sorted(axes)), numpy_norm, numpy_norm, "max", dtype), tensor, keepdims)
-    position, extreme = _MATRIX_NORMS[ord]
-    sum_axis = axes[position]
+    axis_position, extreme = _MATRIX_NORMS[ord]
+    sum_axis = axes[axis_position]
 
-    def total(block: Array) -> object:
+    def abs_sums(block: Array) -> object:
         return np.sum(
             np.abs(block if block.dtype.kind in "fc" else block.astype(compute_dtype)),
             axis=sum_axis,
             dtype=compute_dtype,
         )
 
-    order = (f"order {ord!r} over axes {axes}",)
-    reduction = Reduction("norm", (sum_axis,), total, total, "sum", compute_dtype, options=order, takes_empty=True)
+    options = (f"order {ord!r} over axes {axes}",)
+    reduction = Reduction(
+        "norm", (sum_axis,), abs_sums, abs_sums, "sum", compute_dtype, options=options, takes_empty=True
+    )
     norms = extreme(reduced(reduction, tensor, keepdims=True), axes, keepdims)
     return mapped(lambda block: block.astype(dtype, copy=False), norms, dtype=dtype)

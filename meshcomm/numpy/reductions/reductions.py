@@ -36,7 +36,7 @@ from meshcomm.numpy.elementwise.signatures import operation
 def inner_of_alike(a: object, b: object) -> DTensor | None:
     """Return the sum of products of two vectors of one floating-point dtype, in one layout or small; None for others.
 
-    It is what the contraction of them does, in less time. Collective over the mesh if they are sharded.
+    The result is that of a contraction, in less time. Collective over the mesh if the vectors are sharded.
     """
     if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
         return None
@@ -45,8 +45,8 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
     if is_passing(a) and is_passing(b):
-        both = [x if x.layout.num_shards(0) == 1 else relaid(x, ((),), "inner product") for x in (a, b)]
-        return mapped(np.dot, *both, layout=a.layout._recut(()), shape=())
+        vectors = [x if x.layout.num_shards(0) == 1 else relaid(x, ((),), "inner product") for x in (a, b)]
+        return mapped(np.dot, *vectors, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
     if a.layout.axes != b.layout.axes:
         return None
@@ -64,7 +64,7 @@ def _prepared_inner(source: TensorSpec) -> tuple[Partial, Layout]:
 
 
 def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
-    """Raise ``ShapeError`` if a tensor has no elements along *axis*, as NumPy does even if the result has none either.
+    """Raise ``ShapeError`` if a tensor has no elements along *axis*: as NumPy, even if the result has none either.
 
     *name* is the reduction.
     """
@@ -83,7 +83,7 @@ def reducing_by(
     dtype: DTypeLike | None = None,
     needs_elements: bool = False,
 ) -> Call:
-    """Return the call of a reduction that devices make of the results of *function* on their blocks.
+    """Return the call of a reduction: each device applies *function* to its block, and *merge* reduces the results.
 
     Parameters
     ----------
@@ -99,19 +99,19 @@ def reducing_by(
     axes = reduced_axes(axis, tensor.ndim)
     if needs_elements and 0 in tensor.shape:
         refuse_empty(function.__name__, tensor, axis)
-    kind = result_dtype(function, [tensor.dtype], tensor.ndim, None if dtype is None else np.dtype(dtype))
-    over, options = axis_argument(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
+    out_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, None if dtype is None else np.dtype(dtype))
+    numpy_axis, options = axis_argument(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
     ufunc = _UFUNCS.get(function)
-    by: Callable[..., object] = function if ufunc is None else ufunc.reduce
+    reduce_function: Callable[..., object] = function if ufunc is None else ufunc.reduce
 
     def reduce(block: Array) -> object:
-        return by(block, axis=over, **options)
+        return reduce_function(block, axis=numpy_axis, **options)
 
-    of_parts = _MERGES[merge]
-    how = Reduction(
-        function.__name__, axes, reduce, reduce, merge, kind, takes_empty=not needs_elements, ufunc=of_parts
+    merge_ufunc = _MERGE_UFUNCS[merge]
+    reduction = Reduction(
+        function.__name__, axes, reduce, reduce, merge, out_dtype, takes_empty=not needs_elements, ufunc=merge_ufunc
     )
-    return reducing(how, tensor, keepdims)
+    return reducing(reduction, tensor, keepdims)
 
 
 _UFUNCS: dict[Callable[..., object], np.ufunc] = {
@@ -120,10 +120,10 @@ _UFUNCS: dict[Callable[..., object], np.ufunc] = {
     np.max: np.maximum,
     np.min: np.minimum,
 }
-"""What functions of NumPy call, after some microseconds."""
+"""The ufuncs by which functions of NumPy reduce: to call these directly saves some microseconds."""
 
-_MERGES = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-"""What merges results that devices reduce so."""
+_MERGE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+"""The ufunc for each reduction of the results of devices: it merges the results of pieces of one block."""
 
 
 @operation()
@@ -136,7 +136,7 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
     Parameters
     ----------
     t: a tensor
-    axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
+    axis: one axis, several, or None for all; ``ShapeError`` for an axis that does not exist
     dtype: dtype of the result, by default as numpy.sum has it
     keepdims: True to keep reduced axes, with length 1
 
@@ -156,35 +156,39 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
 def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Call | DTensor:
     """Return the mean over *axis*. Collective over the mesh if a reduced axis is sharded.
 
-    The dtype is by default as numpy.mean has it. As in NumPy there is a warning where there are no elements. The
+    The dtype is by default as numpy.mean has it. As in NumPy there is a warning if there are no elements. The
     parameters are those of `sum`.
     """
     tensor = as_tensor("numpy.mean", t)
-    axes, kind = reduced_axes(axis, tensor.ndim), None if dtype is None else np.dtype(dtype)
-    return reducing(_mean_reduction(axes, kind, tensor), tensor, keepdims)
+    axes, given_dtype = reduced_axes(axis, tensor.ndim), None if dtype is None else np.dtype(dtype)
+    return reducing(_mean_reduction(axes, given_dtype, tensor), tensor, keepdims)
 
 
 def _mean_reduction(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduction:
-    kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
+    out_dtype = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
-    wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count, total = axis_argument(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+    sum_dtype = np.dtype(np.float32) if dtype is None and out_dtype == np.float16 else out_dtype
+    numpy_axis, count, add_reduce = (
+        axis_argument(axes, tensor.ndim),
+        prod(tensor.shape[a] for a in axes),
+        _UFUNCS[np.sum].reduce,
+    )
 
     def finish(sums: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
-        return np.asarray(sums[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
+        return np.asarray(sums[()] / np.intp(count)).astype(out_dtype)  # NumPy divides in the same dtype
 
     return Reduction(
         "mean",
         axes,
-        lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: total(block, axis=over, dtype=wide.type),
+        lambda block: np.mean(block, axis=numpy_axis, dtype=dtype),
+        lambda block: add_reduce(block, axis=numpy_axis, dtype=sum_dtype.type),
         "sum",
-        kind,
-        wide,
+        out_dtype,
+        sum_dtype,
         finish,
-        (f"added up in {wide}",),
+        (f"added up in {sum_dtype}",),
         takes_empty=True,
         ufunc=np.add,
     )
@@ -195,7 +199,7 @@ def _mean_reduction(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor)
 def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> Call | DTensor:
     """Return the maximum over *axis*: one, several or all. Collective over the mesh if a reduced axis is sharded.
 
-    As in NumPy, NaN is the maximum where there is one. ``ShapeError`` where there are no elements, or no such axis.
+    As in NumPy, NaN is the maximum if there is one. ``ShapeError`` if there are no elements, or no such axis.
     """
     return reducing_by(np.max, "max", t, axis, keepdims, needs_elements=True)
 
@@ -205,7 +209,7 @@ def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> Call | DTensor
 def min(t: DTensor, axis: Axis = None, keepdims: bool = False) -> Call | DTensor:
     """Return the minimum over *axis*: one, several or all. Collective over the mesh if a reduced axis is sharded.
 
-    As in NumPy, NaN is the minimum where there is one. ``ShapeError`` where there are no elements, or no such axis.
+    As in NumPy, NaN is the minimum if there is one. ``ShapeError`` if there are no elements, or no such axis.
     """
     return reducing_by(np.min, "min", t, axis, keepdims, needs_elements=True)
 
@@ -220,13 +224,13 @@ def spread(t: DTensor | ArrayLike, axes: tuple[int, ...], shape: Shape, layout: 
     axes: the new axes
     shape, layout: global shape and layout of the result
     """
-    narrow = layout.delete(axes)
+    narrow_layout = layout.delete(axes)
     if not isinstance(t, DTensor):
-        t = relayout(t, narrow)
-    if t.layout.axes != narrow.axes or t.mesh is not layout.mesh:
-        t = relayout(t, narrow)
+        t = relayout(t, narrow_layout)
+    if t.layout.axes != narrow_layout.axes or t.mesh is not layout.mesh:
+        t = relayout(t, narrow_layout)
 
-    def wide(block: Array) -> Array:
+    def repeat_block(block: Array) -> Array:
         return exact_copy(np.broadcast_to(np.expand_dims(block, axes), layout.block_shape(shape)))
 
-    return mapped(wide, t, layout=layout, shape=shape)
+    return mapped(repeat_block, t, layout=layout, shape=shape)

@@ -1,7 +1,7 @@
 """Covariances, and polynomials in the elements of tensors: cov, corrcoef, vander, polyval, polyfit.
 
-They are products and least squares of tensors: :mod:`meshcomm.numpy.contractions.contractions` and meshcomm.linalg say
-what moves.
+They are products and least squares of tensors: :mod:`meshcomm.numpy.contractions.contractions` and meshcomm.linalg
+decide what moves.
 """
 
 import numpy as np
@@ -19,9 +19,12 @@ from meshcomm.numpy.joining.joining import concatenate
 
 
 def tensors(name: str, *operands: object) -> list[Value]:
-    """Return operands as tensors on the mesh of those that are; None stays. Collective if one is a plain array."""
-    converted = iter(tensors_of(name, [x for x in operands if x is not None]))
-    return [None if x is None else next(converted) for x in operands]
+    """Return operands as tensors on the mesh of the tensors among them; None stays None.
+
+    Collective if one is a plain array.
+    """
+    converted_tensors = iter(tensors_of(name, [x for x in operands if x is not None]))
+    return [None if x is None else next(converted_tensors) for x in operands]
 
 
 # -- covariances ------------------------------------------------------------------------------------------------------
@@ -56,57 +59,59 @@ def cov(
     """
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
-    first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
-    rows = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
+    m_tensor, y_tensor, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
+    rows = _variable_rows([x for x in (m_tensor, y_tensor) if x is not None], rowvar, dtype)
     if not rows.shape[0]:
         return rows.reshape(0, 0)
-    degrees = (0 if bias else 1) if ddof is None else ddof
-    both = _weights(rows.shape[1], repeats, weights)
-    if both is None:
-        total = float(rows.shape[1])
-        factor = total - degrees
+    lost_degrees = (0 if bias else 1) if ddof is None else ddof
+    combined_weights = _combined_weights(rows.shape[1], repeats, weights)
+    if combined_weights is None:
+        weight_sum = float(rows.shape[1])
+        divisor = weight_sum - lost_degrees
         means = tensor_np.mean(rows, axis=1, keepdims=True)
     else:
-        total = float(np.sum(both))
-        lost = degrees if weights is None else degrees * float(np.sum(both * weights)) / total
-        factor = total - lost
-        means = tensor_np.sum(rows * both, axis=1, keepdims=True) / total
-    if factor <= 0:
+        weight_sum = float(np.sum(combined_weights))
+        subtrahend = (
+            lost_degrees if weights is None else lost_degrees * float(np.sum(combined_weights * weights)) / weight_sum
+        )
+        divisor = weight_sum - subtrahend
+        means = tensor_np.sum(rows * combined_weights, axis=1, keepdims=True) / weight_sum
+    if divisor <= 0:
         warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        factor = 0.0
-    off = rows - means
-    scaled = off if both is None else off * both
-    covariances = (off @ tensor_np.conj(scaled).T) * np.true_divide(1, factor)
+        divisor = 0.0
+    deviations = rows - means
+    weighted_deviations = deviations if combined_weights is None else deviations * combined_weights
+    covariances = (deviations @ tensor_np.conj(weighted_deviations).T) * np.true_divide(1, divisor)
     return tensor_np.squeeze(covariances.astype(rows.dtype, copy=False))
 
 
-def _variables(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> DTensor:
+def _variable_rows(arrays: list[DTensor], rowvar: bool, dtype: DTypeLike | None) -> DTensor:
     """Return the variables of one tensor or of two as rows, in the dtype of the result."""
     for x, letter in zip(arrays, "my", strict=False):
         if x.ndim > 2:
             raise ValueError(f"{letter} has more than 2 dimensions")
-    kind = np.result_type(*(x.dtype for x in arrays), np.float64) if dtype is None else np.dtype(dtype)
+    out_dtype = np.result_type(*(x.dtype for x in arrays), np.float64) if dtype is None else np.dtype(dtype)
     rows: list[DTensor] = []
     for x in arrays:
-        wide = tensor_np.atleast_2d(x).astype(kind, copy=False)
-        turned = not rowvar and (x.ndim == 2 if x is arrays[0] else wide.shape[0] != 1)
-        rows.append(wide.T if turned else wide)
+        matrix = tensor_np.atleast_2d(x).astype(out_dtype, copy=False)
+        is_transposed = not rowvar and (x.ndim == 2 if x is arrays[0] else matrix.shape[0] != 1)
+        rows.append(matrix.T if is_transposed else matrix)
     return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
 
 
-def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> DTensor | None:
-    """Return the product of the weights of *n* observations; NumPy's errors for those that cannot be."""
+def _combined_weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> DTensor | None:
+    """Return the product of both weights of *n* observations; None if there are none. NumPy's errors for bad ones."""
     if repeats is not None and bool(np.any(repeats != np.around(repeats))):
         raise TypeError("fweights must be integer")
-    for which, values in (("fweights", repeats), ("aweights", weights)):
+    for name, values in (("fweights", repeats), ("aweights", weights)):
         if values is None:
             continue
         if values.ndim > 1:
-            raise RuntimeError(f"cannot handle multidimensional {which}")
+            raise RuntimeError(f"cannot handle multidimensional {name}")
         if values.shape[0] != n:
-            raise RuntimeError(f"incompatible numbers of samples and {which}")
+            raise RuntimeError(f"incompatible numbers of samples and {name}")
         if bool(np.any(values < 0)):
-            raise ValueError(f"{which} cannot be negative")
+            raise ValueError(f"{name} cannot be negative")
     factors = [values.astype(float) for values in (repeats, weights) if values is not None]
     return None if not factors else factors[0] if len(factors) == 1 else factors[0] * factors[1]
 
@@ -140,15 +145,16 @@ def corrcoef(
 def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTensor:  # noqa: N803 - NumPy's name
     """Return the powers of a vector as columns, as numpy.vander: rows are cut as *x* is.
 
-    *N* is how many there are, by default as many as elements; the last column has ones, with *increasing* the first.
+    *N* is the number of columns, by default the number of elements. The last column has ones; with *increasing* the
+    first one.
     """
     (tensor,) = tensors("numpy.vander", x)
     if tensor.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(tensor) if N is None else N
-    kind = np.vander(np.ones(1, tensor.dtype), count).dtype
+    dtype = np.vander(np.ones(1, tensor.dtype), count).dtype
     layout, shape = tensor.layout.insert(tensor.ndim), (len(tensor), count)
-    return mapped(lambda block: np.vander(block, count, increasing), tensor, layout=layout, shape=shape, dtype=kind)
+    return mapped(lambda block: np.vander(block, count, increasing), tensor, layout=layout, shape=shape, dtype=dtype)
 
 
 @implements(np.polyval, partly=True)
@@ -160,10 +166,10 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     p: coefficients, highest power first: all of them are gathered to every rank
     x: points at which to evaluate
     """
-    coefficients, (_, at) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
-    result = tensor_np.zeros_like(at)
+    coefficients, (_, points) = allgather_array("numpy.polyval", p), tensors("numpy.polyval", p, x)
+    result = tensor_np.zeros_like(points)
     for coefficient in coefficients:
-        result = result * at + coefficient
+        result = result * points + coefficient
     return result
 
 
@@ -183,12 +189,12 @@ def polyfit(
     ----------
     x, y: coordinates of the points; *y* may have several columns
     deg: degree of the polynomial
-    rcond: singular values below this share of the largest one count as zero
+    rcond: singular values below this fraction of the largest one count as zero
     full: whether to return residuals, rank, singular values and *rcond*, too
     w: weights of the points
     cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` if weights are known exactly
 
-    Coefficients are on all devices, that of the highest power first. NumPy's errors and warnings.
+    Coefficients are on all devices, the one of the highest power first. NumPy's errors and warnings.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -199,12 +205,12 @@ def polyfit(
     [3.0, 1.0]
     """
     order, name = int(deg) + 1, "numpy.polyfit"
-    at, values, weights = tensors(name, x, y, w)
-    at, values, weights = at + 0.0, values + 0.0, None if w is None else weights + 0.0
-    _check_points(at, values, weights, deg)
+    points, values, weights = tensors(name, x, y, w)
+    points, values, weights = points + 0.0, values + 0.0, None if w is None else weights + 0.0
+    _check_points(points, values, weights, deg)
     if rcond is None:
-        rcond = len(at) * np.finfo(at.dtype).eps
-    powers = vander(at, order)
+        rcond = len(points) * np.finfo(points.dtype).eps
+    powers = vander(points, order)
     if weights is not None:
         powers = powers * weights[:, None]
         values = values * (weights[:, None] if values.ndim == 2 else weights)
@@ -219,17 +225,17 @@ def polyfit(
         return coefficients, residuals, matrix_rank, s, rcond
     if not cov:
         return coefficients
-    base = tensor_np.linalg.inv(powers.T @ powers) / tensor_np.multiply.outer(scale, scale)
-    factor: Value = 1
+    unscaled_covariances = tensor_np.linalg.inv(powers.T @ powers) / tensor_np.multiply.outer(scale, scale)
+    variance: Value = 1
     if cov != "unscaled":
-        if len(at) <= order:
+        if len(points) <= order:
             raise ValueError("the number of data points must exceed order to scale the covariance matrix")
-        factor = residuals / (len(at) - order)
-    return coefficients, (base if values.ndim == 1 else base[:, :, None]) * factor
+        variance = residuals / (len(points) - order)
+    return coefficients, (unscaled_covariances if values.ndim == 1 else unscaled_covariances[:, :, None]) * variance
 
 
 def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:
-    """Raise NumPy's error for points that no polynomial is fitted to."""
+    """Raise NumPy's error if shapes of the points or the degree do not allow a fit."""
     if deg < 0:
         raise ValueError("expected deg >= 0")
     if x.ndim != 1:

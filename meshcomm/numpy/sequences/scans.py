@@ -1,9 +1,9 @@
 """Cumulative sums and products of tensors, and differences.
 
-Each device computes those of its block. Then the totals of the blocks along the axis are scanned: one small exchange,
-in which each device gets the total of all blocks before its own, and adds it. So the order of summation is that within
-a block, and then that of the blocks. A `Cyclic` axis is relaid to consecutive blocks over the
-same mesh dimensions, and the result back.
+Each device computes the cumulative sums of its block. Then the totals of the blocks along the axis are scanned: in one
+small exchange each device gets the total of all blocks before its own, and adds it. So elements are added up within
+blocks first, and then the blocks in their order. A `Cyclic` axis is relaid to consecutive blocks over the same mesh
+dimensions, and the result back.
 """
 
 import operator
@@ -50,19 +50,19 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
 
 @implements(np.cumprod, partly=True)
 def cumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as that one."""
+    """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_PRODUCT, np.cumprod, a, axis, dtype)
 
 
 @implements(np.nancumsum, partly=True)
 def nancumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as that one."""
+    """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_SUM, np.nancumsum, a, axis, dtype)
 
 
 @implements(np.nancumprod, partly=True)
 def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
-    """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as that one."""
+    """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as `cumsum`."""
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
 
 
@@ -76,9 +76,10 @@ def diff(
 ) -> Call | DTensor:
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
 
-    As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
-    the cuts move, or one of each cyclic block. With *prepend* or *append*, elements to put before *a* and
-    behind it first, others move, too. ``ValueError`` if *n* is negative, ``ShapeError`` if there is no such axis.
+    As numpy.diff. The result is cut as *a* is: each difference is on the device of its second element. So only
+    elements next to the cuts move, or one of each cyclic block. *prepend* and *append* are elements to put before and
+    after *a* first; with them, others move, too. ``ValueError`` if *n* is negative, ``ShapeError`` if there is no such
+    axis.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -95,27 +96,29 @@ def diff(
         return tensor
     if isinstance(axis, tuple | list):
         raise TypeError(f"numpy.diff takes one axis, not {axis!r}")
-    (along,) = normalised_axes(operator.index(axis), tensor.ndim)
+    (diff_axis,) = normalised_axes(operator.index(axis), tensor.ndim)
     if prepend is not None or append is not None:
-        joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
-        tensor = concatenate(joined, along)
-    return Call(Recipe(lambda tensor: _differences(tensor, times, along)), (tensor,))
+        pieces = [_as_edge(x, tensor, diff_axis) for x in (prepend, tensor, append) if x is not None]
+        tensor = concatenate(pieces, diff_axis)
+    return Call(Recipe(lambda tensor: _differences(tensor, times, diff_axis)), (tensor,))
 
 
-def _differences(tensor: DTensor, times: int, along: int) -> DTensor:
-    layout, before = tensor.layout, (slice(None),) * along
+def _differences(tensor: DTensor, times: int, diff_axis: int) -> DTensor:
+    layout, leading_slices = tensor.layout, (slice(None),) * diff_axis
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
-        differences: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
+        differences: Value = function(
+            tensor[(*leading_slices, slice(1, None))], tensor[(*leading_slices, slice(None, -1))]
+        )
         tensor = differences
-    return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(along) else tensor
+    return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(diff_axis) else tensor
 
 
-def _as_edge(x: Value, tensor: DTensor, along: int) -> Value:
-    """Return a number as one element along an axis, for all others; what is no number is an edge itself."""
+def _as_edge(x: Value, tensor: DTensor, diff_axis: int) -> Value:
+    """Return a number as an array of length 1 along *diff_axis*, repeated along the others; an array as it is."""
     if np.ndim(x):
         return x
-    shape = [1 if axis == along else n for axis, n in enumerate(tensor.shape)]
+    shape = [1 if axis == diff_axis else n for axis, n in enumerate(tensor.shape)]
     return np.broadcast_to(x if isinstance(x, DTensor) else np.asarray(x), shape)
 
 
@@ -131,10 +134,10 @@ def _cumulative(
 ) -> DTensor:
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
-    kind = result_dtype(function, [tensor.dtype], 1, dtype)
+    out_dtype = result_dtype(function, [tensor.dtype], 1, dtype)
     if axis is None:
         tensor, axis = tensor.ravel(), 0
     if isinstance(axis, tuple | list):
         raise TypeError(f"numpy.{name} takes one axis, not {axis!r}")
-    (along,) = normalised_axes(axis, tensor.ndim)
-    return accumulated(Scan(name, function, ufunc, along, kind), tensor)
+    (scan_axis,) = normalised_axes(axis, tensor.ndim)
+    return accumulated(Scan(name, function, ufunc, scan_axis, out_dtype), tensor)

@@ -1,6 +1,6 @@
-"""Sampled functions: gradient, trapezoid, unwrap, convolve, correlate, and polynomials; cov and corrcoef.
+"""Sampled functions: gradient, trapezoid, unwrap, convolve and correlate.
 
-What neighbours are needed for moves only next to the cuts.
+Where a function needs neighbours of elements, only elements next to the cuts move.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.joining.joining import concatenate
 
-Step: TypeAlias = Any  # a number or an array: a distance, or that behind each sample
+Step: TypeAlias = Any  # the distance between samples: a number, or an array with the distance after each sample
 Mode: TypeAlias = Literal["valid", "same", "full"]
 
 # -- differences and sums ---------------------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ def gradient(
     name, tensor = _GRADIENT, as_tensor(_GRADIENT, f)
     axes = normalised_axes(axis, tensor.ndim)
     if axis is not None and not isinstance(axis, tuple | list):
-        single = True
+        is_single = True
     else:
         axes = tuple(a % tensor.ndim for a in axis) if axis is not None else axes
-        single = len(axes) == 1
+        is_single = len(axes) == 1
     spacings = _spacings(name, tensor, axes, varargs)
     if edge_order not in (1, 2):
         raise ValueError("'edge_order' greater than 2 not supported")
@@ -73,14 +73,14 @@ def gradient(
             raise ShapeError(
                 f"{name}: axis {a} has {tensor.shape[a]} elements; edge_order {edge_order} needs {edge_order + 1}"
             )
-    if single and np.ndim(spacings[0]) == 0 and tensor.layout.cyclic(axes[0]) is None:
-        return _even_differences(tensor, axes[0], spacings[0], edge_order)
-    gradients = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
-    return gradients[0] if single else gradients
+    if is_single and np.ndim(spacings[0]) == 0 and tensor.layout.cyclic(axes[0]) is None:
+        return _even_gradient(tensor, axes[0], spacings[0], edge_order)
+    gradients = tuple(_gradient_along(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
+    return gradients[0] if is_single else gradients
 
 
 def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequence[DTensor | Step]) -> list[Step]:
-    """Return for each axis the distance between samples: a number, or an array with one less than samples."""
+    """Return for each axis the distance between samples: a number, or an array with one entry less than samples."""
     if not varargs:
         return [1.0] * len(axes)
     if len(varargs) == 1 and np.ndim(varargs[0]) == 0:
@@ -98,8 +98,8 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], varargs: Sequen
         if len(coordinates) != tensor.shape[a]:
             raise ValueError("when 1d, distances must match the length of the corresponding dimension")
         distances = np.diff(coordinates.astype(np.float64) if coordinates.dtype.kind in "ui" else coordinates)
-        even = bool((distances == distances[:1]).all())
-        spacings.append(distances[0] if even and len(distances) else distances)
+        is_even = bool((distances == distances[:1]).all())
+        spacings.append(distances[0] if is_even and len(distances) else distances)
     return spacings
 
 
@@ -108,45 +108,55 @@ def _step_number(name: str, step: DTensor | Step) -> Step:
     return allgather_array(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
 
 
-def _differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
-    """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
+def _gradient_along(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
+    """Return the gradient along *axis*. *step* is the distance between samples, or an array of the distances."""
     if np.ndim(step) == 0:
-        even = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
-        return relaid(even.run(), tensor.layout.axes, _GRADIENT)
+        call = _even_gradient(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
+        return relaid(call.run(), tensor.layout.axes, _GRADIENT)
 
-    def at(start: int | None, stop: int | None = None) -> DTensor:
+    def samples(start: int | None, stop: int | None = None) -> DTensor:
         return tensor[(slice(None),) * axis + (slice(start, stop),)]
 
     def along_axis(weights: Array) -> Array:
         return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
-    n, before, after = tensor.shape[axis], step[:-1], step[1:]
-    weights = -after / (before * (before + after)), (after - before) / (before * after)
-    last = before / (after * (before + after))
-    inner = along_axis(weights[0]) * at(0, -2) + along_axis(weights[1]) * at(1, -1) + along_axis(last) * at(2)
+    n, step_before, step_after = tensor.shape[axis], step[:-1], step[1:]
+    weights = (
+        -step_after / (step_before * (step_before + step_after)),
+        (step_after - step_before) / (step_before * step_after),
+    )
+    next_weights = step_before / (step_after * (step_before + step_after))
+    inner_differences = (
+        along_axis(weights[0]) * samples(0, -2)
+        + along_axis(weights[1]) * samples(1, -1)
+        + along_axis(next_weights) * samples(2)
+    )
     if edge_order == 1:
-        low, high = (at(1, 2) - at(0, 1)) / step[0], (at(n - 1, n) - at(n - 2, n - 1)) / step[-1]
+        first_difference, last_difference = (
+            (samples(1, 2) - samples(0, 1)) / step[0],
+            (samples(n - 1, n) - samples(n - 2, n - 1)) / step[-1],
+        )
     else:
-        one, two = step[0], step[1]
-        low = (
-            -(2 * one + two) / (one * (one + two)) * at(0, 1)
-            + (one + two) / (one * two) * at(1, 2)
-            - one / (two * (one + two)) * at(2, 3)
+        step1, step2 = step[0], step[1]
+        first_difference = (
+            -(2 * step1 + step2) / (step1 * (step1 + step2)) * samples(0, 1)
+            + (step1 + step2) / (step1 * step2) * samples(1, 2)
+            - step1 / (step2 * (step1 + step2)) * samples(2, 3)
         )
-        one, two = step[-2], step[-1]
-        high = (
-            two / (one * (one + two)) * at(n - 3, n - 2)
-            - (two + one) / (one * two) * at(n - 2, n - 1)
-            + (2.0 * two + one) / (two * (one + two)) * at(n - 1, n)
+        step1, step2 = step[-2], step[-1]
+        last_difference = (
+            step2 / (step1 * (step1 + step2)) * samples(n - 3, n - 2)
+            - (step2 + step1) / (step1 * step2) * samples(n - 2, n - 1)
+            + (2.0 * step2 + step1) / (step2 * (step1 + step2)) * samples(n - 1, n)
         )
-    return _joined_pieces(tensor, [low, inner, high], axis)
+    return _joined_pieces(tensor, [first_difference, inner_differences, last_difference], axis)
 
 
-def _even_differences(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> Call:
-    """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
-    n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
+def _even_gradient(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> Call:
+    """Return the gradient of samples at equal distances, along an axis in consecutive blocks."""
+    n, layout, shape, source_dtype = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).consecutive
-    sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), kind)
+    sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), source_dtype)
     with np.errstate(all="ignore"):
         dtype = np.gradient(sample, step, axis=axis, edge_order=edge_order).dtype
 
@@ -154,28 +164,33 @@ def _even_differences(tensor: DTensor, axis: int, step: Step, edge_order: Litera
         start, stop = cut.interval(number)
         if start == stop:
             return start, stop
-        first, last = max(start - 1, 0), min(stop + 1, n)
+        source_start, source_stop = max(start - 1, 0), min(stop + 1, n)
         if start == 0:
-            last = max(last, edge_order + 1)
-        return (min(first, n - edge_order - 1) if stop == n else first), last
+            source_stop = max(source_stop, edge_order + 1)
+        return (min(source_start, n - edge_order - 1) if stop == n else source_start), source_stop
 
-    def of(pieces: list[Array], number: int) -> Array:
+    def compute_block(pieces: list[Array], number: int) -> Array:
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(layout.block_shape(shape), dtype)
-        block, first = pieces[0] if len(pieces) == 1 else join_blocks(pieces, axis, kind), source_interval(number)[0]
+        block, source_start = (
+            pieces[0] if len(pieces) == 1 else join_blocks(pieces, axis, source_dtype),
+            source_interval(number)[0],
+        )
         differences = np.gradient(block, step, axis=axis, edge_order=edge_order)
-        return contiguous(differences[(*(slice(None),) * axis, slice(start - first, stop - first))])
+        return contiguous(differences[(*(slice(None),) * axis, slice(start - source_start, stop - source_start))])
 
-    wanted = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
-    return assembling(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
+    block_intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
+    return assembling(
+        _GRADIENT, [tensor], axis, block_intervals, layout, shape=shape, compute=compute_block, dtype=dtype
+    )
 
 
-def _joined_pieces(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
-    """Return the *pieces* one after the other along *axis*, in the layout of *like*."""
+def _joined_pieces(prototype: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
+    """Return the *pieces* joined along *axis*, in the layout of *prototype*."""
     dtype = np.result_type(*(piece.dtype for piece in pieces))
-    filled = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
-    return concatenate(filled, axis, like.layout)
+    nonempty = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
+    return concatenate(nonempty, axis, prototype.layout)
 
 
 @implements(*(getattr(np, name) for name in ("trapezoid", "trapz") if name in dir(np)))
@@ -192,16 +207,16 @@ def trapezoid(
     axis: axis of the samples
     """
     name = "numpy.trapezoid"
-    samples, *points_of = tensors_of(name, [y] if x is None else [y, x])
-    (along,) = normalised_axes(axis, samples.ndim)
+    samples, *coordinates = tensors_of(name, [y] if x is None else [y, x])
+    (sample_axis,) = normalised_axes(axis, samples.ndim)
     widths: DTensor | float = dx
-    for points in points_of:
-        widths = tensor_np.diff(points, axis=0 if points.ndim == 1 else along)
+    for points in coordinates:
+        widths = tensor_np.diff(points, axis=0 if points.ndim == 1 else sample_axis)
         if points.ndim == 1:
-            widths = widths.reshape([-1 if a == along else 1 for a in range(samples.ndim)])
-    before = (slice(None),) * along
-    sums = samples[(*before, slice(1, None))] + samples[(*before, slice(None, -1))]
-    return tensor_np.sum(widths * sums / 2.0, axis=along)
+            widths = widths.reshape([-1 if a == sample_axis else 1 for a in range(samples.ndim)])
+    leading_slices = (slice(None),) * sample_axis
+    sums = samples[(*leading_slices, slice(1, None))] + samples[(*leading_slices, slice(None, -1))]
+    return tensor_np.sum(widths * sums / 2.0, axis=sample_axis)
 
 
 @implements(np.unwrap, partly=True)
@@ -211,32 +226,32 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     Parameters
     ----------
     p: phases, in radians by default
-    discont: least difference that counts as a jump; by default half of the period
+    discont: smallest difference that counts as a jump; by default half of the period
     axis: axis of the samples
     period: period of the phases
     """
     tensor = as_tensor("numpy.unwrap", p)
-    (along,) = normalised_axes(axis, tensor.ndim)
-    if not tensor.shape[along]:
+    (sample_axis,) = normalised_axes(axis, tensor.ndim)
+    if not tensor.shape[sample_axis]:
         return tensor.copy()
-    steps = np.diff(tensor, axis=along)
-    kind = np.result_type(steps.dtype, period)
-    at_half = True
-    if kind.kind in "ui":
-        high, remainder = divmod(period, 2)
-        at_half = remainder == 0
+    steps = np.diff(tensor, axis=sample_axis)
+    dtype = np.result_type(steps.dtype, period)
+    boundary_ambiguous = True
+    if dtype.kind in "ui":
+        interval_high, remainder = divmod(period, 2)
+        boundary_ambiguous = remainder == 0
     else:
-        high = period / 2
-    low = -high
-    moved = np.mod(steps - low, period) + low
-    if at_half:
-        moved = np.where((moved == low) & (steps > 0), high, moved)
-    correction = moved - steps
-    correction = np.where(abs(steps) < (high if discont is None else discont), 0, correction)
-    before = (slice(None),) * along
-    rest = tensor[(*before, slice(1, None))] + np.cumsum(correction, axis=along)
-    first = tensor[(*before, slice(None, 1))]
-    return _joined_pieces(tensor, [first.astype(kind), rest.astype(kind)], along)
+        interval_high = period / 2
+    interval_low = -interval_high
+    wrapped_steps = np.mod(steps - interval_low, period) + interval_low
+    if boundary_ambiguous:
+        wrapped_steps = np.where((wrapped_steps == interval_low) & (steps > 0), interval_high, wrapped_steps)
+    correction = wrapped_steps - steps
+    correction = np.where(abs(steps) < (interval_high if discont is None else discont), 0, correction)
+    leading_slices = (slice(None),) * sample_axis
+    corrected_samples = tensor[(*leading_slices, slice(1, None))] + np.cumsum(correction, axis=sample_axis)
+    first_samples = tensor[(*leading_slices, slice(None, 1))]
+    return _joined_pieces(tensor, [first_samples.astype(dtype), corrected_samples.astype(dtype)], sample_axis)
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------
@@ -246,8 +261,8 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
 def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full") -> DTensor:
     """Return the convolution of two sequences, as numpy.convolve. Collective over the mesh.
 
-    The shorter one is gathered to every rank. Of the longer one, each device gets what it has no elements of: as many
-    as the shorter one has, less one.
+    The shorter one is gathered to every rank. Of the longer one, each device gets neighbouring elements: as many as
+    the shorter one has, less one.
 
     Parameters
     ----------
@@ -262,41 +277,41 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     ...     print(world.run(program))
     [[1, 3], [5, 7]]
     """
-    one, other = _lines("numpy.convolve", a, v)
-    if other.shape[0] > one.shape[0]:
-        one, other = other, one
-    n, m = one.shape[0], other.shape[0]
-    return _convolved("numpy.convolve", one, allgather_array("numpy.convolve", other), _mode_interval(mode, n, m))
+    longer, shorter = _vector_operands("numpy.convolve", a, v)
+    if shorter.shape[0] > longer.shape[0]:
+        longer, shorter = shorter, longer
+    n, m = longer.shape[0], shorter.shape[0]
+    return _convolved("numpy.convolve", longer, allgather_array("numpy.convolve", shorter), _mode_interval(mode, n, m))
 
 
 @implements(np.correlate, partly=True)
 def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "valid") -> DTensor:
     """Return the correlation of two sequences, as numpy.correlate. Collective over the mesh.
 
-    Arguments are those of `convolve`, which says what moves.
+    Arguments are those of `convolve`, and the same elements move.
     """
     name = "numpy.correlate"
-    one, other = _lines(name, a, v)
-    n, m = one.shape[0], other.shape[0]
+    a_line, v_line = _vector_operands(name, a, v)
+    n, m = a_line.shape[0], v_line.shape[0]
     if n >= m:
-        return _convolved(name, one, np.conj(allgather_array(name, other))[::-1], _mode_interval(mode, n, m))
+        return _convolved(name, a_line, np.conj(allgather_array(name, v_line))[::-1], _mode_interval(mode, n, m))
     start, length = _mode_interval(mode, m, n)
-    flipped = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
-    return _convolved(name, flipped, allgather_array(name, one), (n + m - 1 - start - length, length))
+    flipped = np.conj(np.flip(v_line))  # the correlation is a convolution with the operands exchanged
+    return _convolved(name, flipped, allgather_array(name, a_line), (n + m - 1 - start - length, length))
 
 
-def _lines(name: str, a: object, v: object) -> list[DTensor]:
+def _vector_operands(name: str, a: object, v: object) -> list[DTensor]:
     lines = [tensor_np.atleast_1d(x) for x in tensors_of(name, [a, v])]
-    for line, which in zip(lines, ("a", "v"), strict=True):
+    for line, letter in zip(lines, ("a", "v"), strict=True):
         if line.ndim != 1:
-            raise ValueError(f"{name}: {which} has {line.ndim} axes; it must have one")
+            raise ValueError(f"{name}: {letter} has {line.ndim} axes; it must have one")
         if not line.shape[0]:
-            raise ValueError(f"{which} cannot be empty")
+            raise ValueError(f"{letter} cannot be empty")
     return lines
 
 
 def _mode_interval(mode: str, n: int, m: int) -> tuple[int, int]:
-    """Return where a result begins in the full convolution of *n* and *m* elements, *n* the more, and its length."""
+    """Return the start of a result in the full convolution of *n* and *m* elements, n >= m, and its length."""
     intervals = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
     if mode not in intervals:
         raise ValueError(f"mode must be one of 'valid', 'same', or 'full' (got {quote(mode)})")
@@ -306,23 +321,25 @@ def _mode_interval(mode: str, n: int, m: int) -> tuple[int, int]:
 def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int]) -> DTensor:
     """Return an *interval* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
     line = relaid(line, line.layout.undealt([0]), name)
-    (n,), m, (offset, length), kind = line.shape, len(kernel), interval, line.dtype
-    dtype = np.convolve(np.ones(1, kind), np.ones(1, kernel.dtype)).dtype
+    (n,), m, (offset, length), line_dtype = line.shape, len(kernel), interval, line.dtype
+    dtype = np.convolve(np.ones(1, line_dtype), np.ones(1, kernel.dtype)).dtype
     layout = line.layout.usual_cut(0)
     cut = Cut(length, layout.num_shards(0))
 
     def source_interval(number: int) -> tuple[int, int]:
         start, stop = cut.interval(number)
-        first = min(max(start + offset - m + 1, 0), n)
-        return first, max(min(stop + offset, n), first) if start < stop else first
+        source_start = min(max(start + offset - m + 1, 0), n)
+        return source_start, max(min(stop + offset, n), source_start) if start < stop else source_start
 
-    def of(pieces: list[Array], number: int) -> Array:
+    def compute_block(pieces: list[Array], number: int) -> Array:
         start, stop = cut.interval(number)
         if not pieces:
             return np.empty(0, dtype)
-        convolved = np.convolve(join_blocks(pieces, 0, kind), kernel)
-        first = source_interval(number)[0]
-        return convolved[start + offset - first : stop + offset - first].copy()
+        convolution = np.convolve(join_blocks(pieces, 0, line_dtype), kernel)
+        source_start = source_interval(number)[0]
+        return convolution[start + offset - source_start : stop + offset - source_start].copy()
 
-    wanted = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
-    return assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()
+    block_intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
+    return assembling(
+        name, [line], 0, block_intervals, layout, shape=(length,), compute=compute_block, dtype=dtype
+    ).run()

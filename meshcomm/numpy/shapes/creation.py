@@ -1,4 +1,4 @@
-"""Tensors like others: of one value, triangles of matrices, and coordinates of grids. Nothing moves."""
+"""Tensors of one value, like other tensors; triangles of matrices, and coordinates of grids. Nothing moves."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -25,18 +25,18 @@ from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.shapes.shaping import broadcast_to
 
 Triangle: TypeAlias = Callable[[Indices, Indices], Array]
-"""Which elements are in a triangle, from the numbers of their rows and of their columns."""
+"""A function from row numbers and column numbers to whether elements are in a triangle."""
 
 
 @operation(np.empty_like, partly=True)
 def empty_like(
     prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
 ) -> Call | DTensor:
-    """Return a tensor with any content, with the shape, the layout and the dtype of *prototype*, or those given.
+    """Return an uninitialised tensor with the layout, and by default the shape and the dtype, of *prototype*.
 
-    A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
+    A tensor of another *shape* is cut along the same axes if it has equally many; else it is replicated.
     """
-    spec = _as_in("empty_like", prototype, dtype, shape)
+    spec = _spec_like("empty_like", prototype, dtype, shape)
     return _filling_call(prototype, *spec, None) or create.empty(*spec)
 
 
@@ -45,66 +45,68 @@ def full_like(
     a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
 ) -> Call | DTensor:
     """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
-    lengths, kind, layout = _as_in("full_like", a, dtype, shape)
-    call = _filling_call(a, lengths, kind, layout, fill_value) if type(fill_value) in (int, float) else None
-    return call or create.full(lengths, fill_value, kind, layout)
+    lengths, result_dtype, layout = _spec_like("full_like", a, dtype, shape)
+    call = _filling_call(a, lengths, result_dtype, layout, fill_value) if type(fill_value) in (int, float) else None
+    return call or create.full(lengths, fill_value, result_dtype, layout)
 
 
 @operation(np.zeros_like, partly=True)
 def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
-    spec = _as_in("zeros_like", a, dtype, shape)
+    spec = _spec_like("zeros_like", a, dtype, shape)
     return _filling_call(a, *spec, 0) or create.zeros(*spec)
 
 
 @operation(np.ones_like, partly=True)
 def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
-    spec = _as_in("ones_like", a, dtype, shape)
+    spec = _spec_like("ones_like", a, dtype, shape)
     return _filling_call(a, *spec, 1) or create.ones(*spec)
 
 
 def _filling_call(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: object) -> Call | None:
-    """Return the call that makes a tensor of a *number*, or of anything if that is None.
+    """Return the call that makes a tensor filled with *number*; uninitialised if that is None.
 
-    None if it is in another shape, or if the dtype is none of numbers that holds it.
+    Return None if *shape* is not that of *like*, or if the dtype is not numeric or cannot hold the number.
     """
-    tensor, kind = as_tensor("a tensor like another one", like), np.dtype(dtype)
-    if shape != tensor.shape or kind.kind not in "biufc":
+    tensor, result_dtype = as_tensor("a tensor like another one", like), np.dtype(dtype)
+    if shape != tensor.shape or result_dtype.kind not in "biufc":
         return None
     try:
-        value = None if number is None else np.full((), number, kind)[()]
-    except (TypeError, ValueError, OverflowError):  # which the slow path tells in full
+        value = None if number is None else np.full((), number, result_dtype)[()]
+    except (TypeError, ValueError, OverflowError):  # the slow path raises it, with all details
         return None
 
     def block_of(block: Array) -> Array:
-        new = new_block(block.shape, kind)
+        result = new_block(block.shape, result_dtype)
         if value is not None:
-            new.fill(value)
-        return new
+            result.fill(value)
+        return result
 
-    return Call(OnBlocks(block_of, TensorSpec(layout, shape, kind)), (tensor,))
+    return Call(OnBlocks(block_of, TensorSpec(layout, shape, result_dtype)), (tensor,))
 
 
-def _as_in(
+def _spec_like(
     name: str, prototype: DTensor, dtype: DTypeLike | None, shape: ShapeLike | None
 ) -> tuple[Shape, DTypeLike, Layout]:
-    """Return shape, dtype and layout of a tensor like another one."""
+    """Return shape, dtype and layout of a tensor like *prototype*, with *dtype* and *shape* if they are not None."""
     tensor = as_tensor(name, prototype)
-    kind, layout = tensor.dtype if dtype is None else dtype, tensor.layout
+    result_dtype, layout = tensor.dtype if dtype is None else dtype, tensor.layout
     lengths = tensor.shape if shape is None else as_shape(shape)
     if lengths != tensor.shape:
-        is_alike = len(lengths) == tensor.ndim
-        layout = layout.usual_cut(range(tensor.ndim)) if is_alike else Layout.replicated(tensor.mesh, len(lengths))
-    return lengths, kind, layout
+        has_same_ndim = len(lengths) == tensor.ndim
+        layout = (
+            layout.usual_cut(range(tensor.ndim)) if has_same_ndim else Layout.replicated(tensor.mesh, len(lengths))
+        )
+    return lengths, result_dtype, layout
 
 
 @implements(np.tril, partly=True)
 def tril(m: DTensor, k: int = 0) -> DTensor:
     """Return the lower triangle of each matrix, up to its diagonal number *k*, with zeros above.
 
-    The matrices lie along the last two axes; the layout stays. A tensor with one axis is each row of a matrix.
-    ``ShapeError`` if there are no axes.
+    The matrices lie along the last two axes; the layout stays. A tensor with one axis is repeated as the rows of a
+    matrix. ``ShapeError`` if there are no axes.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -125,7 +127,7 @@ def triu(m: DTensor, k: int = 0) -> DTensor:
     return _triangle("triu", m, lambda rows, columns: columns >= rows + diagonal)
 
 
-def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
+def _triangle(name: str, matrices: DTensor, is_inside: Triangle) -> DTensor:
     tensor = as_tensor(name, matrices)
     if tensor.ndim == 0:
         raise ShapeError(f"{name} takes matrices, or a row for all rows of one, but this tensor has no axes")
@@ -135,8 +137,8 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
 
     def triangle(block: Array) -> Array:
-        rows, columns = (indices_along(tensor.layout, tensor.shape, tensor.ndim - back) for back in (2, 1))
-        return np.where(inside(rows, columns), block, zero)
+        rows, columns = (indices_along(tensor.layout, tensor.shape, tensor.ndim - from_end) for from_end in (2, 1))
+        return np.where(is_inside(rows, columns), block, zero)
 
     return mapped(triangle, tensor, dtype=dtype)
 
@@ -145,8 +147,8 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
 def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
     """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
 
-    Each result is sharded along the axis of its own coordinates, as these are. Collective over the mesh if some of
-    them are a plain array.
+    Each result is sharded along the axis of its own coordinates, as these are. Collective over the mesh if an operand
+    is a plain array.
 
     Parameters
     ----------
@@ -161,21 +163,23 @@ def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: 
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
-    shape = tuple(tensors[axis].size for axis in axes)  # the exchange of two axes is its own inverse
+    shape = tuple(tensors[axis].size for axis in axes)  # to exchange two axes is its own inverse
     if copy and not sparse:
         return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
-    whole = range(len(axes))
-    thin = [tensor_np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)]
+    all_axes = range(len(axes))
+    expanded = [
+        tensor_np.expand_dims(t, [a for a in all_axes if a != axis]) for t, axis in zip(tensors, axes, strict=True)
+    ]
     if not sparse:
-        return tuple([tensor_np.broadcast_to(t, shape) for t in thin])
-    return tuple(t.copy() if copy else t for t in thin)
+        return tuple([tensor_np.broadcast_to(t, shape) for t in expanded])
+    return tuple(t.copy() if copy else t for t in expanded)
 
 
 def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
-    """Return the tensor along *axis* of *shape*, the same along all others."""
-    others = tuple(a for a in range(len(shape)) if a != axis)
+    """Return a vector repeated to *shape*: its elements are along *axis*."""
+    other_axes = tuple(a for a in range(len(shape)) if a != axis)
     layout = Layout([tensor.layout.axes[0] if a == axis else () for a in range(len(shape))], tensor.mesh)
-    return spread(tensor, others, shape, layout)
+    return spread(tensor, other_axes, shape, layout)
 
 
 @implements_each(*LIKE)
@@ -183,7 +187,7 @@ def _with_like(function: Function) -> Function:
     """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
 
     def create_like(*args: Value, like: DTensor, **kwargs: Value) -> DTensor:
-        if args and isinstance(args[0], DTensor):  # of asarray and its kin
+        if args and isinstance(args[0], DTensor):  # of asarray and similar functions
             dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
             return args[0] if dtype is None else args[0].astype(dtype, copy=False)
         return replicated(np.asarray(function(*args, **kwargs)), like.mesh)

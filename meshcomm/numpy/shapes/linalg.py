@@ -29,7 +29,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     ----------
     t: a tensor
     axes: axis of *t* for each axis of the result; by default in reverse order
-    layout: layout of the result, which is copied to it at once; by default each axis keeps its sharding without a copy
+    layout: layout of the result, to which it is copied in one step; by default a view
 
     >>> import meshcomm as mc
     >>> def program():
@@ -53,8 +53,8 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
 
 
 def _axis_order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    listed = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
-    order = tuple([as_integer(a, "an axis", TypeError) for a in listed])
+    axes_list = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
+    order = tuple([as_integer(a, "an axis", TypeError) for a in axes_list])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     return tuple(axis % tensor.ndim for axis in order)

@@ -4,9 +4,9 @@ NumPy's reshape keeps elements in row-major order. So axes fall into groups, sou
 the other, with equal products: a reshape never mixes two groups. Within a group all elements lie on one flat axis.
 
 Some layouts of the axes of a group are layouts of this flat axis too: the memory of a block is the same in both. An
-axis that is cut into consecutive blocks, with whole axes after it and no elements beside it before it, gives
-consecutive flat blocks. An axis that is cut evenly, or cyclic with equal blocks, gives cyclic flat blocks, whatever
-whole axes are before it. For example, 6 x 4 elements, rows cut in two:
+axis in consecutive blocks gives consecutive flat blocks, if all axes after it are whole and those before it have at
+most one element in each block. An axis that is cut evenly, or cyclic with equal blocks, gives cyclic flat blocks, if
+all axes before and after it are whole. For example, 6 x 4 elements, one axis cut in two:
 
     [x, unsharded]   flat: Cuts("x", (0, 12, 24))     as 2 x 3 x 4: [x, unsharded, unsharded]
     [unsharded, x]   flat: Cyclic("x", 2)             as 6 x 2 x 2: [unsharded, x, unsharded]
@@ -33,17 +33,18 @@ Sizes: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class AxisGroup(NamedTuple):
-    """Source axes and target axes that hold the same elements: from, and up to, these numbers."""
+    """Source axes and target axes that hold the same elements, as slices of all axes."""
 
     source: slice
     target: slice
 
 
 class Regrouping(NamedTuple):
-    """How a tensor is reshaped: five layouts, of which neighbours are equal where nothing moves.
+    """How a tensor is reshaped, by four layouts.
 
-    Relay the source to *start*, take its block as one in *before* of a tensor of shape *flat*, relay that to *after*,
-    and take its block as one in *result*.
+    Relay the source to *start*. Its block is then also a block of a tensor of shape *flat* in the layout *before*.
+    Relay that to *after*. Its block is then also a block of the result in the layout *result*. Nothing moves in a step
+    between equal layouts.
     """
 
     start: Specs
@@ -53,20 +54,22 @@ class Regrouping(NamedTuple):
     result: Specs
 
     def moves(self, axes: Specs) -> bool:
-        """Return whether elements of a source that is sharded as *axes* say have to move."""
+        """Return whether elements of a source with the sharding specs *axes* have to move."""
         return self.start != axes or self.before != self.after
 
 
 @lru_cache(maxsize=1024)
-def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: Specs | None = None) -> Regrouping:
-    """Return how to reshape a tensor of shape *source* to *target*, a shape with as many elements.
+def regrouping(
+    axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted_specs: Specs | None = None
+) -> Regrouping:
+    """Return how to reshape a tensor of shape *source* to *target*, a shape with equally many elements.
 
     Parameters
     ----------
     axes: sharding specs of the source
     sizes: sizes of the mesh dimensions
     source, target: shapes before and after
-    wanted: sharding specs of the result, from which `result` may still differ; by default so that little moves
+    wanted_specs: preferred sharding specs of the result, if the shapes allow them; by default so that little moves
 
     >>> regrouping((("x",), ()), (("x", 2),), (6, 4), (24,)).result
     (('x',),)
@@ -78,36 +81,36 @@ def regrouping(axes: Specs, sizes: Sizes, source: Shape, target: Shape, wanted: 
     before, after = list[Names](), list[Names]()
     groups = list(groups_of(source, target))
     for group in groups:
-        lengths, into = source[group.source], target[group.target]
-        flat = flat_spec(lengths, axes[group.source], blocks)
-        specs = None if flat is None else split_spec(flat, into, blocks)
-        if flat is None:
-            start[group.source] = chosen_specs(lengths, _names_of(axes[group.source]), blocks)
-            flat = _flat_spec(lengths, tuple(start[group.source]), blocks)
-        before.append(flat)
+        source_lengths, target_lengths = source[group.source], target[group.target]
+        spec = flat_spec(source_lengths, axes[group.source], blocks)
+        specs = None if spec is None else split_spec(spec, target_lengths, blocks)
+        if spec is None:
+            start[group.source] = chosen_specs(source_lengths, _names_of(axes[group.source]), blocks)
+            spec = _flat_spec(source_lengths, tuple(start[group.source]), blocks)
+        before.append(spec)
         if specs is None:
-            specs = chosen_specs(into, tuple(flat), blocks)
-            flat = _flat_spec(into, specs, blocks)
-        after.append(flat)
+            specs = chosen_specs(target_lengths, tuple(spec), blocks)
+            spec = _flat_spec(target_lengths, specs, blocks)
+        after.append(spec)
         result.extend(specs)
-    if wanted is not None:
-        flats = [flat_spec(target[group.target], wanted[group.target], blocks) for group in groups]
-        if all(flat is not None for flat in flats):
-            after, result = [flat for flat in flats if flat is not None], list(wanted)
+    if wanted_specs is not None:
+        wanted_flat_specs = [flat_spec(target[group.target], wanted_specs[group.target], blocks) for group in groups]
+        if all(spec is not None for spec in wanted_flat_specs):
+            after, result = [spec for spec in wanted_flat_specs if spec is not None], list(wanted_specs)
     shape = tuple(prod(source[group.source]) for group in groups)
     return Regrouping(tuple(start), shape, tuple(before), tuple(after), tuple(result))
 
 
 def _without_elements(axes: Specs, source: Shape, target: Shape) -> Regrouping:
     """Return how to reshape a tensor without elements: leading axes of equal lengths stay sharded, nothing moves."""
-    same = next(
+    same_count = next(
         (a for a, (m, n) in enumerate(zip(source, target, strict=False)) if m != n), min(map(len, (source, target)))
     )
-    return Regrouping(axes, (0,), ((),), ((),), axes[:same] + ((),) * (len(target) - same))
+    return Regrouping(axes, (0,), ((),), ((),), axes[:same_count] + ((),) * (len(target) - same_count))
 
 
 def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
-    """Yield the groups of two shapes with as many elements, which are not 0.
+    """Yield the groups of two shapes with equally many elements, at least one.
 
     >>> for group in groups_of((6, 4, 5), (2, 3, 20)):
     ...     print((6, 4, 5)[group.source], (2, 3, 20)[group.target])
@@ -116,7 +119,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
     """
     bounds, i, j = [], 0, 0
     while i < len(source) and j < len(target):
-        first, m, n = (i, j), source[i], target[j]
+        group_start, m, n = (i, j), source[i], target[j]
         while m != n:
             if m < n:
                 i += 1
@@ -125,9 +128,9 @@ def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
                 j += 1
                 n *= target[j]
         i, j = i + 1, j + 1
-        bounds.append((first, (i, j)))
-    first = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may be left: they belong to the last group
-    for (i, j), (k, m) in [*bounds, (first, (len(source), len(target)))]:
+        bounds.append((group_start, (i, j)))
+    group_start = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may remain: they belong to the last group
+    for (i, j), (k, m) in [*bounds, (group_start, (len(source), len(target)))]:
         yield AxisGroup(slice(i, k), slice(j, m))
 
 
@@ -135,7 +138,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
 
 
 def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | None:
-    """Return the spec of the flat axis in which blocks have the same elements in the same order; None if none has.
+    """Return the spec of the flat axis by which blocks have the same elements in the same order, or None.
 
     >>> flat_spec((6, 4), (("x",), ()), {"x": 4}), flat_spec((6, 4), ((), ("x",)), {"x": 2})
     (Cuts('x', (0, 8, 16, 20, 24)), Cyclic('x', 2))
@@ -143,94 +146,114 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     names = _names_of(specs)
     if not names:
         return ()
-    named = [spec for spec in specs if spec]
-    if len(named) == 1 and all(n == 1 or spec for spec, n in zip(specs, lengths, strict=True)):
-        return named[0]
+    nonempty_specs = [spec for spec in specs if spec]
+    if len(nonempty_specs) == 1 and all(n == 1 or spec for spec, n in zip(specs, lengths, strict=True)):
+        return nonempty_specs[0]
     cuts = [cut_of(spec, n, _block_count(spec, sizes)) for spec, n in zip(specs, lengths, strict=True)]
-    last = max((a for a, cut in enumerate(cuts) if cut.blocks > 1 and cut.length > 1), default=-1)
-    if last < 0 and all(cut.blocks == 1 for cut in cuts):
+    last_cut_axis = max((a for a, cut in enumerate(cuts) if cut.blocks > 1 and cut.length > 1), default=-1)
+    if last_cut_axis < 0 and all(cut.blocks == 1 for cut in cuts):
         return names
-    if _is_consecutive(cuts[last]) and all(_is_consecutive(cut) and cut.longest <= 1 for cut in cuts[: max(last, 0)]):
-        lengths_of_blocks = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
-        return _consecutive_spec(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
-    if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last):
+    if _is_consecutive(cuts[last_cut_axis]) and all(
+        _is_consecutive(cut) and cut.longest <= 1 for cut in cuts[: max(last_cut_axis, 0)]
+    ):
+        block_lengths = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
+        return _consecutive_spec(names, list(accumulate(map(prod, product(*block_lengths)), initial=0)))
+    if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last_cut_axis):
         return None
-    period, inner = _cyclic_evenly(cuts[last]), prod(lengths[last + 1 :])
-    if period is None and prod(lengths[:last]) > 1:
+    period, inner_size = _whole_period(cuts[last_cut_axis]), prod(lengths[last_cut_axis + 1 :])
+    if period is None and prod(lengths[:last_cut_axis]) > 1:
         return None
-    cut = cuts[last]
+    cut = cuts[last_cut_axis]
     if cut.is_consecutive:
-        return Cyclic(names, cut.longest * inner)
-    return Cyclic(names, cut.block * inner, cut.offset)
+        return Cyclic(names, cut.longest * inner_size)
+    return Cyclic(names, cut.block * inner_size, cut.offset)
 
 
-def _flat_spec(lengths: Shape, chosen: Specs, sizes: dict[str, int]) -> Names:
-    """Return the flat spec of specs that `chosen_specs` chose: they have one."""
-    flat = flat_spec(lengths, chosen, sizes)
-    assert flat is not None
-    return flat
+def _flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names:
+    """Return the spec of the flat axis for specs that `chosen_specs` chose: these have one."""
+    spec = flat_spec(lengths, specs, sizes)
+    assert spec is not None
+    return spec
 
 
-def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
-    """Return the specs of axes of these *lengths* in which blocks are those of the *flat* axis; None if none has.
+def split_spec(spec: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
+    """Return specs of axes of these *lengths* with the same blocks as a flat axis with *spec*, or None.
 
     >>> split_spec(Cuts("x", (0, 8, 24)), (6, 4), {"x": 2}), split_spec(("x",), (3, 4), {"x": 2})
     ((Cuts('x', (0, 2, 6)), ()), None)
     >>> split_spec(("x", "y"), (2, 2, 5), {"x": 2, "y": 2})
     (('x',), ('y',), ())
     """
-    if not flat:
+    if not spec:
         return ((),) * len(lengths)
-    long = [a for a, n in enumerate(lengths) if n > 1]
-    if len(long) < 2:
-        blocks = _block_count(flat, sizes)
-        return _one_sharded(flat, long[0] if long else 0, len(lengths)) if lengths else None if blocks > 1 else ()
-    length, blocks = prod(lengths), _block_count(flat, sizes)
-    cut = cut_of(flat, length, blocks)
+    long_axes = [a for a, n in enumerate(lengths) if n > 1]
+    if len(long_axes) < 2:
+        blocks = _block_count(spec, sizes)
+        return (
+            _one_sharded(spec, long_axes[0] if long_axes else 0, len(lengths))
+            if lengths
+            else None
+            if blocks > 1
+            else ()
+        )
+    length, blocks = prod(lengths), _block_count(spec, sizes)
+    cut = cut_of(spec, length, blocks)
     if cut.is_consecutive or _is_consecutive(cut):
         bounds = [0, *accumulate(cut.lengths(np.arange(blocks, dtype=np.intp)).tolist())]
-        inner = length // lengths[long[0]]
-        if all(bound % inner == 0 for bound in bounds):
-            return _one_sharded(_consecutive_spec(tuple(flat), [b // inner for b in bounds]), long[0], len(lengths))
+        inner_size = length // lengths[long_axes[0]]
+        if all(bound % inner_size == 0 for bound in bounds):
+            return _one_sharded(
+                _consecutive_spec(tuple(spec), [b // inner_size for b in bounds]), long_axes[0], len(lengths)
+            )
         return (
-            _over_several(tuple(flat), lengths, sizes) if length % blocks == 0 and cut == Cut(length, blocks) else None
+            _specs_on_several_axes(tuple(spec), lengths, sizes)
+            if length % blocks == 0 and cut == Cut(length, blocks)
+            else None
         )
-    for axis in long:
-        inner = prod(lengths[axis + 1 :])
-        block, rest = divmod(cut.block, inner)
-        if rest == 0 and (axis == long[0] or lengths[axis] % (block * blocks) == 0):
-            even = lengths[axis] == block * blocks and cut.offset == 0
-            return _one_sharded(tuple(flat) if even else Cyclic(tuple(flat), block, cut.offset), axis, len(lengths))
+    for axis in long_axes:
+        inner_size = prod(lengths[axis + 1 :])
+        block_length, remainder = divmod(cut.block, inner_size)
+        if remainder == 0 and (axis == long_axes[0] or lengths[axis] % (block_length * blocks) == 0):
+            is_even = lengths[axis] == block_length * blocks and cut.offset == 0
+            return _one_sharded(
+                tuple(spec) if is_even else Cyclic(tuple(spec), block_length, cut.offset), axis, len(lengths)
+            )
     return None
 
 
-def _over_several(names: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
-    """Return specs in which the first mesh dimensions cut the first axis into single elements, the others the rest."""
+def _specs_on_several_axes(names: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | None:
+    """Return specs in which the first mesh dimensions cut the first axis into single elements, the rest other axes.
+
+    None if there are no such specs.
+    """
     for count in range(1, len(names)):
         if _block_count(names[:count], sizes) == lengths[0]:
-            rest = split_spec(names[count:], lengths[1:], sizes)
-            return None if rest is None else (names[:count], *rest)
+            other_specs = split_spec(names[count:], lengths[1:], sizes)
+            return None if other_specs is None else (names[:count], *other_specs)
     if lengths[0] > 1:
         return None
-    rest = split_spec(names, lengths[1:], sizes)
-    return None if rest is None else ((), *rest)
+    other_specs = split_spec(names, lengths[1:], sizes)
+    return None if other_specs is None else ((), *other_specs)
 
 
 def chosen_specs(lengths: Shape, names: Names, sizes: dict[str, int]) -> Specs:
-    """Return specs with all *names* on one axis, cut by default, that are those of a flat axis as well.
+    """Return specs with all *names* on one axis, in the usual cut, so that there is a spec of the flat axis as well.
 
-    It is the first axis with elements for all devices, if it is cut evenly or nothing is before it; else the first.
+    It is the first axis of 2 elements or more, if it has elements for all devices. Else it is the first of these axes
+    that is cut evenly, if there is one.
 
     >>> chosen_specs((3, 4, 4), ("x",), {"x": 2}), chosen_specs((3, 4, 4), ("x",), {"x": 4})
     ((('x',), (), ()), ((), ('x',), ()))
     """
-    long = [a for a, n in enumerate(lengths) if n > 1] or [0]
+    long_axes = [a for a, n in enumerate(lengths) if n > 1] or [0]
     if not lengths:
         return ()
     blocks = _block_count(names, sizes)
-    first = long[0]
-    even = (a for a in long if lengths[a] % blocks == 0)
-    return _one_sharded(names, first if lengths[first] >= blocks else next(even, first), len(lengths))
+    first_axis = long_axes[0]
+    even_axes = (a for a in long_axes if lengths[a] % blocks == 0)
+    return _one_sharded(
+        names, first_axis if lengths[first_axis] >= blocks else next(even_axes, first_axis), len(lengths)
+    )
 
 
 def _one_sharded(spec: Names, axis: int, ndim: int) -> Specs:
@@ -246,17 +269,17 @@ def _block_count(names: Names, sizes: dict[str, int]) -> int:
 
 
 def _is_consecutive(cut: AnyCut) -> bool:
-    """Return whether each device holds one run of elements, and these are in the order of the devices."""
+    """Return whether each device holds one interval of elements, in the order of the devices."""
     return cut.is_consecutive or cut.length <= cut.block
 
 
-def _cyclic_evenly(cut: AnyCut) -> int | None:
-    """Return after how many elements blocks repeat, if an axis has a whole number of such periods; else None."""
+def _whole_period(cut: AnyCut) -> int | None:
+    """Return the number of elements after which blocks repeat, if it divides the length of the axis; else None."""
     if cut.is_consecutive:
         return cut.length if cut == Cut(cut.length, cut.blocks) and cut.length % cut.blocks == 0 else None
     return cut.period if cut.length % cut.period == 0 else None
 
 
 def _consecutive_spec(names: Names, boundaries: Sequence[int]) -> Names:
-    """Return the spec of an axis that is cut at these boundaries: the plain names, if they cut it so by default."""
+    """Return the spec of an axis that is cut at these boundaries: the plain names, if that is the usual cut."""
     return Cuts(names, boundaries).canonical(len(boundaries) - 1)

@@ -1,6 +1,6 @@
 """Other shapes of the same elements: reshape, new axes, fewer axes, axes in another order, repeated axes.
 
-:mod:`meshcomm.numpy.shapes.regroup` says which layout a reshaped tensor has, and what has to move.
+:mod:`meshcomm.numpy.shapes.regroup` decides which layout a reshaped tensor has, and what has to move.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,19 +36,18 @@ from meshcomm.numpy.shapes.regroup import Regrouping, groups_of, regrouping
 def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
     """Return the tensor in another shape, in row-major order. Collective over the meshes if elements have to move.
 
-    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result is a view, where each new
-    block has the elements of the old one in their order: if the sharded axis of a group is its first one, and the
-    boundaries fall between the new rows; or if blocks that are all equal stay so. Else the tensor is relaid, and the
-    result is sharded over the same mesh dimensions: along the first axis of the group that has elements for all of
-    them.
+    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result is a view, if each new block
+    has the elements of the old one in their order: if the sharded axis of a group is its first one, and the boundaries
+    fall between the new rows; or if blocks of equal size stay so. Else the tensor is relaid, and the result is sharded
+    over the same mesh dimensions: along the first axis of the group that has elements for all of them.
 
     Parameters
     ----------
     t: a tensor
-    shape: length, or several, one of which may be -1
-    layout: layout of the result. The tensor is relaid once where the shapes allow that
+    shape: length or lengths; one may be -1
+    layout: layout of the result. The tensor is relaid once if the shapes allow that
 
-    ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
+    ``ShapeError`` if the numbers of elements differ; ``LayoutError`` for a layout with another number of axes.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -87,17 +86,17 @@ def _reshaped(t: DTensor, shape: ShapeLike) -> Call | DTensor:
 
 
 def _new_shape(tensor: DTensor, shape: object) -> Shape:
-    """Return *shape* with the length that -1 is for; ``ShapeError`` if it has another number of elements."""
+    """Return *shape* with -1 replaced by its length; ``ShapeError`` if it has another number of elements."""
     try:
         lengths = [index(n) for n in (shape if isinstance(shape, list | tuple | np.ndarray) else (shape,))]
     except TypeError:
         raise ShapeError(f"reshape: a shape is a length or a sequence of lengths, not {quote(shape)}") from None
-    unknown = [a for a, n in enumerate(lengths) if n == -1]
-    if len(unknown) > 1 or any(n < -1 for n in lengths):
+    unknown_axes = [a for a, n in enumerate(lengths) if n == -1]
+    if len(unknown_axes) > 1 or any(n < -1 for n in lengths):
         raise ShapeError(f"reshape to {quote(shape)}: lengths are 0 or more, and only one may be -1")
-    rest = prod(n for n in lengths if n != -1)
-    if unknown and rest and tensor.size % rest == 0:
-        lengths[unknown[0]] = tensor.size // rest
+    known_size = prod(n for n in lengths if n != -1)
+    if unknown_axes and known_size and tensor.size % known_size == 0:
+        lengths[unknown_axes[0]] = tensor.size // known_size
     if prod(lengths) != tensor.size or -1 in lengths:
         raise ShapeError(
             f"reshape of a tensor of shape {tensor.shape}, with {counted(tensor.size, 'element')}, to "
@@ -107,85 +106,95 @@ def _new_shape(tensor: DTensor, shape: object) -> Shape:
     return tuple(lengths)
 
 
-def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> DTensor:
-    """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
+def regrouped(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape") -> DTensor:
+    """Return *tensor* in another *shape* with equally many elements. Collective if elements have to move.
 
-    It is a view where NumPy's is one and elements stay.
+    It is a view if NumPy's result is one and no element moves.
 
     Parameters
     ----------
-    wanted: sharding specs of the result, if the shapes allow them
+    wanted_specs: sharding specs of the result, if the shapes allow them
     name: name of the operation
     """
-    return completed(regrouping_of(tensor, shape, wanted, name))
+    return completed(regrouping_of(tensor, shape, wanted_specs, name))
 
 
-def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:
-    """Return what `regrouped` does, or the call that makes it."""
-    return _regrouped(tensor, shape, _regrouping(tensor, shape, wanted), reshaped_abstract_array(tensor, shape), name)
+def regrouping_of(
+    tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None, name: str = "reshape"
+) -> Call | DTensor:
+    """Return the result of `regrouped`, or the call that makes it."""
+    return _regrouped(
+        tensor, shape, _regrouping(tensor, shape, wanted_specs), reshaped_abstract_array(tensor, shape), name
+    )
 
 
-def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> Call | DTensor:
-    """Return *tensor* in another *shape*, as *how* says, or the call that makes that.
+def _regrouped(
+    tensor: DTensor, shape: Shape, reshaping: Regrouping, abstract: Array | None, name: str
+) -> Call | DTensor:
+    """Return *tensor* in another *shape*, by the layouts of *reshaping*, or the call that makes that.
 
-    *of* is the abstract array of NumPy's view, None if it copies.
+    *abstract* is the abstract array of NumPy's view; None if NumPy copies.
     """
-    if how.moves(tensor.layout.axes):
-        first = relaid(tensor, how.start, name)
-        moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
-        result = _reblocked(moved, how.result, shape)
-        return result if of is None else moved_from(tensor, result, of)
-    result = _reblocked(tensor, how.result, shape)
-    if of is not None and _keeps_views(tensor, shape):
+    if reshaping.moves(tensor.layout.axes):
+        source = relaid(tensor, reshaping.start, name)
+        flat_tensor = relaid(_reblocked(source, reshaping.before, reshaping.flat), reshaping.after, name)
+        result = _reblocked(flat_tensor, reshaping.result, shape)
+        return result if abstract is None else moved_from(tensor, result, abstract)
+    result = _reblocked(tensor, reshaping.result, shape)
+    if abstract is not None and _keeps_views(tensor, shape):
         if tensor._view is None and result.dtype.kind in "biufcmM":
             lengths = on_device(result.mesh, lambda device: result.layout.block_shape(shape, device))
-            return viewing(methodcaller("reshape", lengths), tensor, result.layout, of)
-        return viewed(lambda _: result._block, tensor, result.layout, of)
-    if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), result, tensor):
-        result = result.copy()  # as a block may be a view where the global array is not
-    return result if of is None else moved_from(tensor, result, of)
+            return viewing(methodcaller("reshape", lengths), tensor, result.layout, abstract)
+        return viewed(lambda _: result._block, tensor, result.layout, abstract)
+    if on_blocks(
+        lambda new_block, old_block: not new_block.size or np.may_share_memory(new_block, old_block), result, tensor
+    ):
+        result = result.copy()  # a block may be a view although the global array is none
+    return result if abstract is None else moved_from(tensor, result, abstract)
 
 
-def _regrouping(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
+def _regrouping(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None) -> Regrouping:
     sizes = tuple((name, size) for name, size in tensor.mesh.dims)
-    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
+    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted_specs)
 
 
 def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
-    """Return whether the blocks can be reshaped without a copy where the global array can be, the same on all ranks.
+    """Return whether blocks can be reshaped without a copy if the global array can; the same on all ranks.
 
-    The global array can be if neighbouring axes that become one have no gap between their elements. If one of them is
-    a slice with a step, its whole axis has no gap at the end only by its length, and a block of it may have one.
+    The global array can if axes that become one have no gaps between them. A slice with a step may have no gap after
+    the last element of an axis, by the length of the axis; a block of it may have a gap there.
     """
     view = tensor._view
     if view is None or view.root is None or view.root.size == tensor.size or not tensor.size:
         return True
-    shards = tensor.layout.shape
+    block_counts = tensor.layout.shape
     for group in groups_of(tensor.shape, shape):
-        long = [axis for axis in range(*group.source.indices(tensor.ndim)) if tensor.shape[axis] > 1]
-        if any(shards[axis] > 1 for axis in long[1:]):
+        long_axes = [axis for axis in range(*group.source.indices(tensor.ndim)) if tensor.shape[axis] > 1]
+        if any(block_counts[axis] > 1 for axis in long_axes[1:]):
             return False
     return True
 
 
 def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
-    """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
+    """Return a tensor of *shape* with the same blocks: each has the same elements in the same order."""
     layout = Layout(axes, tensor.mesh)
-    local = on_blocks(lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor)
-    return make(local, layout, shape, tensor.dtype)
+    reshaped_block = on_blocks(
+        lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor
+    )
+    return make(reshaped_block, layout, shape, tensor.dtype)
 
 
 def _is_fortran(name: str, t: DTensor, order: Value) -> bool:
-    """Return whether *order* is Fortran's, the first index the fastest: ``A`` says that for a tensor that is so.
+    """Return whether *order* is Fortran's, with the first index the fastest; for ``A``, whether *t* has this order.
 
-    ``TypeError`` for ``K``, NumPy's ``ValueError`` for what is no order.
+    ``TypeError`` for ``K``, NumPy's ``ValueError`` for an unknown order.
     """
     if order in ("C", None):
         return False
     if order in ("K", "k"):
         raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; order 'A' is")
-    of = np.ravel(np.empty((1, 1)), order)  # NumPy's error
-    return of.size == 1 and (str(order) in "Ff" or abstract_array(as_tensor(name, t)).flags.fnc)
+    sample = np.ravel(np.empty((1, 1)), order)  # NumPy's error
+    return sample.size == 1 and (str(order) in "Ff" or abstract_array(as_tensor(name, t)).flags.fnc)
 
 
 @operation(np.reshape)
@@ -196,12 +205,12 @@ def _reshape(
     lengths = _new_shape(tensor, shape)
     if _is_fortran("reshape", tensor, order):
         return transpose(_reshape(transpose(tensor), lengths[::-1], copy=copy))
-    of, how = reshaped_abstract_array(tensor, lengths), _regrouping(tensor, lengths)
-    if copy is False and of is None:
+    abstract, reshaping = reshaped_abstract_array(tensor, lengths), _regrouping(tensor, lengths)
+    if copy is False and abstract is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
-    if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
+    if copy is False and (reshaping.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
-    reshaped = _regrouped(tensor, lengths, how, of, "reshape")
+    reshaped = _regrouped(tensor, lengths, reshaping, abstract, "reshape")
     if not copy:
         return reshaped
     result: DTensor = completed(reshaped)
@@ -209,7 +218,7 @@ def _reshape(
 
 
 def _owned_copy(copy: DTensor) -> DTensor:
-    """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
+    """Return *copy*, which has the marks of a view, as a tensor of its own: copied, unless its block is a copy."""
     assert copy._view is not None
     is_own = copy._view.root is None and copy._view.writeable
     return make(copy._block, copy.layout, copy.shape, copy.dtype) if is_own else copy.copy()
@@ -233,18 +242,18 @@ def _ravel(a: DTensor, order: str = "C") -> Call | DTensor:
 def squeeze(a: DTensor, axis: Axis = None) -> Call | DTensor:
     """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
     tensor = as_tensor("squeeze", a)
-    ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
-    gone = ones if axis is None else reduced_axes(axis, tensor.ndim)
-    for i in gone:
+    unit_axes = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
+    dropped_axes = unit_axes if axis is None else reduced_axes(axis, tensor.ndim)
+    for i in dropped_axes:
         if tensor.shape[i] != 1:
             raise ShapeError(
                 f"squeeze of axis {i} of shape {tensor.shape}: it has {counted(tensor.shape[i], 'element')}, not 1"
             )
-    take = methodcaller("squeeze", gone)
-    if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
-        of = take(abstract_array(tensor))
-        return _regrouped(tensor, of.shape, _regrouping(tensor, of.shape), of, "squeeze")
-    return viewing(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
+    function = methodcaller("squeeze", dropped_axes)
+    if any(tensor.layout.num_shards(i) > 1 for i in dropped_axes):  # one device along such an axis has all elements
+        abstract = function(abstract_array(tensor))
+        return _regrouped(tensor, abstract.shape, _regrouping(tensor, abstract.shape), abstract, "squeeze")
+    return viewing(function, tensor, Layout(without(tensor.layout.axes, dropped_axes), tensor.mesh))
 
 
 @operation(np.expand_dims)
@@ -252,28 +261,28 @@ def expand_dims(a: DTensor, axis: int | Sequence[int]) -> Call | DTensor:
     """Return the tensor with new axes of length 1, at *axis* of the result: a view."""
     tensor = as_tensor("expand_dims", a)
     count = len(axis) if isinstance(axis, list | tuple) else 1
-    new = normalised_axes(axis, tensor.ndim + count)
-    every, names = range(tensor.ndim + count), iter(tensor.layout.axes)
-    layout = Layout([() if i in new else next(names) for i in every], tensor.mesh)
-    return viewing(itemgetter(tuple(None if i in new else slice(None) for i in every)), tensor, layout)
+    new_axes = normalised_axes(axis, tensor.ndim + count)
+    result_axes, names = range(tensor.ndim + count), iter(tensor.layout.axes)
+    layout = Layout([() if i in new_axes else next(names) for i in result_axes], tensor.mesh)
+    return viewing(itemgetter(tuple(None if i in new_axes else slice(None) for i in result_axes)), tensor, layout)
 
 
 def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
-    """Return NumPy's *function* that gives tensors *ndim* axes or more."""
+    """Return NumPy's *function*, which gives arrays *ndim* axes or more, extended to tensors."""
 
-    def widened(x: object) -> object:
+    def widen(x: object) -> object:
         tensor = unwrapped(x)
         if not isinstance(tensor, DTensor):
             return function(x)
-        lacking = ndim - tensor.ndim
-        if lacking <= 0:
+        missing_count = ndim - tensor.ndim
+        if missing_count <= 0:
             return tensor
         if ndim < 3:
-            return expand_dims(tensor, tuple(range(lacking)))
-        return expand_dims(tensor, {3: (0, 1, 2), 2: (0, 2), 1: (2,)}[lacking])
+            return expand_dims(tensor, tuple(range(missing_count)))
+        return expand_dims(tensor, {3: (0, 1, 2), 2: (0, 2), 1: (2,)}[missing_count])
 
     def at_least(*arys: object) -> object:
-        results = [widened(x) for x in arys]
+        results = [widen(x) for x in arys]
         return results[0] if len(results) == 1 else tuple(results)
 
     return at_least
@@ -283,7 +292,7 @@ def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
 
 
 def normalised_axis(axis: object, ndim: int) -> int:
-    """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if it is none."""
+    """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if there is no such axis."""
     if isinstance(axis, list | tuple) or axis is None:
         raise ShapeError(f"axis must be an integer, not {quote(axis)}")
     return normalised_axes(axis, ndim)[0]
@@ -292,40 +301,40 @@ def normalised_axis(axis: object, ndim: int) -> int:
 @operation(np.moveaxis)
 def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Call | DTensor:
     tensor = as_tensor("moveaxis", a)
-    origins, ends = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
-    if len(origins) != len(ends):
+    sources, destinations = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
+    if len(sources) != len(destinations):
         raise ShapeError(f"moveaxis from {source} to {destination}: there must be as many axes in both")
-    order = [i for i in range(tensor.ndim) if i not in origins]
-    for end, origin in sorted(zip(ends, origins, strict=True)):
-        order.insert(end, origin)
+    order = [i for i in range(tensor.ndim) if i not in sources]
+    for target_axis, source_axis in sorted(zip(destinations, sources, strict=True)):
+        order.insert(target_axis, source_axis)
     return decision(transpose)(tensor, order)
 
 
 def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
-    """Return *axes* from 0, in the order in which they are given."""
-    listed = tuple(axes) if ndim_of(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
-    normalised_axes(listed, ndim)  # which finds an axis that is named twice
-    return [normalised_axis(a, ndim) for a in listed]
+    """Return *axes* counted from 0, in the same order."""
+    axes_list = tuple(axes) if ndim_of(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
+    normalised_axes(axes_list, ndim)  # refuses an axis that is named twice
+    return [normalised_axis(a, ndim) for a in axes_list]
 
 
 @operation(np.swapaxes)
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
-    first, second = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
-    order[first], order[second] = second, first
+    first_axis, second_axis = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
+    order[first_axis], order[second_axis] = second_axis, first_axis
     return decision(transpose)(tensor, order)
 
 
 @operation(np.rollaxis)
 def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
     tensor = as_tensor("rollaxis", a)
-    moved = normalised_axis(axis, tensor.ndim)
-    before = normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
-    if before < 0:
+    moved_axis = normalised_axis(axis, tensor.ndim)
+    next_axis = normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
+    if next_axis < 0:
         raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
-    order = [i for i in range(tensor.ndim) if i != moved]
-    order.insert(before - (moved < before), moved)
+    order = [i for i in range(tensor.ndim) if i != moved_axis]
+    order.insert(next_axis - (moved_axis < next_axis), moved_axis)
     return decision(transpose)(tensor, order)
 
 
@@ -336,24 +345,24 @@ def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
 def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTensor:
     """Return the tensor, repeated to *shape*: a view that cannot be written to.
 
-    New axes, and those of length 1, are unsharded. Collective if an axis that is stretched is sharded.
+    New axes and stretched axes are unsharded. Collective if a stretched axis of the tensor is sharded.
     """
     tensor = as_tensor("broadcast_to", array)
     try:
         lengths = tuple(index(n) for n in (shape if isinstance(shape, list | tuple) else (shape,)))
     except TypeError:
         raise ShapeError(f"broadcast_to: a shape is a sequence of lengths, not {quote(shape)}") from None
-    added = len(lengths) - tensor.ndim
-    if added < 0 or any(n not in (1, m) for n, m in zip(tensor.shape, lengths[added:], strict=True)):
+    new_count = len(lengths) - tensor.ndim
+    if new_count < 0 or any(n not in (1, m) for n, m in zip(tensor.shape, lengths[new_count:], strict=True)):
         raise ShapeError(
             f"a tensor of shape {tensor.shape} does not broadcast to {lengths}: from the last axis on, lengths must "
             "be equal, or 1 in the tensor"
         )
-    stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
-    narrow = relaid(tensor, tensor.layout.replace(stretched, ()).axes, "broadcast_to")
-    layout = Layout(((),) * added + narrow.layout.axes, tensor.mesh)
-    of = np.broadcast_to(abstract_array(tensor), lengths)
-    return viewed(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow, layout, of)
+    stretched_axes = [i for i, n in enumerate(tensor.shape) if n != lengths[new_count + i]]
+    source = relaid(tensor, tensor.layout.replace(stretched_axes, ()).axes, "broadcast_to")
+    layout = Layout(((),) * new_count + source.layout.axes, tensor.mesh)
+    abstract = np.broadcast_to(abstract_array(tensor), lengths)
+    return viewed(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), source, layout, abstract)
 
 
 @implements(np.broadcast_arrays)

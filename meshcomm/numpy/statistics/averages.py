@@ -35,8 +35,8 @@ def average(
     ----------
     a: tensor, or array if *weights* are a tensor
     axis: one axis, several, or None for all
-    weights: tensor, or array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
-        by default all are equal
+    weights: tensor, or array that is the same on all ranks, of the shape of *a* or of its lengths along *axis*;
+        by default all weights are equal
     returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 
@@ -57,19 +57,19 @@ def average(
     tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
         unweighted = mean(tensor, axis, keepdims=keepdims)
-        count = tensor.size / unweighted.size  # or, as in NumPy, its error
+        count = tensor.size / unweighted.size  # ZeroDivisionError for no elements, as in NumPy
         return (unweighted, np.full_like(unweighted, count)) if returned else unweighted
-    factors = weights_along("numpy.average", tensor, weights, axis)
-    integers = tensor.dtype.kind in "biu"
-    kind = np.result_type(tensor.dtype, factors.dtype, *([np.float64] if integers else []))
-    total = sum_over(factors, axis, kind, keepdims)
-    zero = total == 0  # in a script a number, if there is one only
-    if any(zero)._block if isinstance(zero, DTensor) else zero:
+    weights_tensor = weights_along("numpy.average", tensor, weights, axis)
+    is_integer = tensor.dtype.kind in "biu"
+    product_dtype = np.result_type(tensor.dtype, weights_tensor.dtype, *([np.float64] if is_integer else []))
+    weight_sum = sum_over(weights_tensor, axis, product_dtype, keepdims)
+    is_zero = weight_sum == 0  # in a script a number, if there is only one element
+    if any(is_zero)._block if isinstance(is_zero, DTensor) else is_zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with unstopped():
-        products = tensor_np.multiply(tensor, factors, dtype=kind)
-    result = sum_over(products, axis, None, keepdims) / total
-    return (result, tensor_np.broadcast_to(total, result.shape).copy()) if returned else result
+        products = tensor_np.multiply(tensor, weights_tensor, dtype=product_dtype)
+    result = sum_over(products, axis, None, keepdims) / weight_sum
+    return (result, tensor_np.broadcast_to(weight_sum, result.shape).copy()) if returned else result
 
 
 def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis) -> DTensor:
@@ -77,15 +77,15 @@ def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis
 
     Collective over the mesh if they are a plain array. *name* is the operation; the errors are those of `average`.
     """
-    _, agreed = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
-    factors = agreed if isinstance(agreed, DTensor) else as_array(agreed)
+    _, agreed_weights = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    factors = agreed_weights if isinstance(agreed_weights, DTensor) else as_array(agreed_weights)
     if factors.shape != tensor.shape:
         if axis is None:
             raise TypeError(
                 f"{name}: Axis must be specified when shapes of a and weights differ. They are {tensor.shape} and "
                 f"{factors.shape}"
             )
-        normalised_axes(axis, tensor.ndim)  # or its error
+        normalised_axes(axis, tensor.ndim)  # raises for a bad axis
         axes = [a % tensor.ndim for a in (axis if isinstance(axis, tuple | list) else (axis,))]
         if factors.shape != tuple(tensor.shape[a] for a in axes):
             raise ShapeError(

@@ -29,7 +29,7 @@ def isclose(
 ) -> DTensor:
     """Return where *a* and *b* are equal within tolerances, as numpy.isclose. Collective if an operand has to move.
 
-    The tolerances are numbers, or operands as *a* and *b* are. The rest is as for other elementwise functions.
+    The tolerances are numbers, or operands as *a* and *b* are. Layouts are those of other elementwise functions.
     """
     return elementwise("numpy.isclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
 
@@ -44,7 +44,7 @@ def allclose(
 ) -> bool | None:
     """Return whether *a* and *b* are equal within tolerances, as numpy.allclose. Collective over the mesh.
 
-    A bool, the same on all ranks of the mesh; None on other ranks, which cannot know.
+    A bool, the same on all ranks of the mesh; None on other ranks.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -65,7 +65,7 @@ def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: boo
     """
     operands = _agreed_operands("numpy.array_equal", a1, a2)
     if shape_of(operands[0]) != shape_of(operands[1]):
-        return _on_members(False, operands)
+        return _on_mesh_ranks(False, operands)
     return _true_for_all("numpy.array_equal", _equal_or_nan if equal_nan else _equality(operands), operands)
 
 
@@ -79,7 +79,7 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
     try:
         broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
     except ShapeError:
-        return _on_members(False, operands)
+        return _on_mesh_ranks(False, operands)
     return _true_for_all("numpy.array_equiv", _equality(operands), operands)
 
 
@@ -87,18 +87,18 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
 def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
-    A bool on all ranks of the mesh, None on other ranks. True also for an array that may not be written to, of the
-    shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
+    A bool on all ranks of the mesh, None on other ranks. True also for a read-only array of the shape of a tensor:
+    `numpy.asarray` of a tensor returns one, and libraries call this to learn whether they must copy before they write.
     """
 
     operands: list[Value] = [unwrapped(a), unwrapped(b)]
     read_only = [x for x in operands if isinstance(x, np.ndarray) and not x.flags.writeable]
     may_be_export = bool(read_only) and np.shape(operands[0]) == np.shape(operands[1])
 
-    def may(x: Array, y: Array, work: Value) -> bool:
+    def may_share(x: Array, y: Array, work: Value) -> bool:
         return may_be_export or np.may_share_memory(x, y, work)
 
-    return _overlaps(may, a, b, max_work)
+    return _overlaps(may_share, a, b, max_work)
 
 
 @implements(np.shares_memory, partly=True)
@@ -113,8 +113,8 @@ def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
 def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
     operands = [unwrapped(a), unwrapped(b)]
     mesh, blocks = mesh_of(operands), [x._block if isinstance(x, DTensor) else x for x in operands]
-    local = on_device(mesh, lambda _: np.array([function(*blocks, max_work)]))
-    return on_blocks(bool, any(make(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))))
+    block = on_device(mesh, lambda _: np.array([function(*blocks, max_work)]))
+    return on_blocks(bool, any(make(block, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))))
 
 
 def _closeness(equal_nan: bool) -> Callable[..., Array]:
@@ -125,12 +125,12 @@ def _closeness(equal_nan: bool) -> Callable[..., Array]:
 
 
 def _equality(operands: Sequence[Operand]) -> Callable[..., object]:
-    """Return numpy.equal, or what NumPy's == does besides: fields and raw bytes are equal, a text is no number."""
+    """Return numpy.equal; operator.eq for structured dtypes, raw bytes and texts, which NumPy's == compares too."""
     return eq if {np.asarray(sample(x)).dtype.kind for x in operands} & {*"VSU"} else np.equal
 
 
 def _equal_or_nan(x: Array, y: Array) -> Array:
-    # NaN is what is not equal to itself: of any dtype, NaT as well.
+    # NaN, and NaT of any dtype, are not equal to themselves.
     return np.equal(x, y) | (np.not_equal(x, x) & np.not_equal(y, y))
 
 
@@ -139,8 +139,8 @@ def _agreed_operands(name: str, *arguments: object) -> list[Operand]:
     return agree_on_plain(name, operands, mesh_of(operands))
 
 
-def _on_members(answer: bool, operands: Sequence[Operand]) -> bool | None:
-    """Return *answer*, on ranks outside of the mesh None, as where the blocks decide."""
+def _on_mesh_ranks(answer: bool, operands: Sequence[Operand]) -> bool | None:
+    """Return *answer*; None on ranks outside of the mesh, as if blocks had been compared."""
     return None if mesh_of(operands).rank is None else answer
 
 

@@ -1,6 +1,6 @@
-"""Counts: of integers, and of points in boxes. Every device counts in its block, and the ranks add the counts up.
+"""Counts of integers, and of points in bins. Every device counts in its block, and the ranks add up the counts.
 
-Results are on each device.
+Results are replicated.
 """
 
 from collections.abc import Sequence
@@ -32,15 +32,15 @@ from meshcomm.numpy.shapes.shaping import expand_dims
 
 @implements(np.bincount)
 def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = None, minlength: int = 0) -> DTensor:
-    """Return how often each number from 0 on is in a tensor, as numpy.bincount. Collective over the mesh.
+    """Return how often each integer from 0 on occurs in a tensor, as numpy.bincount. Collective over the mesh.
 
-    The result is replicated. A rank outside of the mesh cannot know how long it is: ``ShapeError``.
+    The result is replicated. ``ShapeError`` on ranks outside of the mesh: they cannot know its length.
 
     Parameters
     ----------
     x: integers of one axis; NumPy's ``ValueError`` on all ranks if one is negative
     weights: weight of each element of *x*; weights of equal elements are added up
-    minlength: least length of the result
+    minlength: minimum length of the result
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -52,52 +52,54 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     """
     name, operands = "numpy.bincount", [unwrapped(x) for x in (x, weights)]
     mesh = mesh_of(operands)
-    listed, loads = agree_on_plain(name, operands, mesh)
-    tensor, least = _sharded_like(listed, loads), as_integer(minlength, "minlength", TypeError)
-    kind = np.bincount(
-        _small_array(tensor), None if loads is None else _small_array(loads), min(least, 0)
+    values, agreed_weights = agree_on_plain(name, operands, mesh)
+    tensor, min_length = _sharded_like(values, agreed_weights), as_integer(minlength, "minlength", TypeError)
+    dtype = np.bincount(
+        _small_array(tensor), None if agreed_weights is None else _small_array(agreed_weights), min(min_length, 0)
     ).dtype  # NumPy's errors
-    factors = None if loads is None else weights_like(name, tensor, loads)
+    weights_tensor = None if agreed_weights is None else weights_like(name, tensor, agreed_weights)
     refuse_outside(name, tensor.mesh, "the largest element")
     with unstopped():
-        counts, wrong = _block_counts(tensor._block, None if factors is None else factors._block, least)
-    ends = np.array([wrong, 0 if counts is None else len(counts)], np.int64)
-    failed, length = added_up(name, tensor, ends, (2,), ends.dtype, op="max")._block.tolist()
-    if failed == 1:
+        counts, failure = _block_counts(
+            tensor._block, None if weights_tensor is None else weights_tensor._block, min_length
+        )
+    status = np.array([failure, 0 if counts is None else len(counts)], np.int64)
+    any_failure, length = added_up(name, tensor, status, (2,), status.dtype, op="max")._block.tolist()
+    if any_failure == 1:
         raise ShapeError("'list' argument must have no negative elements")
-    if failed:
+    if any_failure:
         raise MemoryError(f"{name}: an element is too large, as the result has one number for each up to it")
-    share = np.zeros(length, kind)
+    padded_counts = np.zeros(length, dtype)
     if counts is not None:  # NumPy counts no elements in integers
-        share[: len(counts)] = counts
-    return added_up(name, tensor, share, (length,), kind)
+        padded_counts[: len(counts)] = counts
+    return added_up(name, tensor, padded_counts, (length,), dtype)
 
 
-def _block_counts(block: Array, weights: Array | None, least: int) -> tuple[Array | None, int]:
+def _block_counts(block: Array, weights: Array | None, min_length: int) -> tuple[Array | None, int]:
     """Return the counts in a block; or None, and 1 for negative elements, 2 for too large ones.
 
-    An error of one rank must not stop it alone.
+    An error on one rank must not stop that rank alone.
     """
     try:
-        return np.bincount(block, weights, least), 0
+        return np.bincount(block, weights, min_length), 0
     except MemoryError:
         return None, 2
     except ValueError as error:
         return None, 1 if "negative" in str(error) else 2
 
 
-def _sharded_like(array: Operand, other: Operand | None) -> DTensor:
-    """Return *array* as a tensor: cut along its first axis as a tensor that goes with it."""
+def _sharded_like(array: Operand, prototype: Operand | None) -> DTensor:
+    """Return *array* as a tensor; a plain array is cut along its first axis as *prototype* is along its own."""
     if isinstance(array, DTensor):
         return array
-    assert isinstance(other, DTensor)
-    plain = np.asarray(array)
-    axes = [other.layout.axes[0] if axis == 0 and other.ndim else () for axis in range(plain.ndim)]
-    return distribute(plain, Layout(axes, other.mesh))
+    assert isinstance(prototype, DTensor)
+    plain_array = np.asarray(array)
+    axes = [prototype.layout.axes[0] if axis == 0 and prototype.ndim else () for axis in range(plain_array.ndim)]
+    return distribute(plain_array, Layout(axes, prototype.mesh))
 
 
 def _small_array(operand: Operand) -> Array:
-    """Return an array with the dtype and the axes of *operand*, and one element, or none."""
+    """Return an array with the dtype and the number of axes of *operand*, and one element, or none."""
     array = operand if isinstance(operand, DTensor) else np.asarray(operand)
     return np.zeros((min(array.size, 1),) * array.ndim, array.dtype)
 
@@ -113,7 +115,7 @@ def histogramdd(
     density: bool | None = None,
     weights: DTensor | ArrayLike | None = None,
 ) -> tuple[DTensor, list[DTensor]]:
-    """Return the counts of points in boxes, and the edges along each axis, as numpy.histogramdd. Collective.
+    """Return the counts of points in bins, and the edges along each axis, as numpy.histogramdd. Collective.
 
     All of them are replicated. Without *range* the ranks first reduce the minimum and the maximum of each coordinate.
 
@@ -133,7 +135,7 @@ def histogramdd(
     ...     print(world.run(program)[1])
     [[1.0, 1.0], [0.0, 1.0]]
     """
-    return _of_points("numpy.histogramdd", sample, (bins, _ends(range)), density, weights)
+    return _point_histogram("numpy.histogramdd", sample, (bins, _ends(range)), density, weights)
 
 
 @implements(np.histogram2d, partly=True)
@@ -146,9 +148,10 @@ def histogram2d(
     *,
     weights: DTensor | ArrayLike | None = None,
 ) -> tuple[DTensor, DTensor, DTensor]:
-    """Return the counts of points in boxes, and the edges along x and y, as numpy.histogram2d. Collective.
+    """Return the counts of points in bins, and the edges along x and y, as numpy.histogram2d. Collective.
 
-    As `histogramdd`, of the coordinates *x* and *y*. *bins* is a number, two, the edges of both axes, or two of these.
+    As `histogramdd` for points with the coordinates *x* and *y*. *bins* is a number, the edges for both axes, or a
+    pair of numbers or edges.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -158,10 +161,10 @@ def histogram2d(
     ...     print(world.run(program)[1])
     [[1.0, 1.0], [0.0, 1.0]]
     """
-    many: Value = _edges("numpy.histogram2d", bins) if isinstance(unwrapped(bins), DTensor) else bins
-    if _are_several(many) and len(many) not in (1, 2):
-        many = [np.asarray(many)] * 2
-    counts, edges = _of_points("numpy.histogram2d", [x, y], (many, _ends(range)), density, weights)
+    bins_by_axis: Value = _edges("numpy.histogram2d", bins) if isinstance(unwrapped(bins), DTensor) else bins
+    if _is_per_axis(bins_by_axis) and len(bins_by_axis) not in (1, 2):
+        bins_by_axis = [np.asarray(bins_by_axis)] * 2
+    counts, edges = _point_histogram("numpy.histogram2d", [x, y], (bins_by_axis, _ends(range)), density, weights)
     return counts, edges[0], edges[1]
 
 
@@ -169,81 +172,86 @@ def _ends(limits: Sequence[tuple[float, float] | None] | None) -> object:
     return None if limits is None else [ends(pair) for pair in limits]
 
 
-def _of_points(
+def _point_histogram(
     name: str,
     sample: object,
-    how: tuple[Value, Value],
+    bins_and_range: tuple[Value, Value],
     density: bool | None,
     weights: DTensor | ArrayLike | None,
 ) -> tuple[DTensor, list[DTensor]]:
-    """Return the counts and the edges. *how* is bins and range."""
+    """Return the counts and the edges of the bins. Collective."""
     coordinates = [unwrapped(x) for x in sample] if isinstance(sample, list | tuple) else [unwrapped(sample)]
-    bins, limits = how
-    edges = [_edges(name, axis_edges) for axis_edges in bins] if _are_several(bins) else [bins]
-    mesh, loads = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
-    agreed = agree_on_plain(name, [*coordinates, *edges, loads], mesh)
-    points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
-    count = points.shape[1]
-    edges = edges if _are_several(bins) else edges * count
-    one = None if loads is None else np.ones(1, _small_array(agreed[-1]).dtype)
+    bins, limits = bins_and_range
+    edges = [_edges(name, axis_edges) for axis_edges in bins] if _is_per_axis(bins) else [bins]
+    mesh, unwrapped_weights = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
+    agreed_operands = agree_on_plain(name, [*coordinates, *edges, unwrapped_weights], mesh)
+    points = _points(
+        name,
+        agreed_operands[: len(coordinates)],
+        agreed_operands[-1],
+        is_one_tensor=not isinstance(sample, list | tuple),
+    )
+    coordinate_count = points.shape[1]
+    edges = edges if _is_per_axis(bins) else edges * coordinate_count
+    sample_weights = None if unwrapped_weights is None else np.ones(1, _small_array(agreed_operands[-1]).dtype)
     np.histogramdd(
-        np.zeros((1, count), points.dtype), edges, limits, weights=one
+        np.zeros((1, coordinate_count), points.dtype), edges, limits, weights=sample_weights
     )  # NumPy's errors, on all ranks alike
     limits = _limits(points, edges, limits)
-    bounds = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
-    shape, kind = tuple(len(axis_bounds) - 1 for axis_bounds in bounds), np.dtype(float)
-    line = make(points._block, points.layout.take([0]), points.shape[:1], points.dtype)
-    factors = None if loads is None else weights_like(name, line, agreed[-1])
+    bin_edges = np.histogramdd(np.zeros((0, coordinate_count), points.dtype), edges, limits)[1]
+    shape, dtype = tuple(len(axis_bin_edges) - 1 for axis_bin_edges in bin_edges), np.dtype(float)
+    prototype = make(points._block, points.layout.take([0]), points.shape[:1], points.dtype)
+    weights_tensor = None if unwrapped_weights is None else weights_like(name, prototype, agreed_operands[-1])
 
-    def counted(block: Array, loads: Array | None = None) -> Array:
+    def count_block(block: Array, block_weights: Array | None = None) -> Array:
         with unstopped():
-            return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=loads)[0])
+            return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=block_weights)[0])
 
-    share = on_blocks(counted, points, *(() if factors is None else (factors,)))
-    counts = added_up(name, points, share, shape, kind)
+    block_counts = on_blocks(count_block, points, *(() if weights_tensor is None else (weights_tensor,)))
+    counts = added_up(name, points, block_counts, shape, dtype)
     if density:
-        counts = mapped(lambda block: _density(block, bounds), counts)
-    return counts, [replicated(axis_bounds, mesh) for axis_bounds in bounds]
+        counts = mapped(lambda block: _density(block, bin_edges), counts)
+    return counts, [replicated(axis_bin_edges, mesh) for axis_bin_edges in bin_edges]
 
 
 def _edges(name: str, bins: Value) -> Array:
-    """Return a number of bins, or all edges. Collective over the mesh if they are a tensor."""
+    """Return *bins*, a number of bins or the edges, as an array. Collective over the mesh if it is a tensor."""
     return allgather_array(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
 
 
-def _are_several(bins: object) -> bool:
-    """Return whether *bins* has a part for each axis."""
+def _is_per_axis(bins: object) -> bool:
+    """Return whether *bins* has an entry for each axis."""
     return isinstance(bins, list | tuple) or (isinstance(bins, np.ndarray) and bins.ndim > 0)
 
 
-def _points(name: str, operands: Sequence[Operand], weights: Operand, together: bool) -> DTensor:
-    """Return a tensor with a row for each point, whole on one device. Collective if an operand has to move.
+def _points(name: str, operands: Sequence[Operand], weights: Operand, is_one_tensor: bool) -> DTensor:
+    """Return a tensor with a row for each point: rows are not cut. Collective if an operand has to move.
 
     Parameters
     ----------
     name: name of the operation
     operands: one tensor of all coordinates, or the coordinates along each axis
     weights: weights of the points, or None
-    together: whether one operand has all coordinates
+    is_one_tensor: whether one operand has all coordinates
     """
     tensors = [x for x in operands if isinstance(x, DTensor)]
-    if together:
+    if is_one_tensor:
         tensor = _sharded_like(operands[0], weights)
         if tensor.ndim == 1:
             tensor = expand_dims(tensor, 1)
         if tensor.ndim != 2:
             raise ShapeError(f"{name}: a sample has points and their coordinates, but this one has {tensor.ndim} axes")
         return whole_along(tensor, (1,), name)
-    first = _sharded_like(tensors[0] if tensors else operands[0], weights)
+    prototype = _sharded_like(tensors[0] if tensors else operands[0], weights)
     for x in operands:
-        if np.shape(x) != first.shape or first.ndim != 1:
+        if np.shape(x) != prototype.shape or prototype.ndim != 1:
             shapes = " ".join(str(np.shape(coordinates)) for coordinates in operands)
             raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
-    columns = [weights_like(name, first, x) for x in operands]
-    kind = np.result_type(*(column.dtype for column in columns))
-    layout, shape = first.layout.insert(first.ndim), (first.size, len(columns))
+    columns = [weights_like(name, prototype, x) for x in operands]
+    dtype = np.result_type(*(column.dtype for column in columns))
+    layout, shape = prototype.layout.insert(prototype.ndim), (prototype.size, len(columns))
     return mapped(
-        lambda *blocks: np.stack(blocks, axis=1, dtype=kind), *columns, layout=layout, shape=shape, dtype=kind
+        lambda *blocks: np.stack(blocks, axis=1, dtype=dtype), *columns, layout=layout, shape=shape, dtype=dtype
     )
 
 

@@ -1,8 +1,8 @@
 """Medians, quantiles and percentiles, as NumPy has them.
 
-Where no mesh dimension cuts the axes, each device asks NumPy about its block. Where there are other axes, the tensor
-is relaid so that the axes are whole: `whole_along`. Else the elements are sorted by a sample sort, and every rank gets
-the few that the result needs.
+If no mesh dimension cuts the reduced axes, each device calls NumPy's function on its block. Else, if there are other
+axes, the tensor is relaid so that the reduced axes are whole: `whole_along`. Else the elements are sorted by a sample
+sort, and every rank gets the few that the result needs.
 """
 
 from collections.abc import Callable
@@ -33,41 +33,41 @@ from meshcomm.numpy.statistics.averages import weights_along
 
 Levels: TypeAlias = Any  # a number or an array
 
-Picked: TypeAlias = Callable[[list[int]], Array]
-"""Returns elements by their indices in the global order. Collective over the mesh."""
+Pick: TypeAlias = Callable[[list[int]], Array]
+"""A function that returns elements by their indices in ascending order of all elements. Collective over the mesh."""
 
 
 class _Statistic(NamedTuple):
-    """What to compute of the elements along some axes.
+    """A statistic of the elements along some axes.
 
     Parameters
     ----------
     name: name of NumPy's function
-    of: function of an array, ``axis=`` and ``keepdims=``
-    of_line: function of the number of sorted elements and a function that picks some; None if there is none
+    function: function of an array, ``axis=`` and ``keepdims=``
+    line_function: function of the number of sorted elements and a function that picks some; None if there is none
     ignores_nan: whether NaN are left out
     """
 
     name: str
-    of: Callable[..., ArrayLike]
-    of_line: Callable[[int, Picked], ArrayLike] | None
+    function: Callable[..., ArrayLike]
+    line_function: Callable[[int, Pick], ArrayLike] | None
     ignores_nan: bool
 
 
 class _QuantileResult(NamedTuple):
-    """How a result looks.
+    """Shape, dtype and layout of a result.
 
     Parameters
     ----------
     shape, dtype: shape and dtype of the result
     axes: function from the sharding specs of the tensor to those of the result
-    of_nothing: value of each element, if there is nothing to reduce
+    empty_value: value of each element, if there is nothing to reduce
     """
 
     shape: Shape
     dtype: DType
     axes: Callable[[Axes], Axes]
-    of_nothing: object
+    empty_value: object
 
 
 @implements(np.median)
@@ -76,7 +76,7 @@ def median(
 ) -> DTensor:
     """Return the median over *axis*, as numpy.median. Collective over the mesh if a reduced axis is sharded.
 
-    The axes that remain keep their sharding. As in NumPy, NaN is the median where there is one.
+    The axes that remain keep their sharding. As in NumPy, NaN is the median if there is one.
 
     Parameters
     ----------
@@ -102,17 +102,17 @@ def median(
 def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
-    """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
+    """Return the median over *axis* of the elements that are not NaN, as numpy.nanmedian. Otherwise as `median`."""
     statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
     result = _statistic_over(statistic, a, axis, bool(keepdims))
     return with_out("numpy.nanmedian", out, result)
 
 
 @implements_each(np.quantile, np.percentile, np.nanquantile, np.nanpercentile)
-def _of_levels(function: Callable[..., ArrayLike]) -> Callable[..., DTensor]:
-    """Return `numpy.quantile`, or one that is like it, for tensors."""
+def _quantile_function(function: Callable[..., ArrayLike]) -> Callable[..., DTensor]:
+    """Return *function*, NumPy's quantile, percentile, nanquantile or nanpercentile, for tensors."""
     name: str = function.__name__
-    named = naming_callers(function) if name.startswith("nan") else function
+    numpy_function = naming_callers(function) if name.startswith("nan") else function
 
     def computed(
         a: DTensor,
@@ -134,32 +134,36 @@ def _of_levels(function: Callable[..., ArrayLike]) -> Callable[..., DTensor]:
             result = _weighted_quantiles(function, tensor, weights, axis, (levels, method, bool(keepdims)))
             return with_out(f"numpy.{name}", out, result)
 
-        def of(block: Array, **where: object) -> ArrayLike:
-            return named(block, levels, method=method, **where)
+        def block_quantiles(block: Array, **axis_options: object) -> ArrayLike:
+            return numpy_function(block, levels, method=method, **axis_options)
 
-        of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
-        called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
-        result = _statistic_over(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        line_function = (
+            partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
+        )
+        call_name = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
+        result = _statistic_over(
+            _Statistic(call_name, block_quantiles, line_function, name.startswith("nan")), tensor, axis, bool(keepdims)
+        )
         return with_out(f"numpy.{name}", out, result)
 
     return computed
 
 
 def _operands(name: str, a: object, q: object, weights: object) -> tuple[DTensor, Levels]:
-    """Return a tensor, also of a plain array if another operand is one, and levels that all ranks know. Collective."""
+    """Return *a* as a tensor, and *q* as a number or an array that all ranks have. Collective."""
     mesh = mesh_of(map(unwrapped, (a, q, weights)))
     array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
     tensor = array if isinstance(array, DTensor) else replicated(array, mesh)
     return tensor, allgather_array(name, levels) if isinstance(levels, DTensor) else levels
 
 
-def _fractions(levels: Levels, percent: bool) -> Levels:
-    """Return levels from 0 to 1: a number of Python as such, which does not change dtypes, and others as NumPy's."""
-    plain = type(levels) in (int, float)
-    if not percent:
-        return levels if plain else np.asarray(levels)
+def _fractions(levels: Levels, are_percents: bool) -> Levels:
+    """Return levels from 0 to 1: a Python number stays one, as it does not change dtypes; others become an array."""
+    is_python_number = type(levels) in (int, float)
+    if not are_percents:
+        return levels if is_python_number else np.asarray(levels)
     fractions = np.true_divide(levels, 100)
-    return float(fractions) if plain else np.asarray(fractions)
+    return float(fractions) if is_python_number else np.asarray(fractions)
 
 
 # -- of blocks --------------------------------------------------------------------------------------------------------
@@ -172,56 +176,63 @@ def _statistic_over(statistic: _Statistic, a: object, axis: Axis, keepdims: bool
     axes = normalised_axes(axis, tensor.ndim)
     result = _result_spec(statistic, tensor, axis, axes, keepdims)
     names = tensor.layout.dims_along(axes)
-    if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
-        local_result = _of_line(statistic, tensor, axes, result)
+    if statistic.line_function is not None and names and tensor.size and is_one_line(tensor.shape, axes):
+        local_result = _line_statistic(statistic, tensor, axes, result)
     else:
-        where = None if axis is None else axes
+        numpy_axis = None if axis is None else axes
 
-        def of(block: Array) -> Array:
-            lengths = [block.shape[number] for number in range(tensor.ndim) if number not in axes]
-            leading = len(result.shape) - (tensor.ndim if keepdims else len(lengths))
-            shape = result.shape[:leading] + _reduced_shape(block.shape, axes, keepdims)
-            if 0 in lengths:  # NumPy fails for some empty blocks
+        def reduce_block(block: Array) -> Array:
+            kept_lengths = [block.shape[number] for number in range(tensor.ndim) if number not in axes]
+            leading_ndim = len(result.shape) - (tensor.ndim if keepdims else len(kept_lengths))
+            shape = result.shape[:leading_ndim] + _reduced_shape(block.shape, axes, keepdims)
+            if 0 in kept_lengths:  # NumPy fails for some empty blocks
                 return np.empty(shape, result.dtype)
-            if result.of_nothing is not None:  # it has warned
-                return np.full(shape, result.of_nothing, result.dtype)
+            if result.empty_value is not None:  # NumPy has warned already
+                return np.full(shape, result.empty_value, result.dtype)
 
-            def of_interval(interval: Array) -> ArrayLike:
-                return statistic.of(interval, axis=where, keepdims=keepdims)
+            def reduce_interval(interval: Array) -> ArrayLike:
+                return statistic.function(interval, axis=numpy_axis, keepdims=keepdims)
 
-            values = by_intervals(of_interval, block, axes, leading=leading, keepdims=keepdims)
-            # It may forget the levels of nothing.
+            values = by_intervals(reduce_interval, block, axes, leading=leading_ndim, keepdims=keepdims)
+            # Without elements, the result may lack the axes of the levels.
             return np.array(np.broadcast_to(np.asarray(values, result.dtype), shape), order="C")
 
-        local, whole = of_whole_blocks(tensor, axes, name, of)
-        local_result = make(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
+        result_block, whole_layout = of_whole_blocks(tensor, axes, name, reduce_block)
+        local_result = make(
+            result_block, Layout(result.axes(whole_layout.axes), tensor.mesh), result.shape, result.dtype
+        )
     return relaid(local_result, result.axes(tensor.layout.axes), name)
 
 
 def _result_spec(
     statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool
 ) -> _QuantileResult:
-    """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
-    where = None if axis is None else axes
+    """Return shape, dtype and layout of the result; NumPy's errors for dtypes and arguments, on all ranks alike."""
+    numpy_axis = None if axis is None else axes
     with np.errstate(all="ignore"):
-        probe = np.asarray(statistic.of(np.ones((1,) * tensor.ndim, tensor.dtype), axis=where, keepdims=True))
-    nothing = None
+        sample_result = np.asarray(
+            statistic.function(np.ones((1,) * tensor.ndim, tensor.dtype), axis=numpy_axis, keepdims=True)
+        )
+    empty_value = None
     if any(tensor.shape[number] == 0 for number in axes):
-        flat = np.ravel(statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where))
-        nothing = flat[0] if flat.size else 0
-    leading = probe.ndim - tensor.ndim
+        flat_values = np.ravel(statistic.function(np.empty(tensor.shape, tensor.dtype), axis=numpy_axis))
+        empty_value = flat_values[0] if flat_values.size else 0
+    leading_ndim = sample_result.ndim - tensor.ndim
 
-    def sharded(cut: Axes) -> Axes:
+    def result_axes(tensor_axes: Axes) -> Axes:
         remaining = [number for number in range(tensor.ndim) if keepdims or number not in axes]
-        return ((),) * leading + tuple(() if number in axes else cut[number] for number in remaining)
+        return ((),) * leading_ndim + tuple(() if number in axes else tensor_axes[number] for number in remaining)
 
     return _QuantileResult(
-        probe.shape[:leading] + _reduced_shape(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing
+        sample_result.shape[:leading_ndim] + _reduced_shape(tensor.shape, axes, keepdims),
+        sample_result.dtype,
+        result_axes,
+        empty_value,
     )
 
 
 def _reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """Return what is left of *shape* if *axes* are reduced."""
+    """Return *shape* after a reduction over *axes*."""
     if keepdims:
         return tuple(1 if number in axes else length for number, length in enumerate(shape))
     return without(shape, axes)
@@ -230,30 +241,32 @@ def _reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape
 # -- of elements in order ---------------------------------------------------------------------------------------------
 
 
-def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _QuantileResult) -> DTensor:
+def _line_statistic(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _QuantileResult) -> DTensor:
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
-    ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
+    sorted_values = in_order(
+        statistic.name, _sharded_only_along(tensor, axes, statistic.name), stable=False, indexed=False
+    ).values
 
     def pick(indices: list[int]) -> Array:
-        elements = elements_at(statistic.name, ordered, np.array(indices, dtype=np.intp))
+        elements = elements_at(statistic.name, sorted_values, np.array(indices, dtype=np.intp))
         assert elements is not None
         return elements
 
-    def result_at_ranks() -> ArrayLike:
-        size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
-        if statistic.ignores_nan and _is_nan(last[0]):
+    def line_result() -> ArrayLike:
+        size, last_element = tensor.size, pick([tensor.size - 1])  # NaN and NaT are sorted after all others
+        if statistic.ignores_nan and _is_nan(last_element[0]):
             size -= int(sum(elementwise("isnan", np.isnan, [tensor]))._block[()])  # one tensor
-        if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
-            return statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
-        assert statistic.of_line is not None
-        return statistic.of_line(size, pick)
+        if _is_nan(last_element[0]) and (size == 0 or not statistic.ignores_nan):
+            return statistic.function(last_element, axis=None, keepdims=False)  # NumPy decides the result for NaN
+        assert statistic.line_function is not None
+        return statistic.line_function(size, pick)
 
-    block = on_device(tensor.mesh, lambda _: np.array(result_at_ranks(), result.dtype).reshape(result.shape))
+    block = on_device(tensor.mesh, lambda _: np.array(line_result(), result.dtype).reshape(result.shape))
     return make(block, Layout([()] * len(result.shape), tensor.mesh), result.shape, result.dtype)
 
 
-def _spread_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
-    """Return *tensor* with *axes* sharded as they are, and no other one."""
+def _sharded_only_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
+    """Return *tensor* with the sharding of *axes*, and all other axes unsharded."""
     return relaid(tensor, tensor.layout.only(axes).axes, operation)
 
 
@@ -261,24 +274,24 @@ def _is_nan(value: object) -> bool:
     return bool(value != value)
 
 
-def _median_of_line(size: int, pick: Picked) -> ArrayLike:
+def _median_of_line(size: int, pick: Pick) -> ArrayLike:
     low, high = pick([(size - 1) // 2, size // 2])
     return np.median(np.array([low] if size % 2 else [low, high]))
 
 
-def _levels_of_line(levels: Levels, size: int, pick: Picked) -> ArrayLike:
+def _levels_of_line(levels: Levels, size: int, pick: Pick) -> ArrayLike:
     """Return quantiles by linear interpolation.
 
-    NumPy itself interpolates between the two elements beside each of them, at the distance from the first one. So the
-    bits are those of NumPy.
+    NumPy itself interpolates between the two elements on both sides of each quantile, at the distance from the first
+    one. So the bits are those of NumPy.
     """
-    flat = list(levels.reshape(-1)) if isinstance(levels, np.ndarray) else [levels]
-    at = [(size - 1) * level for level in flat]
-    firsts = [max(0, min(floor(index), size - 2)) for index in at]
-    elements = pick([min(first + step, size - 1) for first in firsts for step in (0, 1)])
+    flat_levels = list(levels.reshape(-1)) if isinstance(levels, np.ndarray) else [levels]
+    positions = [(size - 1) * level for level in flat_levels]
+    first_indices = [max(0, min(floor(position), size - 2)) for position in positions]
+    elements = pick([min(first_index + step, size - 1) for first_index in first_indices for step in (0, 1)])
     quantiles = [
-        np.quantile(elements[2 * number : 2 * number + 2], index - first)
-        for number, (index, first) in enumerate(zip(at, firsts, strict=True))
+        np.quantile(elements[2 * number : 2 * number + 2], position - first_index)
+        for number, (position, first_index) in enumerate(zip(positions, first_indices, strict=True))
     ]
     return np.array(quantiles).reshape(levels.shape) if isinstance(levels, np.ndarray) else quantiles[0]
 
@@ -291,7 +304,7 @@ def _weighted_quantiles(
     tensor: DTensor,
     weights: DTensor | ArrayLike,
     axis: Axis,
-    how: tuple[Levels, str, bool],
+    options: tuple[Levels, str, bool],
 ) -> DTensor:
     """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
 
@@ -301,51 +314,57 @@ def _weighted_quantiles(
     tensor: tensor of the elements
     weights: weights of its shape, or of its lengths along *axis*
     axis: one axis, several, or None for all
-    how: levels, method, and whether reduced axes stay
+    options: levels, method, and whether reduced axes stay
     """
-    name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
-    small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
-    function(small, levels, axis=axes, method=method, weights=np.ones(small.shape))  # NumPy's errors
-    wide = tensor_np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
-    factors = relaid(wide, tensor.layout.axes, name)
-    counted = ~tensor_np.isnan(tensor) if function.__name__.startswith("nan") else None
-    used = factors if counted is None else tensor_np.where(counted, factors, 0)
-    total = tensor_np.sum(used, axis=axes, dtype=float)
-    lost = ~np.isfinite(total) | (total == 0) & (True if counted is None else np.any(counted, axis=axes))
-    if bool(np.any(factors < 0)):
+    name, (levels, method, keepdims) = f"numpy.{function.__name__}", options
+    sample, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
+    function(sample, levels, axis=axes, method=method, weights=np.ones(sample.shape))  # NumPy's errors
+    broadcast_weights = tensor_np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
+    weights_tensor = relaid(broadcast_weights, tensor.layout.axes, name)
+    is_counted = ~tensor_np.isnan(tensor) if function.__name__.startswith("nan") else None
+    counted_weights = weights_tensor if is_counted is None else tensor_np.where(is_counted, weights_tensor, 0)
+    weight_sum = tensor_np.sum(counted_weights, axis=axes, dtype=float)
+    is_invalid = ~np.isfinite(weight_sum) | (weight_sum == 0) & (
+        True if is_counted is None else np.any(is_counted, axis=axes)
+    )
+    if bool(np.any(weights_tensor < 0)):
         raise ValueError("Weights must be non-negative.")
-    if bool(np.any(lost)):
+    if bool(np.any(is_invalid)):
         raise ValueError("Weights included NaN, inf or were all zero.")
     names = tensor.layout.dims_along(axes)
     if names and tensor.size and is_one_line(tensor.shape, axes):
-        line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
-        return tensor_np.reshape(line, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))
-    whole_lines = whole_along(tensor, axes, name)
-    block, loads_of_block = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
+        result = _weighted_line(
+            tensor, counted_weights, is_counted, np.asarray(_fractions(levels, "percentile" in name))
+        )
+        return tensor_np.reshape(result, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))
+    whole_tensor = whole_along(tensor, axes, name)
+    block, block_weights = whole_tensor._block, relaid(weights_tensor, whole_tensor.layout.axes, name)._block
 
-    def of(lines: Array, **where: object) -> ArrayLike:
-        loads = loads_of_block if lines is block else np.ones(lines.shape)
-        return function(lines, levels, method=method, weights=loads, **where)
+    def block_quantiles(lines: Array, **axis_options: object) -> ArrayLike:
+        line_weights = block_weights if lines is block else np.ones(lines.shape)
+        return function(lines, levels, method=method, weights=line_weights, **axis_options)
 
-    quantiles = _statistic_over(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
+    quantiles = _statistic_over(
+        _Statistic(function.__name__, block_quantiles, None, False), whole_tensor, axis, keepdims
+    )
     layout = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
     return relaid(quantiles, ((),) * (quantiles.ndim - layout.ndim) + layout.axes, name)
 
 
-def _weighted_line(tensor: DTensor, weights: DTensor, counted: DTensor | None, levels: Array) -> TensorOrArray:
-    """Return the elements at which the sums of the weights of those below reach the levels, on all devices."""
-    values, loads = tensor.ravel(), weights.ravel()
-    if counted is not None:
-        values, loads = values[counted.ravel()], loads[counted.ravel()]
+def _weighted_line(tensor: DTensor, weights: DTensor, is_counted: DTensor | None, levels: Array) -> TensorOrArray:
+    """Return, on all devices, the first elements at which the cumulative weight reaches each of the *levels*."""
+    values, counted_weights = tensor.ravel(), weights.ravel()
+    if is_counted is not None:
+        values, counted_weights = values[is_counted.ravel()], counted_weights[is_counted.ravel()]
     if not values.size:
         return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
     order = tensor_np.argsort(values)
     values = values[order]
-    sums = tensor_np.cumsum(loads[order], dtype=float)
-    sums = sums / sums[-1]
+    cumulative_weights = tensor_np.cumsum(counted_weights[order], dtype=float)
+    cumulative_weights = cumulative_weights / cumulative_weights[-1]
     if levels.dtype.kind == "f":
-        sums = sums.astype(levels.dtype)
-    sums = tensor_np.where(sums == 0, -1, sums)
-    at = tensor_np.minimum(tensor_np.searchsorted(sums, levels), values.size - 1)
-    last = values[-1]
-    return tensor_np.where(last != last, last, values[at])  # NaN, NaT
+        cumulative_weights = cumulative_weights.astype(levels.dtype)
+    cumulative_weights = tensor_np.where(cumulative_weights == 0, -1, cumulative_weights)
+    indices = tensor_np.minimum(tensor_np.searchsorted(cumulative_weights, levels), values.size - 1)
+    last_value = values[-1]
+    return tensor_np.where(last_value != last_value, last_value, values[indices])  # NaN, NaT

@@ -1,9 +1,8 @@
-"""Statistics of tensors, as NumPy has them: one small exchange each, as :mod:`meshcomm.numpy.reductions.reductions`
-makes it.
+"""Statistics of tensors, as NumPy has them: each with one small exchange, as `meshcomm.numpy.reductions.reductions`.
 
 A variance needs the mean first. Instead of a second exchange, each device computes count, mean and sum of squared
-deviations of its block, and these are merged as Chan, Golub and LeVeque (1979) have it. A sum of squares, less the
-square of the sum, would lose all digits where the mean is large.
+deviations of its block, and these are merged by the formula of Chan, Golub and LeVeque (1979). A sum of squares, less
+the square of the sum, would lose all digits if the mean is large.
 """
 
 from collections.abc import Callable
@@ -26,16 +25,16 @@ from meshcomm.numpy.reductions.reductions import mean, reducing_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
 
 CACHED_BYTES = 2**18
-"""Bytes of an array that several passes go over, one after the other, before the next interval of it: it stays in the
-cache of a core then. Measured with the variance of 32 MiB."""
+"""Bytes of an interval of an array. Several passes go over one interval before the next one: so it stays in the cache
+of a core. Measured with the variance of 32 MiB."""
 
 # -- reductions that devices repeat on their results ------------------------------------------------------------------
 
 
 def _repeated_reduction(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
-    """Return NumPy's *function* for tensors, whose results devices reduce by *op*.
+    """Return NumPy's *function* for tensors: devices reduce the results of their blocks by *op*.
 
-    What it returns is Collective over the mesh if a reduced axis is sharded.
+    The returned function is Collective over the mesh if a reduced axis is sharded.
     """
 
     @operation()
@@ -64,7 +63,7 @@ all = _repeated_reduction(np.all, "min")
 
 
 def merge_by_field(**ufuncs: np.ufunc) -> Merge:
-    """Return a function that merges shares field by field, each by its universal function.
+    """Return a function that merges shares field by field: *ufuncs* has a ufunc for each field.
 
     >>> rows = np.array([(1, 5), (2, 3)], [("most", int), ("least", int)]).reshape(2, 1)
     >>> merge_by_field(most=np.maximum, least=np.minimum)(rows)["least"].tolist()
@@ -72,11 +71,11 @@ def merge_by_field(**ufuncs: np.ufunc) -> Merge:
     """
 
     def merge(rows: Array) -> Array:
-        total: Array = rows[0].copy()
+        merged_row: Array = rows[0].copy()
         for row in rows[1:]:
             for field, ufunc in ufuncs.items():
-                ufunc(total[field], row[field], out=total[field])
-        return total
+                ufunc(merged_row[field], row[field], out=merged_row[field])
+        return merged_row
 
     return merge
 
@@ -95,37 +94,37 @@ def structured_array(**fields: object) -> Array:
 def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
     """Return the maximum less the minimum over *axis*. Collective over the mesh if a reduced axis is sharded.
 
-    ``ShapeError`` where there are no elements, NumPy's ``TypeError`` if the dtype has no difference.
+    ``ShapeError`` if there are no elements, NumPy's ``TypeError`` if the dtype has no subtraction.
     """
     tensor = as_tensor("numpy.ptp", a)
     axes = reduced_axes(axis, tensor.ndim)
     refuse_empty("ptp", tensor, axis)
-    over = axis_argument(axes, tensor.ndim)
-    native = tensor.dtype.newbyteorder("=")
-    how = Reduction(
+    numpy_axis = axis_argument(axes, tensor.ndim)
+    native_dtype = tensor.dtype.newbyteorder("=")
+    reduction = Reduction(
         "ptp",
         axes,
-        lambda block: np.ptp(block, axis=over),
-        lambda block: structured_array(most=np.max(block, axis=over), least=np.min(block, axis=over)),
+        lambda block: np.ptp(block, axis=numpy_axis),
+        lambda block: structured_array(most=np.max(block, axis=numpy_axis), least=np.min(block, axis=numpy_axis)),
         merge_by_field(most=np.maximum, least=np.minimum),
         result_dtype(np.ptp, [tensor.dtype], tensor.ndim),
-        np.dtype([("most", native), ("least", native)], align=True),
+        np.dtype([("most", native_dtype), ("least", native_dtype)], align=True),
         lambda extremes: np.asarray(extremes["most"] - extremes["least"]),
     )
-    return reduced(how, tensor, keepdims)
+    return reduced(reduction, tensor, keepdims)
 
 
 # -- variances --------------------------------------------------------------------------------------------------------
 
 
 def _variance_function(function: Callable[..., object]) -> Callable[..., DTensor]:
-    """Return *function*, of var, std, nanvar and nanstd, for tensors.
+    """Return *function*, one of var, std, nanvar and nanstd, for tensors.
 
-    What it returns is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean and sum
-    of squared deviations of their blocks in one small exchange. As in NumPy the variance of complex numbers is real,
-    and that of integers float64. float16 is added up in float32. Of *ddof* and *correction*, two names for what is
-    subtracted from the number of elements, one may be given: else ``ValueError``. Without NaN there is a warning, and
-    NaN, where no more than *ddof* elements are left.
+    The returned function is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean
+    and sum of squared deviations of their blocks in one small exchange. As in NumPy the variance of complex numbers is
+    real, and that of integers float64. float16 is added up in float32. *ddof* and *correction* are two names of the
+    number that is subtracted from the number of elements: ``ValueError`` if both are given. A result from *ddof* or
+    fewer elements is NaN, with a warning.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -177,14 +176,14 @@ def _quotient(total: DTensor, count: DTensor, sum_dtype: DType) -> DTensor:
 def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
     """Return the dtype in which a mean is computed; ``TypeError`` if *dtype* cannot hold it."""
     if dtype is not None:
-        asked = as_dtype(dtype)
-        if asked.kind not in "fc" or (asked.kind == "f" and tensor.dtype.kind == "c"):
-            raise TypeError(f"numpy.{name}: dtype {asked} cannot hold the mean of {tensor.dtype}")
+        requested_dtype = as_dtype(dtype)
+        if requested_dtype.kind not in "fc" or (requested_dtype.kind == "f" and tensor.dtype.kind == "c"):
+            raise TypeError(f"numpy.{name}: dtype {requested_dtype} cannot hold the mean of {tensor.dtype}")
     return sum_dtype_of(tensor.dtype, dtype)
 
 
 def sum_dtype_of(source: DType, dtype: DTypeLike | None = None) -> DType:
-    """Return the dtype in which the mean of elements of dtype *source* is computed, if it is asked for in *dtype*."""
+    """Return the dtype in which a mean in *dtype* is computed from elements of dtype *source*."""
     return _sum_dtype(result_dtype(np.mean, [source], 1, dtype))
 
 
@@ -197,23 +196,23 @@ def _variance_or_std(
     *,
     keepdims: bool,
 ) -> DTensor:
-    """Return what *function*, of var, std, nanvar and nanstd, gives. Collective as `reduced`."""
+    """Return the result of *function*, one of var, std, nanvar and nanstd. Collective as `reduced`."""
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
     axes = reduced_axes(axis, tensor.ndim)
     out_dtype, sum_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
-    over, skips = axis_argument(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
+    numpy_axis, skip_nan = axis_argument(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
-    def finish(merged: Array) -> Array:
-        if np.any(merged["count"] <= ddof):
+    def finish(moment_fields: Array) -> Array:
+        if np.any(moment_fields["count"] <= ddof):
             warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        return variance_from_moments(merged, ddof, skips, root=name.endswith("std")).astype(out_dtype)
+        return variance_from_moments(moment_fields, ddof, skip_nan, root=name.endswith("std")).astype(out_dtype)
 
-    compute_share, share_dtype = moments(axes, sum_dtype, skips)
-    how = Reduction(
+    compute_share, share_dtype = moments(axes, sum_dtype, skip_nan)
+    reduction = Reduction(
         name,
         axes,
-        partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
+        partial(naming_callers(function) if skip_nan else function, axis=numpy_axis, dtype=dtype, ddof=ddof),
         compute_share,
         merged_moments,
         out_dtype,
@@ -221,29 +220,29 @@ def _variance_or_std(
         finish,
         (f"ddof {ddof!r}", f"in {sum_dtype}"),
     )
-    return reduced(how, tensor, keepdims)
+    return reduced(reduction, tensor, keepdims)
 
 
-def variance_from_moments(merged: Array, ddof: float, skips: bool, *, root: bool) -> Array:
-    """Return a variance, or its *root*, from moments; NaN of no elements if it *skips* NaN."""
-    degrees = merged["count"] - ddof
+def variance_from_moments(moment_fields: Array, ddof: float, skip_nan: bool, *, root: bool) -> Array:
+    """Return a variance, or its square root if *root*, from moments; NaN for no elements if *skip_nan*."""
+    degrees = moment_fields["count"] - ddof
     with np.errstate(all="ignore"):
-        result = np.asarray(merged["squares"] / np.maximum(degrees, 0))
-        if skips:
+        result = np.asarray(moment_fields["squares"] / np.maximum(degrees, 0))
+        if skip_nan:
             result = np.where(degrees <= 0, np.nan, result)
         return np.asarray(tensor_np.sqrt(result) if root else result)
 
 
-def moments(axes: tuple[int, ...], sum_dtype: DType, skips: bool) -> tuple[Callable[[Array], Array], DType]:
-    """Return what makes count, mean and sum of squared deviations along *axes*, and the dtype of these.
+def moments(axes: tuple[int, ...], sum_dtype: DType, skip_nan: bool) -> tuple[Callable[[Array], Array], DType]:
+    """Return a function that computes count, mean and sum of squared deviations along *axes*, and its dtype.
 
     Parameters
     ----------
     axes: reduced axes
     sum_dtype: dtype of the sums
-    skips: whether NaN are left out
+    skip_nan: whether NaN are left out
     """
-    compute_share = partial(_nan_moments if skips else _moments, axes=axes, sum_dtype=sum_dtype)
+    compute_share = partial(_nan_moments if skip_nan else _moments, axes=axes, sum_dtype=sum_dtype)
     return compute_share, np.dtype(
         [("count", np.int64), ("mean", sum_dtype), ("squares", _real_dtype(sum_dtype))], align=True
     )
@@ -262,100 +261,104 @@ def _moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
     if _is_long(block, axes):
         return _moments_by_intervals(_moments, block.reshape(-1), sum_dtype)
     count = product(block.shape[axis] for axis in axes)
-    mean = np.asarray(np.sum(block, axis=axes, dtype=sum_dtype, keepdims=True) / sum_dtype.type(count))
-    squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=sum_dtype))), axis=axes)
-    mean = mean.reshape(np.shape(squares))
-    return structured_array(count=np.full(mean.shape, count), mean=mean, squares=squares)
+    block_mean = np.asarray(np.sum(block, axis=axes, dtype=sum_dtype, keepdims=True) / sum_dtype.type(count))
+    squares = np.sum(_squares(np.asarray(np.subtract(block, block_mean, dtype=sum_dtype))), axis=axes)
+    block_mean = block_mean.reshape(np.shape(squares))
+    return structured_array(count=np.full(block_mean.shape, count), mean=block_mean, squares=squares)
 
 
 def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
-    """Return whether *block*, of which all axes are reduced, is too long for the cache."""
+    """Return whether all axes of *block* are reduced, and it is too long for the cache."""
     return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
 
 
-def _moments_by_intervals(moments: Callable[..., Array], flat: Array, sum_dtype: DType) -> Array:
-    """Return the *moments* of a long array, which is read only once.
+def _moments_by_intervals(compute_moments: Callable[..., Array], flat: Array, sum_dtype: DType) -> Array:
+    """Return the result of *compute_moments* for a long array, which is read from memory only once.
 
-    It is cut into intervals that stay in the cache between the passes over them.
+    The array is cut into intervals that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    parts = np.array([moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)])
-    counts, count = parts["count"].astype(_real_dtype(sum_dtype)), np.sum(parts["count"])
-    mean = np.sum(parts["mean"] * (counts / tensor_np.maximum(count, 1)))
-    # An interval of nothing but NaN has no mean: what is in the record then must not count.
-    between = np.sum(_squares(np.where(counts > 0, parts["mean"] - mean, 0)) * counts)
-    return structured_array(count=count, mean=mean, squares=np.sum(parts["squares"]) + between)
+    interval_moments = np.array(
+        [compute_moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)]
+    )
+    counts, count = interval_moments["count"].astype(_real_dtype(sum_dtype)), np.sum(interval_moments["count"])
+    overall_mean = np.sum(interval_moments["mean"] * (counts / tensor_np.maximum(count, 1)))
+    # An interval with only NaN has no mean: its record must not count.
+    between_squares = np.sum(_squares(np.where(counts > 0, interval_moments["mean"] - overall_mean, 0)) * counts)
+    return structured_array(
+        count=count, mean=overall_mean, squares=np.sum(interval_moments["squares"]) + between_squares
+    )
 
 
 def _nan_moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes* of the elements that are not NaN."""
     if _is_long(block, axes):
         return _moments_by_intervals(_nan_moments, block.reshape(-1), sum_dtype)
-    missing = np.isnan(block)
-    count = np.sum(~missing, axis=axes, keepdims=True)
-    total = np.sum(np.where(missing, 0, block), axis=axes, dtype=sum_dtype, keepdims=True)
-    mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(sum_dtype)))
-    deviations = np.asarray(np.subtract(block, mean, dtype=sum_dtype))
-    np.copyto(deviations, 0, where=missing)
+    is_nan = np.isnan(block)
+    count = np.sum(~is_nan, axis=axes, keepdims=True)
+    total = np.sum(np.where(is_nan, 0, block), axis=axes, dtype=sum_dtype, keepdims=True)
+    block_mean = np.asarray(total / tensor_np.maximum(count, 1).astype(_real_dtype(sum_dtype)))
+    deviations = np.asarray(np.subtract(block, block_mean, dtype=sum_dtype))
+    np.copyto(deviations, 0, where=is_nan)
     squares = np.sum(_squares(deviations), axis=axes)
     return structured_array(
-        count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares
+        count=count.reshape(np.shape(squares)), mean=block_mean.reshape(np.shape(squares)), squares=squares
     )
 
 
 def merged_moments(rows: Array) -> Array:
     """Return the moments of all elements from those of several blocks, which are rows."""
-    total: Array = rows[0].copy()
+    merged_row: Array = rows[0].copy()
     for row in rows[1:]:
-        both = total["count"] + row["count"]
-        # Counts are multiplied first: where one is zero, the other block alone decides.
-        weight = row["count"].astype(row["squares"].dtype) / np.maximum(both, 1)
-        delta = row["mean"] - total["mean"]
-        total["squares"] += row["squares"] + (np.conj(delta) * total["count"] * (delta * weight)).real
-        total["mean"] += delta * weight
-        total["count"] = both
-    return total
+        total_count = merged_row["count"] + row["count"]
+        # Counts are multiplied first: if one is zero, the result is that of the other block.
+        weight = row["count"].astype(row["squares"].dtype) / np.maximum(total_count, 1)
+        delta = row["mean"] - merged_row["mean"]
+        merged_row["squares"] += row["squares"] + (np.conj(delta) * merged_row["count"] * (delta * weight)).real
+        merged_row["mean"] += delta * weight
+        merged_row["count"] = total_count
+    return merged_row
 
 
 # -- without NaN ------------------------------------------------------------------------------------------------------
 
 ADDED = merge_by_field(count=np.add, total=np.add)
-"""Merges what `totals` makes."""
+"""The function that merges the shares of `totals`."""
 
 
-def totals(axes: tuple[int, ...], sum_dtype: DType, *, skips: bool) -> tuple[Callable[[Array], Array], DType]:
-    """Return what makes count and sum along *axes*, and the dtype of these. Arguments are those of `moments`."""
-    return partial(_totals, axes=axes, sum_dtype=sum_dtype, skips=skips), np.dtype(
+def totals(axes: tuple[int, ...], sum_dtype: DType, *, skip_nan: bool) -> tuple[Callable[[Array], Array], DType]:
+    """Return a function that computes count and sum along *axes*, and its dtype. Arguments are those of `moments`."""
+    return partial(_totals, axes=axes, sum_dtype=sum_dtype, skip_nan=skip_nan), np.dtype(
         [("count", np.int64), ("total", sum_dtype)], align=True
     )
 
 
-def _totals(block: Array, axes: tuple[int, ...], sum_dtype: DType, skips: bool) -> Array:
-    over = axis_argument(axes, block.ndim)
-    if not skips:
-        total = np.sum(block, axis=over, dtype=sum_dtype)
+def _totals(block: Array, axes: tuple[int, ...], sum_dtype: DType, skip_nan: bool) -> Array:
+    numpy_axis = axis_argument(axes, block.ndim)
+    if not skip_nan:
+        total = np.sum(block, axis=numpy_axis, dtype=sum_dtype)
         return structured_array(
             count=np.full(np.shape(total), product(block.shape[axis] for axis in axes)), total=total
         )
-    missing = np.isnan(block)
-    total = np.sum(np.where(missing, 0, block), axis=over, dtype=sum_dtype)
-    if over is None:
-        return structured_array(count=block.size - np.count_nonzero(missing), total=total)
-    return structured_array(count=np.sum(~missing, axis=over), total=total)
+    is_nan = np.isnan(block)
+    total = np.sum(np.where(is_nan, 0, block), axis=numpy_axis, dtype=sum_dtype)
+    if numpy_axis is None:
+        return structured_array(count=block.size - np.count_nonzero(is_nan), total=total)
+    return structured_array(count=np.sum(~is_nan, axis=numpy_axis), total=total)
 
 
 def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the mean over *axis* without NaN. Collective over the mesh if a reduced axis is sharded.
 
-    As in NumPy there is a warning, and NaN, where nothing but NaN is. float16 is added up in float32.
+    As in NumPy, the mean of only NaN is NaN, with a warning. float16 is added up in float32.
     """
     tensor = as_tensor("numpy.nanmean", a)
     if tensor.dtype.kind not in "fc":
-        return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
+        return mean(tensor, axis, dtype, keepdims)  # as in NumPy, NaT counts as a number here
     axes = reduced_axes(axis, tensor.ndim)
     out_dtype = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype)
     sum_dtype = _mean_dtype("nanmean", tensor, dtype)
-    over, (compute_share, share_dtype) = axis_argument(axes, tensor.ndim), totals(axes, sum_dtype, skips=True)
+    numpy_axis, (compute_share, share_dtype) = axis_argument(axes, tensor.ndim), totals(axes, sum_dtype, skip_nan=True)
 
     def finish(sums: Array) -> Array:
         if np.any(sums["count"] == 0):
@@ -363,10 +366,10 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         with np.errstate(all="ignore"):
             return np.asarray(sums["total"] / sums["count"]).astype(out_dtype)
 
-    how = Reduction(
+    reduction = Reduction(
         "nanmean",
         axes,
-        lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
+        lambda block: naming_callers(np.nanmean)(block, axis=numpy_axis, dtype=dtype),
         compute_share,
         ADDED,
         out_dtype,
@@ -374,14 +377,14 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         finish,
         (f"in {sum_dtype}",),
     )
-    return reduced(how, tensor, keepdims)
+    return reduced(reduction, tensor, keepdims)
 
 
 def _extreme_function(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., DTensor]:
     """Return *function*, nanmax or nanmin, for tensors, from the *ufunc* of two elements.
 
-    What it returns is Collective over the mesh if a reduced axis is sharded. As in NumPy there is a warning, and NaN,
-    where nothing but NaN is. ``ShapeError`` where there are no elements.
+    The returned function is Collective over the mesh if a reduced axis is sharded. As in NumPy, the extreme of only
+    NaN is NaN, with a warning. ``ShapeError`` if there are no elements.
     """
     name = function.__name__
 
@@ -394,30 +397,30 @@ def _extreme_function(function: Callable[..., object], ufunc: np.ufunc) -> Calla
         tensor = as_tensor(f"numpy.{name}", a)
         axes = reduced_axes(axis, tensor.ndim)
         refuse_empty(name, tensor, axis)
-        over = axis_argument(axes, tensor.ndim)
-        how = Reduction(
+        numpy_axis = axis_argument(axes, tensor.ndim)
+        reduction = Reduction(
             name,
             axes,
-            lambda block: naming_callers(function)(block, axis=over),
-            lambda block: ufunc.reduce(block, axis=over),
+            lambda block: naming_callers(function)(block, axis=numpy_axis),
+            lambda block: ufunc.reduce(block, axis=numpy_axis),
             lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
             result_dtype(function, [tensor.dtype], tensor.ndim),
             finish=finish,
         )
-        return reduced(how, tensor, keepdims)
+        return reduced(reduction, tensor, keepdims)
 
     return extreme
 
 
-# -- of chosen elements -----------------------------------------------------------------------------------------------
+# -- where= and mean= -------------------------------------------------------------------------------------------------
 
 
-def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
-    """Return *ours*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
+def _with_options(function: Callable[..., object], reduction: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
+    """Return *reduction*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
 
-    With them the sums of the elements that count, and those of their squared deviations, are reduced one by one.
+    With these, first the sums of the elements that count are reduced, and then those of their squared deviations.
     """
-    name, numbers = function.__name__, function.__name__.startswith("nan")
+    name, ignores_nan = function.__name__, function.__name__.startswith("nan")
 
     def statistic(
         a: DTensor,
@@ -431,25 +434,25 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         correction: float | None = None,
     ) -> Call | DTensor:
         if where is True and mean is None:
-            degrees = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
-            return decision(ours)(a, axis, dtype, keepdims=bool(keepdims), **degrees)
+            ddof_options = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
+            return decision(reduction)(a, axis, dtype, keepdims=bool(keepdims), **ddof_options)
         tensor = as_tensor(f"numpy.{name}", a)
         out_dtype = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
         sum_dtype = _mean_dtype(name, tensor, dtype)
-        skips = numbers and tensor.dtype.kind in "fc"
-        counted = tensor_np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
-        count = tensor_np.sum(counted, axis=axis, keepdims=True)
+        skip_nan = ignores_nan and tensor.dtype.kind in "fc"
+        is_counted = tensor_np.logical_and(~np.isnan(tensor) if skip_nan else np.ones_like(tensor, dtype=bool), where)
+        count = tensor_np.sum(is_counted, axis=axis, keepdims=True)
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
                 mean = _quotient(
-                    reduce(np.add, tensor, axis, sum_dtype.type, keepdims=True, where=counted), count, sum_dtype
+                    reduce(np.add, tensor, axis, sum_dtype.type, keepdims=True, where=is_counted), count, sum_dtype
                 )
             result, divisor = mean, count
             if not name.endswith("mean"):
                 divisor = tensor_np.maximum(count - _lost_degrees(name, ddof, correction), 0)
                 deviations = tensor_np.subtract(tensor, mean, dtype=sum_dtype)
                 squares = (deviations * tensor_np.conjugate(deviations)).real
-                result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), divisor, sum_dtype)
+                result = _quotient(reduce(np.add, squares, axis, keepdims=True, where=is_counted), divisor, sum_dtype)
                 result = tensor_np.sqrt(result) if name.endswith("std") else result
         if np.any(divisor == 0):
             warn("Mean of empty slice" if divisor is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
@@ -463,11 +466,11 @@ implements(np.any, partly=True)(with_where(any, np.logical_or))
 implements(np.all, partly=True)(with_where(all, np.logical_and))
 implements(np.count_nonzero, partly=True)(decision(_repeated_reduction(np.count_nonzero, "sum")))
 implements(np.prod, partly=True)(with_where(_typed_reduction(np.prod, "prod"), np.multiply))
-implements(np.nansum, partly=True)(with_where(_typed_reduction(np.nansum, "sum"), np.add, numbers=True))
-implements(np.nanprod, partly=True)(with_where(_typed_reduction(np.nanprod, "prod"), np.multiply, numbers=True))
-implements(np.mean, partly=True)(_of_chosen(np.mean, mean))
-implements(np.nanmean, partly=True)(_of_chosen(np.nanmean, nanmean))
+implements(np.nansum, partly=True)(with_where(_typed_reduction(np.nansum, "sum"), np.add, skip_nan=True))
+implements(np.nanprod, partly=True)(with_where(_typed_reduction(np.nanprod, "prod"), np.multiply, skip_nan=True))
+implements(np.mean, partly=True)(_with_options(np.mean, mean))
+implements(np.nanmean, partly=True)(_with_options(np.nanmean, nanmean))
 for _function in (np.var, np.std, np.nanvar, np.nanstd):
-    implements(_function, partly=True)(_of_chosen(_function, _variance_function(_function)))
+    implements(_function, partly=True)(_with_options(_function, _variance_function(_function)))
 implements(np.nanmax, partly=True)(with_where(_extreme_function(np.nanmax, np.fmax), np.fmax))
 implements(np.nanmin, partly=True)(with_where(_extreme_function(np.nanmin, np.fmin), np.fmin))
