@@ -77,8 +77,8 @@ class IntervalExchange:
 
     Parameters
     ----------
-    specs: specs of the tensors, on one mesh. They differ only in their length and cut along the axis: each is unsharded
-        there, or cut into consecutive blocks over the same mesh dimensions
+    specs: specs of the tensors, on one mesh. They differ only in their length and cut along the axis: there each is
+        unsharded, or cut into consecutive blocks over the same mesh dimensions
     layout: layout of the result; other axes are cut as those of the tensors
     axis: axis of the intervals
     wanted: intervals that each block needs
@@ -133,7 +133,7 @@ class IntervalExchange:
         return 2 * self.num_moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
     def pieces_of_one(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
-        """Return the pieces for the block of a *device*, of the only tensor: see `pieces`. None outside of the mesh."""
+        """Return the `pieces` of one tensor for the block of a *device*; None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
     def lazy_pieces(self, tensor: DTensor, name: str, device: int) -> Pieces:

@@ -127,7 +127,7 @@ _REDUCE = Collective[Array](_call_text, _share_reduction, form=lambda partial, *
 def added_up(
     name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
 ) -> DTensor:
-    """Return on all devices the sum of shares that they computed from their blocks of *tensor*. Collective over the mesh.
+    """Return on all devices the sum of the shares that they computed from blocks. Collective over the mesh.
 
     Parameters
     ----------
@@ -193,21 +193,21 @@ class Reduction(NamedTuple):
     ufunc: np.ufunc | None = None
 
 
-def reduced(numpy_reduction: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
+def reduced(op: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
     """Return a reduction of *tensor*. Collective over the mesh if a reduced axis is sharded.
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    return reducing(numpy_reduction, tensor, keepdims).run()
+    return reducing(op, tensor, keepdims).run()
 
 
-def reducing(numpy_reduction: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
+def reducing(op: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
     """Return the call that computes the result of `reduced`."""
-    partial, layout, shape = _partial_of(numpy_reduction, tensor._spec)
+    partial, layout, shape = _partial_of(op, tensor._spec)
 
     def run(tensor: DTensor) -> DTensor:
         result = run_partial(partial, tensor, layout, shape)
-        return with_axes(result, numpy_reduction.axes, tensor.ndim) if keepdims else result
+        return with_axes(result, op.axes, tensor.ndim) if keepdims else result
 
     if partial.names or keepdims or tensor.dtype.kind in "SU":
         return Call(Recipe(run), (tensor,))
@@ -215,14 +215,11 @@ def reducing(numpy_reduction: Reduction, tensor: DTensor, keepdims: bool = False
     return Call(OnBlocks(partial.compute, spec, is_lazy=True), (tensor,))
 
 
-def _partial_of(numpy_reduction: Reduction, spec: TensorSpec) -> tuple[Partial, Layout, Shape]:
+def _partial_of(op: Reduction, spec: TensorSpec) -> tuple[Partial, Layout, Shape]:
     """Return the `Partial` of a reduction for tensors of *spec*, and the layout and the shape of the results."""
-    axes, layout, global_shape = numpy_reduction.axes, spec.layout, spec.shape
-    new_shape, dtype = (
-        without(global_shape, axes),
-        numpy_reduction.dtype if numpy_reduction.share_dtype is None else numpy_reduction.share_dtype,
-    )
-    share, takes_empty = numpy_reduction.share, numpy_reduction.takes_empty
+    axes, layout, global_shape = op.axes, spec.layout, spec.shape
+    new_shape, dtype = without(global_shape, axes), op.dtype if op.share_dtype is None else op.share_dtype
+    share, takes_empty = op.share, op.takes_empty
     names = dims_that_cut(layout.mesh, [n for a in axes for n in layout.axes[a]])
 
     def has_elements(device: int) -> bool:
@@ -234,46 +231,16 @@ def _partial_of(numpy_reduction: Reduction, spec: TensorSpec) -> tuple[Partial, 
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(by_intervals(share, block, axes), dtype, order="C")
 
-    key = (
-        "reduce",
-        numpy_reduction.name,
-        layout,
-        global_shape,
-        spec.dtype,
-        axes,
-        numpy_reduction.dtype,
-        numpy_reduction.options,
-    )
-    options = "".join(f", {option}" for option in numpy_reduction.options)
-    text = f"{numpy_reduction.name} over axes {axes}{options} in {numpy_reduction.dtype}"
-    run, finish = (compute, numpy_reduction.finish) if names else (_whole_reduction(numpy_reduction), unchanged)
-    run = _accepting_expressions(run, numpy_reduction, bool(names))
+    key = ("reduce", op.name, layout, global_shape, spec.dtype, axes, op.dtype, op.options)
+    options = "".join(f", {option}" for option in op.options)
+    text = f"{op.name} over axes {axes}{options} in {op.dtype}"
+    run, finish = (compute, op.finish) if names else (_whole_reduction(op), unchanged)
+    run = _accepting_expressions(run, op, bool(names))
     new_layout, form = layout.delete(axes), None
-    if isinstance(numpy_reduction.merge, str) and all(_all_filled(layout.cut(a, global_shape[a])) for a in axes):
-        form = (
-            "shares",
-            numpy_reduction.name,
-            numpy_reduction.merge,
-            names,
-            new_layout,
-            new_shape,
-            spec.dtype,
-            dtype,
-            numpy_reduction.options,
-        )
+    if isinstance(op.merge, str) and all(_all_filled(layout.cut(a, global_shape[a])) for a in axes):
+        form = ("shares", op.name, op.merge, names, new_layout, new_shape, spec.dtype, dtype, op.options)
     return (
-        Partial(
-            key,
-            text,
-            run,
-            names,
-            numpy_reduction.merge,
-            numpy_reduction.dtype,
-            has_elements,
-            numpy_reduction.share_dtype,
-            finish,
-            form,
-        ),
+        Partial(key, text, run, names, op.merge, op.dtype, has_elements, op.share_dtype, finish, form),
         new_layout,
         new_shape,
     )
@@ -283,38 +250,26 @@ def _all_filled(cut: AnyCut) -> bool:
     return isinstance(cut, Consecutive) and cut.shortest > 0
 
 
-def _whole_reduction(numpy_reduction: Reduction) -> Callable[[Array], Array]:
+def _whole_reduction(op: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
-        return np.asarray(
-            by_intervals(numpy_reduction.whole_function, block, numpy_reduction.axes), numpy_reduction.dtype, order="C"
-        )
+        return np.asarray(by_intervals(op.whole_function, block, op.axes), op.dtype, order="C")
 
     return compute
 
 
 def _accepting_expressions(
-    reduce: Callable[[Array], Array], numpy_reduction: Reduction, is_share: bool
+    reduce: Callable[[Array], Array], op: Reduction, is_share: bool
 ) -> Callable[[object], Array]:
     """Return *reduce* as a function that also takes expressions, and reduces them in pieces where it can."""
-    axes, share_dtype, folding = (
-        numpy_reduction.axes,
-        numpy_reduction.dtype if numpy_reduction.share_dtype is None else numpy_reduction.share_dtype,
-        None,
-    )
-    if numpy_reduction.ufunc is not None:
-        finish = unchanged if is_share else numpy_reduction.finish
-        folding = Folding(
-            lambda piece: np.asarray(numpy_reduction.share(piece), share_dtype),
-            numpy_reduction.ufunc,
-            axes,
-            share_dtype,
-            finish,
-        )
+    axes, share_dtype, folding = op.axes, op.dtype if op.share_dtype is None else op.share_dtype, None
+    if op.ufunc is not None:
+        finish = unchanged if is_share else op.finish
+        folding = Folding(lambda piece: np.asarray(op.share(piece), share_dtype), op.ufunc, axes, share_dtype, finish)
 
     def compute(block: Value) -> Array:
         if not isinstance(block, Expression):
             return reduce(block)
-        return reduce_pieces(block, reduce, axes, share_dtype if is_share else numpy_reduction.dtype, folding)
+        return reduce_pieces(block, reduce, axes, share_dtype if is_share else op.dtype, folding)
 
     return compute
 

@@ -2,8 +2,8 @@
 
 With `ask`, owners compute the answers to questions, such as the index of a value in their block.
 
-A row is the elements of a block at one index of its first axes. Each rank names each row by its owner and by its number
-in the owner's block:
+A row is the elements of a block at one index of its first axes. Ranks name a row by its owner and by its number in the
+owner's block:
 
     fetch       numbers ──> owners, rows <── owners
     deliver     numbers and rows ──> owners
@@ -52,7 +52,7 @@ _BYTES_PER_ROW = 40  # bytes of bookkeeping that a rank needs for each row that 
 
 
 class Owned(NamedTuple):
-    """Names of rows: the owner of each row, a position in the group, and its number in the owner's block, in C order."""
+    """Names of rows: the position in the group of each row's owner, and the row's number in that block, in C order."""
 
     owners: NDArray[np.int32] | Indices
     row_numbers: Indices
@@ -270,8 +270,8 @@ def deliver(
 ) -> None:
     """Let the owners write rows of their blocks. Collective over the ranks.
 
-    An owner gets the rows in the order of the ranks, and those of one rank in that rank's order. If several are for one
-    row of its block, the last one wins, also if they come in several rounds.
+    An owner gets the rows in the order of the ranks, and those of one rank in that rank's order. If several are for
+    one row of its block, the last one wins, also if they come in several rounds.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ How the operands of an elementwise function come together:
 
 1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
 2. The tensors are considered in the order of their sizes, the largest first, equal sizes from left to right. Each
-   adds its sharding on the axes of the result that are still unsharded, with the mesh dimensions that are still unused.
+   adds its sharding on the axes of the result that are still unsharded, with mesh dimensions that are still unused.
    If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
    the other one moves. If both have equally many bytes and their cuts are close, as in ``t[:-2] + t[1:-1]``, the one
    with the more even blocks wins: the slice in the middle, to which programs mostly write the result.

@@ -53,24 +53,24 @@ class _Outputs(NamedTuple):
         """
         refuse_cyclic(tensor)
         _ = np.ones(1, tensor.dtype) != 0
-        wrong = [] if any(self[2:]) else ["at least one of return_distances/return_indices must be True"]
-        for what, output, is_wanted in zip(self._fields, self[:2], self[2:], strict=False):
-            if output is not None and not is_wanted:
-                wrong.append(f"return_{what} must be True if {what} is supplied")
-        if wrong:
-            raise RuntimeError(", ".join(wrong))
+        problems = [] if any(self[2:]) else ["at least one of return_distances/return_indices must be True"]
+        for output_name, output, is_requested in zip(self._fields, self[:2], self[2:], strict=False):
+            if output is not None and not is_requested:
+                problems.append(f"return_{output_name} must be True if {output_name} is supplied")
+        if problems:
+            raise RuntimeError(", ".join(problems))
         expected = (tensor.shape, distance_dtype), ((tensor.ndim, *tensor.shape), _INDEX)
-        for what, output, (shape, dtype) in zip(self._fields, self[:2], expected, strict=False):
+        for output_name, output, (shape, dtype) in zip(self._fields, self[:2], expected, strict=False):
             if output is not None and output.shape != shape:
-                raise error(f"{what} array has wrong shape")
+                raise error(f"{output_name} array has wrong shape")
             if output is not None and output.dtype != dtype:
-                raise error(f"{what} array must be {dtype}")
+                raise error(f"{output_name} array must be {dtype}")
 
     def results(self, distances: DTensor | None, indices: DTensor | None) -> Value:
         """Return what is asked for, except for what is written into tensors. Collective."""
         results = []
-        for result, output, is_wanted in zip((distances, indices), self[:2], self[2:], strict=True):
-            if not is_wanted or result is None:
+        for result, output, is_requested in zip((distances, indices), self[:2], self[2:], strict=True):
+            if not is_requested or result is None:
                 continue
             if isinstance(output, DTensor):
                 write_output(result, output)
@@ -130,40 +130,40 @@ def distance_transform_edt(
 
 def _nearest_zeros(tensor: DTensor, spacing: list[float] | None) -> DTensor:
     """Return the index of the nearest zero along each axis, stacked along a new first axis. Collective."""
-    last = tensor.ndim - 1
-    planes = whole_along(tensor, range(last), "distance_transform_edt")
+    last_axis = tensor.ndim - 1
+    planes = whole_along(tensor, range(last_axis), "distance_transform_edt")
 
     def within_planes(block: Array) -> Array:
         features = np.zeros((tensor.ndim, *block.shape), _INDEX)
         features[0] = -1  # there is none, as SciPy says it
-        last_indices = planes.layout.global_indices(tensor.shape, None, last)
+        last_indices = planes.layout.global_indices(tensor.shape, None, last_axis)
         for i in range(len(last_indices) if features.size else 0):
             plane = block[..., i] != 0
             if plane.all():
                 continue
-            if last:
-                plane_spacing = None if spacing is None else spacing[:last]
-                features[:last, ..., i] = scipy_ndimage().distance_transform_edt(
+            if last_axis:
+                plane_spacing = None if spacing is None else spacing[:last_axis]
+                features[:last_axis, ..., i] = scipy_ndimage().distance_transform_edt(
                     plane, plane_spacing, return_distances=False, return_indices=True
                 )
-            features[last, ..., i] = last_indices[i]
+            features[last_axis, ..., i] = last_indices[i]
         return features
 
     layout = planes.layout.insert(0)
     features = mapped(within_planes, planes, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
-    whole = whole_along(features, (0, last + 1), "distance_transform_edt")
+    lines = whole_along(features, (0, last_axis + 1), "distance_transform_edt")
 
-    def along_lines(new: Array, block: Array) -> None:
-        new[...] = block
-        grid = [whole.layout.global_indices(whole.shape, None, axis + 1) for axis in range(last)]
+    def along_lines(out: Array, block: Array) -> None:
+        out[...] = block
+        grid = [lines.layout.global_indices(lines.shape, None, axis + 1) for axis in range(last_axis)]
         line_indices = [indices.reshape(-1) for indices in np.meshgrid(*grid, indexing="ij")] if grid else []
-        flat = new.reshape(tensor.ndim, -1, tensor.shape[last])
-        limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
+        flat = out.reshape(tensor.ndim, -1, tensor.shape[last_axis])
+        limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last_axis]))
         for start in range(0, flat.shape[1], limit):
-            part = slice(start, start + limit)
-            _write_lines(flat[:, part], [indices[part] for indices in line_indices], spacing)
+            chunk = slice(start, start + limit)
+            _write_lines(flat[:, chunk], [indices[chunk] for indices in line_indices], spacing)
 
-    return map_to_new(along_lines, whole)
+    return map_to_new(along_lines, lines)
 
 
 def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[float] | None) -> None:
@@ -192,10 +192,10 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
             poppable = poppable[top[poppable] >= 1]
             if not len(poppable):
                 break
-            one, two = (stack[poppable, top[poppable] - back] for back in (0, 1))
-            a = (zero_positions[poppable, one] - zero_positions[poppable, two]) * step_length
-            b = (zero_positions[poppable, i] - zero_positions[poppable, one]) * step_length
-            u, v, w = squared_offsets[poppable, two], squared_offsets[poppable, one], squared_offsets[poppable, i]
+            top0, top1 = (stack[poppable, top[poppable] - depth] for depth in (0, 1))
+            a = (zero_positions[poppable, top0] - zero_positions[poppable, top1]) * step_length
+            b = (zero_positions[poppable, i] - zero_positions[poppable, top0]) * step_length
+            u, v, w = squared_offsets[poppable, top1], squared_offsets[poppable, top0], squared_offsets[poppable, i]
             c = a + b
             poppable = poppable[c * v - b * u - a * w - a * b * c > 0]
             top[poppable] -= 1
@@ -227,8 +227,8 @@ def _distances(nearest: DTensor, tensor: DTensor, spacing: list[float] | None) -
         squares = np.zeros(block.shape[1:])
         for axis, nearest_along in enumerate(block):
             index = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
-            off = (nearest_along - index).astype(_FLOAT)
-            squares += (off if spacing is None else off * spacing[axis]) ** 2
+            offsets = (nearest_along - index).astype(_FLOAT)
+            squares += (offsets if spacing is None else offsets * spacing[axis]) ** 2
         return np.sqrt(squares, squares)
 
     return mapped(block_distances, nearest, layout=tensor.layout, shape=tensor.shape, dtype=_FLOAT)
@@ -291,9 +291,9 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     n = lines.shape[-1]
     indices = np.arange(n)
     if not chessboard:
-        before = np.minimum.accumulate(lines - indices, axis=-1) + indices
-        after = np.minimum.accumulate((lines + indices)[..., ::-1], axis=-1)[..., ::-1] - indices
-        return np.ascontiguousarray(np.moveaxis(np.minimum(before, after), -1, axis), _INDEX)
+        from_left = np.minimum.accumulate(lines - indices, axis=-1) + indices
+        from_right = np.minimum.accumulate((lines + indices)[..., ::-1], axis=-1)[..., ::-1] - indices
+        return np.ascontiguousarray(np.moveaxis(np.minimum(from_left, from_right), -1, axis), _INDEX)
     # The distance is the smallest r for which some element within distance r has a value <= r. Minima of intervals of
     # 1, 2, 4, ... elements give the minimum around an element for any r; a binary search finds r.
     minima_of_levels = [lines]
@@ -304,15 +304,15 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     low, high = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
     while (low < high).any():
         middle = (low + high) // 2
-        first, stop = np.maximum(indices - middle, 0), np.minimum(indices + middle + 1, n)
-        level_of_window = np.log2(stop - first).astype(np.intp)
+        window_start, stop = np.maximum(indices - middle, 0), np.minimum(indices + middle + 1, n)
+        level_of_window = np.log2(stop - window_start).astype(np.intp)
         lowest = np.zeros(lines.shape, lines.dtype)
         for level, minima in enumerate(minima_of_levels):
-            starts = [np.clip(start, 0, minima.shape[-1] - 1) for start in (first, stop - 2**level)]
+            starts = [np.clip(start, 0, minima.shape[-1] - 1) for start in (window_start, stop - 2**level)]
             window_minimum = np.minimum(*[np.take_along_axis(minima, start, -1) for start in starts])
             lowest = np.where(level_of_window == level, window_minimum, lowest)
-        reached = lowest <= middle
-        high, low = np.where(reached, middle, high), np.where(reached, low, middle + 1)
+        is_reached = lowest <= middle
+        high, low = np.where(is_reached, middle, high), np.where(is_reached, low, middle + 1)
     return np.ascontiguousarray(np.moveaxis(high, -1, axis), _INDEX)
 
 
@@ -323,7 +323,7 @@ _METRICS: dict[str, Callable[[Array], Array]] = {
     "taxicab": lambda off: np.asarray(np.abs(off).sum(0)),
     "chessboard": lambda off: np.asarray(np.abs(off).max(0)),
 }
-_SAME = {"cityblock": "taxicab", "manhattan": "taxicab"}
+_METRIC_ALIASES = {"cityblock": "taxicab", "manhattan": "taxicab"}
 
 
 @refusable
@@ -353,7 +353,7 @@ def distance_transform_bf(
     """
     tensor = input_tensor("distance_transform_bf", input)
     outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
-    name = _SAME.get(str(metric).lower(), str(metric).lower())
+    name = _METRIC_ALIASES.get(str(metric).lower(), str(metric).lower())
     if name not in _METRICS:
         raise RuntimeError("distance metric not supported")
     dtype = _FLOAT if name == "euclidean" else np.dtype(np.uint32)
@@ -394,9 +394,9 @@ def _distances_to(coordinates: Array, zeros: Array, spacing: Array, name: str) -
     result = np.empty(count)
     limit = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(coordinates)))
     for start in range(0, count, limit):
-        part = slice(start, start + limit)
-        off = (coordinates[:, part, None] - zeros[:, None]) * spacing[:, None, None]
-        metric_values = _METRICS[name](off)
-        nearest_zero[part] = metric_values.argmin(1)
-        result[part] = np.take_along_axis(metric_values, nearest_zero[part, None], 1)[:, 0]
+        chunk = slice(start, start + limit)
+        offsets = (coordinates[:, chunk, None] - zeros[:, None]) * spacing[:, None, None]
+        metric_values = _METRICS[name](offsets)
+        nearest_zero[chunk] = metric_values.argmin(1)
+        result[chunk] = np.take_along_axis(metric_values, nearest_zero[chunk, None], 1)[:, 0]
     return np.sqrt(result) if name == "euclidean" else result, nearest_zero

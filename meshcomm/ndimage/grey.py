@@ -65,14 +65,14 @@ def _composed(
     """
     tensor, window = input_tensor(name, input), (size, footprint, structure)
 
-    def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
-        return function(of, *window, into, mode, cval, origin, axes=axes)
+    def filtered(function: Callable[..., DTensor], operand: DTensor, target: Output = None) -> DTensor:
+        return function(operand, *window, target, mode, cval, origin, axes=axes)
 
     if name.startswith("morphological"):
         dilated = filtered(grey_dilation, tensor)
         eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
-        of_both = _gradient if name == "morphological_gradient" else _laplace
-        return write_output(map_into(of_both, eroded, dilated, tensor), output)
+        combine = _gradient if name == "morphological_gradient" else _laplace
+        return write_output(map_into(combine, eroded, dilated, tensor), output)
     if size is not None and footprint is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
