@@ -1,4 +1,4 @@
-"""LAPACK's routines that NumPy has not, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
+"""LAPACK's routines that NumPy lacks, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ def _scipy_function(name: str) -> Function:
 
 
 def _over_stacks(function: Function, cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the stacked results of *function* for each set of matrices; of empty stacks, empty results.
+    """Return the stacked results of *function* for each set of matrices; empty results for empty stacks.
 
-    *cores* are the numbers of axes of a matrix, the last ones, of each array.
+    *cores* says for each array how many of its last axes are those of a matrix.
     """
     stack = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores, strict=True)))
     operands = [np.broadcast_to(a, (*stack, *a.shape[a.ndim - core :])) for a, core in zip(arrays, cores, strict=True)]
