@@ -27,7 +27,7 @@ from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 
 RunSharded: TypeAlias = Callable[[ShardedStep, DTensor], DTensor]
-"""Transforms a tensor, by a step that leaves its axis sharded."""
+"""A function that transforms a tensor by a step that leaves its axis sharded."""
 
 
 class Formula(NamedTuple):
