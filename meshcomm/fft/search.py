@@ -125,7 +125,7 @@ def _local_edge(
 
 
 def _next_axes(transform: Transform, todo: frozenset[int], unsharded: frozenset[int]) -> frozenset[int]:
-    """Return the axes to make unsharded next: the one that has to come next, or all candidates if there is a choice."""
+    """Return the axes to make unsharded next: the one that must come next, or all candidates if there is a choice."""
     if transform.change == "halves" and transform.last in todo:
         return frozenset({transform.last}) if transform.last is not None else frozenset()
     other_axes = todo - {transform.last} if transform.change == "doubles" else todo

@@ -1,4 +1,4 @@
-"""Blocks with ghosts: the elements around a block, which other devices own, and what is computed with them.
+"""Blocks with ghosts: copies of the elements around a block, which other devices own, and functions of such blocks.
 
 - `boundaries` says what is beyond the edges of an array, `widths` how many ghosts a block has.
 - `axes` cuts the ghosts of one axis into runs; `exchange` makes boxes of them for a transport.
