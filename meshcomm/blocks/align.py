@@ -40,8 +40,8 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
     def make_arrays() -> list[Operand]:
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
-    plain = list(filter(is_plain, operands))
-    if is_scripted() or all(hasattr(x, "as_tensor") for x in plain):
+    plain_operands = list(filter(is_plain, operands))
+    if is_scripted() or all(hasattr(x, "as_tensor") for x in plain_operands):
         # All ranks make these arrays alike: the next call that communicates compares them.
         arrays = make_arrays()
         for x in arrays:
@@ -143,6 +143,6 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
         return relayout(tensor, Layout(axes, target))
 
 
-def cut_by(layout: Layout, whole: DTensor) -> DTensor:
+def cut_by(layout: Layout, tensor: DTensor) -> DTensor:
     """Return a fully replicated tensor in *layout*, which is on its mesh. Nothing moves."""
-    return mapped(lambda block: exact_copy(cut_out(block, layout.block_box(whole.shape))), whole, layout=layout)
+    return mapped(lambda block: exact_copy(cut_out(block, layout.block_box(tensor.shape))), tensor, layout=layout)

@@ -239,12 +239,12 @@ def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange
     dimensions before and after, and at least half of its elements stay.
     """
     layout, shape = spec.layout, spec.shape
-    differing = [
+    differing_axes = [
         a for a, (old_spec, new_spec) in enumerate(zip(layout.axes, axes, strict=True)) if old_spec != new_spec
     ]
-    if len(differing) != 1 or 0 in shape:
+    if len(differing_axes) != 1 or 0 in shape:
         return None
-    (axis,) = differing
+    (axis,) = differing_axes
     target = layout._recut(axes)
     cut = target.cut(axis, shape[axis])
     if not cut.is_consecutive or not _are_compatible([spec], target, axis):

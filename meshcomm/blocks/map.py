@@ -69,11 +69,11 @@ def deciding(
     call = _call_if_alike(function, operands, out)
     if call is not None:
         return call
-    agreed = agree_on_plain(name, operands, mesh_of((*operands, *out)))
-    run = _elementwise_run(name, function, agreed, out)
+    agreed_operands = agree_on_plain(name, operands, mesh_of((*operands, *out)))
+    run = _elementwise_run(name, function, agreed_operands, out)
     if run.single and len(out) < 2 and not any(map(is_plain, operands)):
         return Call(Recipe(run.run_single), tuple(operands), out[0] if out else None)
-    results = run.run(agreed, out)
+    results = run.run(agreed_operands, out)
     return results[0] if run.single else results
 
 

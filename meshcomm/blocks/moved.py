@@ -67,9 +67,9 @@ def moved_from(
 
 def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, elements: DTensor) -> DTensor:
     """Return *elements*, a copy of elements of *tensor*, as a tensor that *fetch* updates when *tensor* is written."""
-    low, high = bounds_of(tensor)
+    low_byte, high_byte = bounds_of(tensor)
     view = View[DTensor](None, strides_of(elements), False, _view_begin(tensor))
-    storage = Storage(Source(tensor, low, high, fetch, None))
+    storage = Storage(Source(tensor, low_byte, high_byte, fetch, None))
     return DTensor(elements._block, elements.layout, elements.shape, elements.dtype, view, storage)
 
 
@@ -167,12 +167,12 @@ class _SliceView(NamedTuple):
         if starts is None:
             return None
         items: list[int | slice] = [int(start) for start in starts]
-        by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
+        axes_by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
         axes = list[int]()
         for n, stride in zip(region.shape, region.strides, strict=True):
             if n == 1 or not stride:
                 continue
-            options = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
+            options = (k for k in axes_by_stride if steps[k] and not stride % steps[k] and k not in axes)
             axis = next((k for k in options if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
             if axis is None:
                 return None
@@ -182,8 +182,8 @@ class _SliceView(NamedTuple):
             axes.append(axis)
         order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
         pairs = zip(region.shape, region.strides, strict=True)
-        added = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
-        return cls(base, (*items, ...), order, added, region.shape)
+        new_axes = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
+        return cls(base, (*items, ...), order, new_axes, region.shape)
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""

@@ -17,27 +17,27 @@ from meshcomm.core.transport.choose import exchange, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 
 
-def read_box(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
-    """Return the elements of *tensor* in the box that *find* returns. Collective if it is sharded.
+def read_box(tensor: DTensor, find_box: Callable[[], Box], call: str) -> Array:
+    """Return the elements of *tensor* in the box that *find_box* returns. Collective if it is sharded.
 
     A function passed to `mapped` may call it: ranks outside of the mesh take no part. Ranks may read different boxes,
-    which may overlap or be empty. An error of *find* on one rank is raised on all.
+    which may overlap or be empty. An error of *find_box* on one rank is raised on all.
 
     Parameters
     ----------
     tensor: tensor in consecutive blocks
-    find: function that returns the box in global indices, from and to for each axis
+    find_box: function that returns the box in global indices, start and stop for each axis
     call: text of the call, which the ranks compare
     """
     names = dims_that_cut(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     if not names:
-        return contiguous(cut_out(tensor._block, find()))
+        return contiguous(cut_out(tensor._block, find_box()))
     text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "
     text += mesh_description(tensor.mesh)
     with collective(call.partition("(")[0], tensor.mesh) as location:
         assert location is not None
         group, position = group_along(location, tensor.mesh, names)
-        box = agree_on(location.rank_set, text, find)
+        box = agree_on(location.rank_set, text, find_box)
         all_boxes = group.communicator().allgather_json(box)
         targets = [tuple((begin, end) for begin, end, *_ in peer_box) for peer_box in all_boxes]
         devices = [tensor.mesh.ranks.index(rank) for rank in group.members]

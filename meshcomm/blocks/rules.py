@@ -95,9 +95,9 @@ def shape_of(operand: Operand) -> Shape:
 
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     """Return the shape that *shapes* broadcast to; ``ShapeError`` if they do not."""
-    distinct = set(filter(None, shapes))
-    if len(distinct) < 2:  # the most common case, and NumPy takes long for it
-        return next(iter(distinct), ())
+    distinct_shapes = set(filter(None, shapes))
+    if len(distinct_shapes) < 2:  # the most common case, and NumPy takes long for it
+        return next(iter(distinct_shapes), ())
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -152,7 +152,7 @@ def result_dtype(
 
 def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
     """Return the layout to which *tensors* are relaid for a result of *shape*: see the top of this module."""
-    mesh, used = tensors[0].mesh, set[str]()
+    mesh, used_names = tensors[0].mesh, set[str]()
     if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
         return tensors[0].layout
     names_of_axes: list[Names] = [()] * len(shape)
@@ -163,19 +163,19 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
             if tensor.shape[axis - num_missing_axes] != shape[axis]:
                 continue
             if not names_of_axes[axis]:
-                names_of_axes[axis], source_nbytes[axis] = free_names(names, used), tensor.nbytes
-                used.update(names_of_axes[axis])
+                names_of_axes[axis], source_nbytes[axis] = free_names(names, used_names), tensor.nbytes
+                used_names.update(names_of_axes[axis])
             elif names != names_of_axes[axis] and tuple(names) == tuple(names_of_axes[axis]):
                 excess_nbytes = tensor.nbytes - source_nbytes[axis]
                 if excess_nbytes > 0 or (
                     excess_nbytes == 0 and _is_more_even(names, names_of_axes[axis], shape[axis], mesh)
                 ):
                     names_of_axes[axis], source_nbytes[axis] = names, tensor.nbytes
-    common = tuple(names_of_axes)
+    common_axes = tuple(names_of_axes)
     for tensor in tensors:
-        if tensor.layout.axes == common and tensor.mesh is mesh:
+        if tensor.layout.axes == common_axes and tensor.mesh is mesh:
             return tensor.layout
-    return Layout(common, mesh)
+    return Layout(common_axes, mesh)
 
 
 def _is_more_even(names: Names, other_names: Names, length: int, mesh: Mesh) -> bool:

@@ -191,8 +191,8 @@ def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_byt
         )
         positions = location.rank_set.ranks
 
-    def of_device(device: int) -> bytes:
+    def data_of(device: int) -> bytes:
         begin = positions.index(spec.mesh.ranks[device]) * size
         return messages[begin + short.HEADER : begin + size]
 
-    return of_device
+    return data_of

@@ -60,12 +60,12 @@ def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
     if not moved_names:
         return layout.axes
     result = [() if axis in axes else names for axis, names in enumerate(layout.axes)]
-    others = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
-    free = [axis for axis in others if layout.num_shards(axis) == 1]
-    if free:
-        result[max(free, key=lambda axis: shape[axis])] = moved_names
-    elif others:
-        axis = max(others, key=lambda axis: shape[axis] / layout.num_shards(axis))
+    other_axes = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
+    unsharded_axes = [axis for axis in other_axes if layout.num_shards(axis) == 1]
+    if unsharded_axes:
+        result[max(unsharded_axes, key=lambda axis: shape[axis])] = moved_names
+    elif other_axes:
+        axis = max(other_axes, key=lambda axis: shape[axis] / layout.num_shards(axis))
         result[axis] = (*result[axis], *moved_names)
     return tuple(result)
 

@@ -91,13 +91,13 @@ class _Ducc:
             sizes[-1] = sizes[-1] // 2 + 1
         padded = _pad_or_crop(array, axes, sizes)
         if transform.change == "complex":
-            complexes = padded.astype(transform.dtype_after(array.dtype), copy=False)
-            return np.asarray(module.c2c(complexes, axes=axes, forward=forward, inorm=inorm, nthreads=threads))
+            complex_array = padded.astype(transform.dtype_after(array.dtype), copy=False)
+            return np.asarray(module.c2c(complex_array, axes=axes, forward=forward, inorm=inorm, nthreads=threads))
         if transform.change == "halves":
             return np.asarray(module.r2c(padded, axes=axes, forward=forward, inorm=inorm, nthreads=threads))
         options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": inorm, "nthreads": threads}
-        complexes = padded.astype(np.result_type(array.dtype, np.complex64), copy=False)
-        return np.asarray(module.c2r(complexes, axes=axes, **options))
+        complex_array = padded.astype(np.result_type(array.dtype, np.complex64), copy=False)
+        return np.asarray(module.c2r(complex_array, axes=axes, **options))
 
 
 def threads_of(workers: int | None) -> int:
@@ -121,11 +121,11 @@ def _pad_or_crop(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Arr
     return np.pad(cropped, pad_widths) if any(n for _, n in pad_widths) else cropped
 
 
-def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:
+def _function(module: ModuleType, name: str, kind: str, display_name: str = "") -> Callable[..., Array]:
     """Return the function *kind* of the backend *name*; errors name the function that the user has *called*."""
     function: Callable[..., Array] | None = getattr(module, kind, None)
     if function is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: pip install scipy")
+        raise MeshcommError(f"the FFT backend {name!r} has no {display_name or kind}; SciPy has it: pip install scipy")
     return function
 
 

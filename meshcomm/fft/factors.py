@@ -39,21 +39,21 @@ def convolved_length(n: int) -> int:
     return 1 << (2 * n - 2).bit_length()
 
 
-def scale_of(transform: Transform, n: int, real: DType, factor: int = 1) -> Array:
+def scale_of(transform: Transform, n: int, real_dtype: DType, factor: int = 1) -> Array:
     """Return the scale for the norm of a transform of *n* elements, times *factor*, as an array without axes.
 
     >>> scale_of(Transform("fftn", (0,), (4,), "ortho"), 4, np.dtype("f4"))
     array(0.5, dtype=float32)
     """
     if transform.norm == "ortho":
-        return np.asarray(factor / np.sqrt(np.array(n, real)))
+        return np.asarray(factor / np.sqrt(np.array(n, real_dtype)))
     is_scaled = (transform.norm == "forward") != transform.kind.startswith("i")
-    return np.asarray(factor / np.array(n if is_scaled else 1, real))
+    return np.asarray(factor / np.array(n if is_scaled else 1, real_dtype))
 
 
 def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
     """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
-    real = np.longdouble if dtype.itemsize > 16 else np.float64
-    angles: Array = numerators.astype(real)
-    angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
+    real_type = np.longdouble if dtype.itemsize > 16 else np.float64
+    angles: Array = numerators.astype(real_type)
+    angles *= (-2 if forward else 2) * np.arccos(real_type(-1)) / n
     return np.cos(angles) + 1j * np.sin(angles)

@@ -56,9 +56,9 @@ def _transposed_product(grad: DTensor, transform: Transform, options: FFTOptions
     norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
     if untraced(grad).dtype.kind == "c":
         transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
-    orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
-    inverse = replace(transform.inverse, norm=norm, orthogonalize=orthogonal)
-    needs_end_factors = not orthogonal and matrix_type != 4
+    is_orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
+    inverse = replace(transform.inverse, norm=norm, orthogonalize=is_orthogonal)
+    needs_end_factors = not is_orthogonal and matrix_type != 4
     result = grad
     # Scale the input for types 1 and 2, the output for types 1 and 3.
     if needs_end_factors and matrix_type != 3:

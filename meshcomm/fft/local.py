@@ -41,10 +41,10 @@ def transform_block(
     workers: threads of the backend
     """
     shape, dtype = transform.shape_after(block.shape), transform.dtype_after(block.dtype)
-    fits = (block.shape, block.dtype) == (shape, dtype)
+    is_same_spec = (block.shape, block.dtype) == (shape, dtype)
     if into is None:
         can_overwrite = owned and block.flags.c_contiguous and block.flags.writeable
-        into = block if can_overwrite and fits else new_block(shape, dtype)
+        into = block if can_overwrite and is_same_spec else new_block(shape, dtype)
     elif not _is_same(block, into) and np.may_share_memory(block, into):
         block = block.copy()  # because each piece is written before the next one is read
     if 0 in shape:
@@ -68,8 +68,10 @@ def _transform_piece(
         if np.may_share_memory(result, target):
             return
     else:
-        work = working_dtype(source.dtype)
-        result = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
+        work_dtype = working_dtype(source.dtype)
+        result = backend.apply(
+            transform, source.astype(work_dtype) if source.dtype != work_dtype else source, False, workers
+        )
     np.copyto(target, result)
 
 

@@ -240,25 +240,25 @@ def plan(
     >>> plan.target.sharding_specs, plan.spectrum_shape
     (['unsharded', 'unsharded', ('x', 'y')], (8, 8, 5))
     """
-    lengths, elements = as_shape(shape), as_dtype(dtype)
+    lengths, array_dtype = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
     if axes is None and s is None and kind != full_name(kind):
         axes = (-2, -1) if kind.endswith("2") else (-1,)
     transform = transform_of(kind, lengths, s, axes, norm=norm, variant=type)
-    transform.check_input(elements)
+    transform.check_input(array_dtype)
     options = FFTOptions(backend, workers)
     check_options(options, transform)  # the backend is imported now, not in the first transform
     if machine is not None and not isinstance(machine, Machine):
         raise MeshError(f"machine must be a Machine, not {quote(machine)}")
     machine = machine or Machine()
     spectrum_layout = target_layout(target, source, transform, lengths)
-    steps = cheapest(transform, (lengths, elements), source, spectrum_layout, machine)
+    steps = cheapest(transform, (lengths, array_dtype), source, spectrum_layout, machine)
     spectrum_source = spectrum_layout if spectrum_layout is not None else steps[-1].layout if steps else source
-    spectrum = transform.shape_after(lengths), transform.dtype_after(elements)
+    spectrum = transform.shape_after(lengths), transform.dtype_after(array_dtype)
     inverse = transform.inverse
     array_layout = source.for_shape(inverse.shape_after(spectrum[0]))
     steps_back = cheapest(inverse, spectrum, spectrum_source, array_layout, machine)
-    return FFTPlan(lengths, elements, transform, source, spectrum_source, steps, steps_back, machine, options)
+    return FFTPlan(lengths, array_dtype, transform, source, spectrum_source, steps, steps_back, machine, options)
 
 
 def check_source(source: object, shape: Shape) -> None:

@@ -287,11 +287,13 @@ def _resize_all(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> li
 def _relayout_all(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     """Return *tensors* in other *layouts*. Collective if elements move: in one exchange."""
     spectra = dict(enumerate(tensors))
-    moving = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
-    if moving:
-        with session(OPERATION, spectra[moving[0]].mesh):
-            results = relayout([spectra[number] for number in moving], [layouts[number] for number in moving])
-        spectra.update(zip(moving, results, strict=True))
+    moving_numbers = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
+    if moving_numbers:
+        with session(OPERATION, spectra[moving_numbers[0]].mesh):
+            results = relayout(
+                [spectra[number] for number in moving_numbers], [layouts[number] for number in moving_numbers]
+            )
+        spectra.update(zip(moving_numbers, results, strict=True))
     return list(spectra.values())
 
 

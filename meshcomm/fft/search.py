@@ -66,15 +66,15 @@ def _cheapest_steps(
     numbers = count()  # to take the first of equal costs
     start = SearchState(source.axes, shape, dtype, frozenset(transform.axes))
     heap: list[tuple[float, int, SearchState, tuple[FFTStep, ...]]] = [(0.0, next(numbers), start, ())]
-    settled: dict[SearchState, float] = {}
+    settled_costs: dict[SearchState, float] = {}
     end = SearchState((), (), dtype, frozenset())
     while heap:
         cost, _, state, steps = heapq.heappop(heap)
         if state == end:
             return steps
-        if settled.get(state, inf) <= cost:
+        if settled_costs.get(state, inf) <= cost:
             continue
-        settled[state] = cost
+        settled_costs[state] = cost
         if not state.todo:
             final_steps = _final_relayout(state, source, target)
             final_cost = final_steps[0].estimate(machine) if final_steps else 0.0

@@ -76,10 +76,10 @@ def transformed_sharded(
     return relaid(result, step.layout.axes, transform.kind)
 
 
-def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
+def _full_spectrum(half_spectrum: DTensor, axis: int, n: int) -> DTensor:
     """Return all *n* elements of a Hermitian spectrum from its first half."""
-    mirrored = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half.ndim))
-    return concatenate([half, mapped(np.conj, flip(getitem(half, mirrored).copy(), axis))], axis)
+    mirrored = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half_spectrum.ndim))
+    return concatenate([half_spectrum, mapped(np.conj, flip(getitem(half_spectrum, mirrored).copy(), axis))], axis)
 
 
 # -- four steps -------------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ class _Powers:
 
     def of(self, exponents: Array) -> Array:
         """Return the powers for *exponents* from 0 to n - 1."""
-        high, low = np.divmod(exponents, self._step)
-        return (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
+        coarse_index, fine_index = np.divmod(exponents, self._step)
+        return (self._coarse[coarse_index] * self._fine[fine_index]).astype(self._dtype, copy=False)
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTran
     """Return the complex transform of one axis of any length."""
     (axis,), (n,) = transform.axes, transform.lengths
     forward = transform.kind == "fftn"
-    padded = convolved_length(n)
+    padded_length = convolved_length(n)
     complex_dtype = np.result_type(tensor.dtype, np.complex128)
     line_layout = tensor.layout.only(axis).usual_cut(axis)
 
@@ -203,11 +203,11 @@ def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTran
             [length if a == axis else 1 for a in range(tensor.ndim)], complex_dtype, line_layout, values
         )
 
-    padded_transform = replace(transform, kind="fftn", lengths=(padded,), norm=None)
+    padded_transform = replace(transform, kind="fftn", lengths=(padded_length,), norm=None)
     factors = chirp(n)
     product = run_anywhere(padded_transform, factors * tensor)
     convolution = run_anywhere(
-        replace(padded_transform, kind="ifftn"), product * run_anywhere(padded_transform, chirp(padded))
+        replace(padded_transform, kind="ifftn"), product * run_anywhere(padded_transform, chirp(padded_length))
     )
     scale = scale_of(transform, n, np.empty(0, complex_dtype).real.dtype)
     return getitem(convolution, leading(tensor.ndim, axis, n)) * factors * scale

@@ -163,8 +163,8 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
     def fill(block: Array) -> None:
         index = indices_along(result.layout, result.shape, axis)
         # The second half of a whole spectrum has negative frequencies.
-        signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
-        block[...] = signed * (1.0 / (n * d))
+        frequency_index = index if halved else np.where(index < (n + 1) // 2, index, index - n)
+        block[...] = frequency_index * (1.0 / (n * d))
 
     return map_into(fill, result)
 

@@ -106,8 +106,10 @@ class RelayoutStep:
         if self.source.mesh != self.layout.mesh:
             return exchange_seconds(machine, largest * self.dtype.itemsize, size - 1)
         devices = sorted({0, size // 2, size - 1})
-        missing = largest - min(_common_elements(self.source, self.layout, self.shape, device) for device in devices)
-        if missing <= 0:
+        missing_elements = largest - min(
+            _common_elements(self.source, self.layout, self.shape, device) for device in devices
+        )
+        if missing_elements <= 0:
             return 0.0
         old_positions, new_positions = (
             {name: (axis, names.index(name)) for axis, names in enumerate(layout.axes) for name in names}
@@ -119,7 +121,7 @@ class RelayoutStep:
         peers = (
             prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
         )  # a new cut
-        return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
+        return exchange_seconds(machine, missing_elements * self.dtype.itemsize, peers)
 
     def received(self, machine: Machine) -> int:
         """Return the most bytes that a device receives."""
@@ -180,8 +182,8 @@ class ShardedStep(TransformStep):
         if not self.rows:
             return 8
         (axis,) = self.transform.axes
-        to_columns, to_rows, back = 1, 1, 1 if self.layout.cyclic(axis) is None else 0
-        return to_columns + to_rows + back + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
+        to_columns, to_rows, to_line = 1, 1, 1 if self.layout.cyclic(axis) is None else 0
+        return to_columns + to_rows + to_line + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
 
     @property
     def _shards(self) -> int:

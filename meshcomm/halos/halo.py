@@ -94,20 +94,22 @@ class Halo:
         self._blocks = [as_bytes(local)]
         for axis, (padded_interval, block_interval) in enumerate(zip(padded, block, strict=True)):
             padded_start, start, stop = padded_interval[0], block_interval[0], block_interval[1]
-            leading, rule = (slice(None),) * axis, pattern.rules[axis]
+            leading_slices, rule = (slice(None),) * axis, pattern.rules[axis]
             self._ghosts += [
-                local[(*leading, slice(start - padded_start))],
-                local[(*leading, slice(stop - padded_start, None))],
+                local[(*leading_slices, slice(start - padded_start))],
+                local[(*leading_slices, slice(stop - padded_start, None))],
             ]
             if rule.boundary.name == "constant":
                 outside_slices = [slice(max(0, -padded_start)), slice(max(0, rule.cut.length - padded_start), None)]
-                self._constants += [(local[(*leading, outside)], rule.boundary) for outside in outside_slices]
+                self._constants += [
+                    (local[(*leading_slices, outside_slice)], rule.boundary) for outside_slice in outside_slices
+                ]
         self.inner_slices = pattern.inner_slices(device)
         inner_index: Slices = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[inner_index]
         for ghosts in self._ghosts:  # corners may stay as they are
-            as_raw = opaque(ghosts)
-            as_raw[...] = np.zeros((), as_raw.dtype)
+            raw_ghosts = opaque(ghosts)
+            raw_ghosts[...] = np.zeros((), raw_ghosts.dtype)
 
     # -- properties ---------------------------------------------------------------------------------------------------
 
@@ -282,10 +284,10 @@ class Halo:
         if self._request is not None:
             self._request.wait()
 
-    def _buffer(self, use: str, size: int) -> Bytes:
-        buffer = self._buffers.get(use)
+    def _buffer(self, purpose: str, size: int) -> Bytes:
+        buffer = self._buffers.get(purpose)
         if buffer is None or len(buffer) != size:
-            buffer = self._buffers[use] = new_bytes(size)
+            buffer = self._buffers[purpose] = new_bytes(size)
         return buffer
 
     def reduce(self) -> None:

@@ -86,12 +86,12 @@ UPDATE = Prepared[None]("halo update of {}".format, _built_update)
 """Fills the ghosts of a block, by its pattern."""
 
 
-def _text_of_many(patterns: Sequence[HaloPattern], use: str) -> str:
-    return f"{use}: {'; '.join(map(str, patterns))}"
+def _text_of_many(patterns: Sequence[HaloPattern], purpose: str) -> str:
+    return f"{purpose}: {'; '.join(map(str, patterns))}"
 
 
-def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session) -> Callable[..., object]:
-    exchange = _ghost_exchange(patterns, use, call_session)
+def _built_many(patterns: Sequence[HaloPattern], purpose: str, call_session: Session) -> Callable[..., object]:
+    exchange = _ghost_exchange(patterns, purpose, call_session)
 
     def run(exchanges: KeptExchanges, serials: tuple[int, ...], blocks: list[Bytes], action: ExchangeAction) -> object:
         try:
@@ -115,13 +115,13 @@ UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
 
 def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., ReduceBuffers]:
     ghost_returns = returns(ghosts(pattern, _exchange_dims([pattern]), call_session.device))
-    bring_back = _ghost_exchange([pattern], "reduce", call_session, [ghost_returns]).to_new_blocks()
+    return_ghosts = _ghost_exchange([pattern], "reduce", call_session, [ghost_returns]).to_new_blocks()
 
     def run(padded: Array, data: Bytes, buffers: ReduceBuffers | None) -> ReduceBuffers:
         if buffers is None:
             buffer = new_bytes(ghost_returns.target_bytes(ghost_returns.position))
             buffers = ReduceBuffers(buffer, _all_sums(ghost_returns, pattern, padded, buffer))
-        bring_back([data], [buffers.buffer])
+        return_ghosts([data], [buffers.buffer])
         return buffers
 
     return run
@@ -139,7 +139,7 @@ def _exchange_dims(patterns: Sequence[HaloPattern]) -> Names:
 
 def _ghost_exchange(
     patterns: Sequence[HaloPattern],
-    use: str,
+    purpose: str,
     call_session: Session,
     ghost_returns: Sequence[GhostReturns] | None = None,
 ) -> Exchange:
@@ -151,7 +151,7 @@ def _ghost_exchange(
         else ghost_returns
     )
     limit = sum(pattern.most_bytes() for pattern in patterns)
-    call = f"{use} of ghosts {text}"
+    call = f"{purpose} of ghosts {text}"
     return Exchange(
         call_session,
         patterns[0].layout.mesh,

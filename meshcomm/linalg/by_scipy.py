@@ -33,7 +33,7 @@ def _over_stacks(function: Function, cores: Sequence[int], arrays: Sequence[Arra
         samples = [_regular_sample(a, core) for a, core in zip(arrays, cores, strict=True)]
         return tuple(np.empty((*stack, *sample.shape), sample.dtype) for sample in _as_arrays(function(*samples)))
     results = [_as_arrays(function(*(a[index] for a in operands))) for index in np.ndindex(*stack)]
-    return tuple(np.stack(parts).reshape(*stack, *parts[0].shape) for parts in zip(*results, strict=True))
+    return tuple(np.stack(matrices).reshape(*stack, *matrices[0].shape) for matrices in zip(*results, strict=True))
 
 
 def _regular_sample(array: Array, core: int) -> Array:
@@ -53,9 +53,9 @@ def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, .
     return _over_stacks(lambda m: eigh(m, lower=uplo.upper() == "L", subset_by_index=subset), (2,), [a])
 
 
-def triangular(a: Array, b: Array, trans: int, lower: bool, unit: bool) -> Array:
+def triangular(a: Array, b: Array, trans: int, lower: bool, unit_diagonal: bool) -> Array:
     """Return x with ``a @ x = b`` for triangular *a*; with *trans* 1 for its transpose, with 2 for its adjoint."""
-    solve = partial(_scipy_function("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit)
+    solve = partial(_scipy_function("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit_diagonal)
     return _over_stacks(solve, (2, 2), [a, b])[0]
 
 

@@ -333,6 +333,6 @@ def _work_layouts(layout: Layout, block: int, long_axis: int | None) -> WorkLayo
 
 def _in_order(mesh: Mesh, block: int) -> WorkLayouts:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
-    ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
+    ordered_mesh = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.
-    return (Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,)
+    return (Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered_mesh),), (block,)

@@ -106,13 +106,13 @@ def load_for(mpi: MPILibrary, requested: str | None) -> ScalapackLibrary:
 
 def missing_text(mpi: MPILibrary, requested: str | None, failures: list[str]) -> str:
     """Return the error message: what to install, and the *failures*."""
-    tried = "; ".join(failures)
+    attempts = "; ".join(failures)
     if requested is not None:
-        return f"the ScaLAPACK that use({requested!r}) names cannot be used on {mpi.name}: {tried}"
+        return f"the ScaLAPACK that use({requested!r}) names cannot be used on {mpi.name}: {attempts}"
     return (
         f"no ScaLAPACK was found for {mpi.name}. On a PC with Linux: "
         f"pip install mkl, or apt install libscalapack-{mpi.interface}2.2. On a cluster: load its "
-        f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {tried}"
+        f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {attempts}"
     )
 
 

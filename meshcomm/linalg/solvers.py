@@ -124,8 +124,8 @@ def lu_solve(
 
     def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
         lu, piv, rhs = matrices
-        value = rhs
-        x = way_to(way, "lu_solve")((lu, piv), value[:, None] if is_vector else value, trans=trans_number)
+        rhs_tensor = rhs
+        x = way_to(way, "lu_solve")((lu, piv), rhs_tensor[:, None] if is_vector else rhs_tensor, trans=trans_number)
         return [x[:, 0] if is_vector else x]
 
     origins = (((2, -1),),) if is_vector else (((2, -2), (2, -1)),)

@@ -97,8 +97,8 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTenso
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
         routine, letters = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
-        described = job.matrix(matrix)
-        arguments = b"N", _letter_in_transpose(UPLO), a.shape[0], *described, values, *described
+        matrix_arguments = job.matrix(matrix)
+        arguments = b"N", _letter_in_transpose(UPLO), a.shape[0], *matrix_arguments, values, *matrix_arguments
         panels = job.panels(matrix)
         info = job.call_in_workspace(routine, a.dtype, letters, *arguments, at_least=panels)
         raise_if(info > 0, _NO_EIGENVALUES)

@@ -168,8 +168,8 @@ def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
     columns = cut_along(t, 1)
 
     def triangle(block: Array, q: Array) -> Array:
-        kind = arithmetic(t.dtype)
-        r = q.astype(kind).conj().T @ block.astype(kind)
+        work_dtype = arithmetic(t.dtype)
+        r = q.astype(work_dtype).conj().T @ block.astype(work_dtype)
         r[np.arange(m)[:, None] > indices_along(columns.layout, t.shape, 1)] = 0
         return np.asarray(r, t.dtype)
 

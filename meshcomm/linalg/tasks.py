@@ -101,13 +101,13 @@ def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Sh
     """Return the default layout of a result: its axes are cut like their origins."""
     _, stack = stack_of(task, operands)
     axes: list[Names] = list(stack.axes)
-    used = {name for spec in axes for name in spec}
+    used_names = {name for spec in axes for name in spec}
     for length, origin in zip(shape[len(axes) :], task.origins[number], strict=True):
         names: Names = ()
         if origin is not None and operands[origin[0]].shape[origin[1]] == length:
-            names = free_names(operands[origin[0]].layout.axes[origin[1]], used)
+            names = free_names(operands[origin[0]].layout.axes[origin[1]], used_names)
         axes.append(names)
-        used.update(names)
+        used_names.update(names)
     return Layout(axes, operands[0].mesh)
 
 

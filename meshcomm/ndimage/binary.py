@@ -117,7 +117,7 @@ def _repeated(
 ) -> DTensor:
     """Return the result of *iterations* of a step on *input*, or *output* with it. Collective."""
     try:
-        times = operator.index(iterations)
+        iteration_count = operator.index(iterations)
     except TypeError:
         raise TypeError("iterations parameter should be an integer") from None
     if isinstance(output, DTensor) and output.dtype.kind == "c":
@@ -127,13 +127,13 @@ def _repeated(
     ghosts = ghosts_of(input, step.widths)
     is_set = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
-        is_set = mapped(lambda block: step(block, times, mask_block) if block.size else block, is_set)
+        is_set = mapped(lambda block: step(block, iteration_count, mask_block) if block.size else block, is_set)
         return write_output(is_set, output)
-    call = call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None})
+    call = call_text(step.name, {**step.arguments, "iterations": iteration_count, mask_name: mask is None})
     compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
     tensor_halo = halo(is_set, ghosts, boundary)
-    _run_step(step, tensor_halo, times, mask_block)
+    _run_step(step, tensor_halo, iteration_count, mask_block)
     return write_output(tensor_halo.tensor().copy(), output)
 
 
@@ -153,9 +153,9 @@ def _truth(block: Array) -> Array:
     return np.not_equal(block, 0, order="C")
 
 
-def _run_step(step: _BinaryStep, tensor_halo: Halo, times: int, mask: Array | None) -> None:
+def _run_step(step: _BinaryStep, tensor_halo: Halo, iteration_count: int, mask: Array | None) -> None:
     """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
-    iterates_blocks, inner_tensor = times < 1 and step.centred, tensor_halo.tensor()
+    iterates_blocks, inner_tensor = iteration_count < 1 and step.centred, tensor_halo.tensor()
 
     def run_once(inner: Array) -> Array:
         """Run the step on the block, and return whether it has changed."""
@@ -174,10 +174,13 @@ def _run_step(step: _BinaryStep, tensor_halo: Halo, times: int, mask: Array | No
 
     while True:
         share = on_blocks(run_once, inner_tensor)
-        if times == 1:
+        if iteration_count == 1:
             return
-        times -= times > 1
-        if times < 1 and not added_up(step.name, inner_tensor, share, (), np.dtype(np.int64), op="max")._block:
+        iteration_count -= iteration_count > 1
+        if (
+            iteration_count < 1
+            and not added_up(step.name, inner_tensor, share, (), np.dtype(np.int64), op="max")._block
+        ):
             return
         tensor_halo.update()
 
@@ -240,8 +243,8 @@ def _two_steps(
     *,
     axes: Axes = None,
 ) -> DTensor:
-    opens = name == "binary_opening"
-    first, second = (binary_erosion, binary_dilation) if opens else (binary_dilation, binary_erosion)
+    is_opening = name == "binary_opening"
+    first, second = (binary_erosion, binary_dilation) if is_opening else (binary_dilation, binary_erosion)
     intermediate = first(input, structure, iterations, mask, None, border_value, origin, axes=axes)
     return second(intermediate, structure, iterations, mask, output, border_value, origin, axes=axes)
 
@@ -331,5 +334,5 @@ def binary_fill_holes(
     tensor = input_tensor("binary_fill_holes", input)
     background = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
     seed = mapped(lambda block: np.zeros(block.shape, bool), tensor, dtype=_BOOL)
-    reached = binary_dilation(seed, structure, -1, background, None, 1, origin, axes=axes)
-    return write_output(mapped(np.logical_not, reached), output)
+    exterior = binary_dilation(seed, structure, -1, background, None, 1, origin, axes=axes)
+    return write_output(mapped(np.logical_not, exterior), output)

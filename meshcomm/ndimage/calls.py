@@ -86,11 +86,11 @@ def dtype_asked(output: Output) -> DTypeLike | None:
     return output.dtype if isinstance(output, DTensor) else output
 
 
-def output_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
+def output_dtype(tensor: DTensor, scipy_call: ScipyCall, output: Output) -> DType:
     """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
     unit_shape = (1,) * tensor.ndim
     target = np.zeros(unit_shape, output.dtype) if isinstance(output, DTensor) else output
-    return run(np.zeros(unit_shape, tensor.dtype), target).dtype
+    return scipy_call(np.zeros(unit_shape, tensor.dtype), target).dtype
 
 
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:

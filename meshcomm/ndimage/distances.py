@@ -299,8 +299,8 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     minima_of_levels = [lines]
     while 2 ** len(minima_of_levels) <= n:
         half = 2 ** (len(minima_of_levels) - 1)
-        shorter = minima_of_levels[-1]
-        minima_of_levels.append(np.minimum(shorter[..., :-half], shorter[..., half:]))
+        half_minima = minima_of_levels[-1]
+        minima_of_levels.append(np.minimum(half_minima[..., :-half], half_minima[..., half:]))
     low, high = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
     while (low < high).any():
         middle = (low + high) // 2
@@ -319,9 +319,9 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
 # -- brute force ------------------------------------------------------------------------------------------------------
 
 _METRICS: dict[str, Callable[[Array], Array]] = {
-    "euclidean": lambda off: np.asarray((off * off).sum(0)),
-    "taxicab": lambda off: np.asarray(np.abs(off).sum(0)),
-    "chessboard": lambda off: np.asarray(np.abs(off).max(0)),
+    "euclidean": lambda offsets: np.asarray((offsets * offsets).sum(0)),
+    "taxicab": lambda offsets: np.asarray(np.abs(offsets).sum(0)),
+    "chessboard": lambda offsets: np.asarray(np.abs(offsets).max(0)),
 }
 _METRIC_ALIASES = {"cityblock": "taxicab", "manhattan": "taxicab"}
 

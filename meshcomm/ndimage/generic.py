@@ -195,7 +195,7 @@ def vectorized_filter(
     ...     print(world.run(program))
     [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
     """
-    tensor, run = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
+    tensor, scipy_filter = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
     footprint_array = None if footprint is None else allgather_array("vectorized_filter", footprint)
     window = {"size": size, "footprint": footprint_array}
     window_axes = ordered_axes(axes, tensor.ndim)
@@ -204,14 +204,14 @@ def vectorized_filter(
     sizes = size if footprint_array is None else footprint_array.shape
     sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(window_axes), "size")
     lengths = spread_over_axes([max(1, int(n)) for n in sizes], window_axes, tensor.ndim, 1)
-    sample = run(np.zeros(lengths, tensor.dtype), function, **window, **boundary, **batch)  # its errors
+    sample = scipy_filter(np.zeros(lengths, tensor.dtype), function, **window, **boundary, **batch)  # its errors
     if 0 in tensor.shape:
         return write_output(tensor.copy(), output)
     dtype = output.dtype if isinstance(output, DTensor) else sample.dtype
     call = call_text("vectorized_filter", {**window, **boundary, **batch})
 
     def filter_valid(block: Array) -> Array:
-        return np.asarray(run(block, function, **window, mode="valid", **batch)).astype(dtype, copy=False)
+        return np.asarray(scipy_filter(block, function, **window, mode="valid", **batch)).astype(dtype, copy=False)
 
     if mode == "valid":
         return write_output(_valid(tensor, lengths, filter_valid, dtype, call), output)
@@ -223,7 +223,9 @@ def vectorized_filter(
     return write_output(filter_blocks(tensor, lambda block: filter_valid(tensor_halo.local), dtype), output)
 
 
-def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:
+def _valid(
+    tensor: DTensor, lengths: list[int], filter_valid: Callable[[Array], Array], dtype: np.dtype, call: str
+) -> DTensor:
     """Return *run* of all windows of *lengths* within the tensor. Collective."""
     refuse_cyclic(tensor)
     shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
@@ -238,6 +240,6 @@ def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], d
 
     def filter_block(block: Array) -> Array:
         elements = read_box(tensor, needed_box, call)
-        return run(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
+        return filter_valid(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
 
     return mapped(filter_block, tensor, layout=layout, shape=shape, dtype=dtype)

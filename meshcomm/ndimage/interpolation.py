@@ -389,8 +389,8 @@ def _affine_coordinates(matrix: Array, offset: Array) -> Coordinates:
 
     def coordinates(box: Box) -> list[Array]:
         grid, coordinates_along = _grid(box), []
-        for row, shift_along in zip(matrix, offset, strict=True):
-            values = np.full((1,) * len(box), shift_along)
+        for row, axis_shift in zip(matrix, offset, strict=True):
+            values = np.full((1,) * len(box), axis_shift)
             for index, factor in zip(grid, row, strict=True):
                 values = values + index * factor
             coordinates_along.append(values)
@@ -455,8 +455,8 @@ def affine_transform(
     return spline.values_at(
         shape,
         lambda box: [
-            (index + shift_along) * factor
-            for index, shift_along, factor in zip(_grid(box), shifts, factors, strict=True)
+            (index + axis_shift) * factor
+            for index, axis_shift, factor in zip(_grid(box), shifts, factors, strict=True)
         ],
     )
 

@@ -309,9 +309,9 @@ def _medians(groups: _LabelGroups) -> object:
 
 def _median_of_values(values: Array) -> object:
     """Return the median as SciPy does: of integers in double precision, of floats in their own dtype."""
-    ordered = np.sort(values)
-    step = (len(ordered) - 1) // 2
-    low, high = ordered[step], ordered[len(ordered) - 1 - step]
+    sorted_values = np.sort(values)
+    step = (len(sorted_values) - 1) // 2
+    low, high = sorted_values[step], sorted_values[len(sorted_values) - 1 - step]
     if values.dtype.kind in "biu":
         return (np.float64(low) + np.float64(high)) / 2.0
     return (low + high) / 2.0
