@@ -91,7 +91,7 @@ class Exchange:
         self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, is_in_place=is_in_place)
 
     def to_new_blocks(self) -> Callable[[list[Bytes], list[Bytes]], None]:
-        """Return a function that fills the bytes of new blocks from those of the blocks before. Collective."""
+        """Return a function that fills the bytes of new blocks from those of the old blocks. Collective."""
         return choose.exchange(self._group, self._tensors, self._spec).run
 
     def in_same_blocks(self, blocks: list[Bytes]) -> "Repeated":

@@ -104,7 +104,7 @@ def map_to_new(
 
     Parameters
     ----------
-    function: writer of the new block, in memory that the ranks of a node share, from those of *tensor* and *others*
+    function: function that writes the new block, which is in shared memory, from those of *tensor* and *others*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))

@@ -55,7 +55,7 @@ def elementwise(name: str, function: OfBlocks, operands: Sequence[object], out: 
 def elementwise_results(
     name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
 ) -> tuple[DTensor, ...]:
-    """Return the results of an elementwise function of several. Arguments are those of `elementwise`."""
+    """Return the results of an elementwise function with several results. Arguments are those of `elementwise`."""
     return completed(deciding(name, function, operands, out))
 
 
@@ -160,7 +160,7 @@ class _ElementwiseRun(NamedTuple):
     def _computed_blocks(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]
         if edges:
-            if targets:  # of which a piece may be written before another one is read
+            if targets:  # a piece of a target may be written before another piece of it is read
                 blocks = [unshared_pieces(block, targets[0]) if isinstance(block, list) else block for block in blocks]
             shape, ends = _block_shape_and_ends(self.layout, self.shape, self.edges, self.device)
             results = targets or [new_block(shape, self.dtypes[0])]

@@ -68,7 +68,7 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
 class Session:
     """What a rank can do together with the others of a mesh, in a call that `session` has begun.
 
-    Collective methods are so over the ranks of the call: those of the mesh, and of the target mesh if there is one.
+    Collective methods are collective over the ranks of the call: the ranks of the mesh, and of the target mesh if any.
     """
 
     __slots__ = ("_mesh", "_rank_set", "location")

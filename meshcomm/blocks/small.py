@@ -57,7 +57,7 @@ def agree_on_result(operation: str, mesh: Mesh, call: str | Callable[[R], str], 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:
     """Add *call* to the digest that the next exchange compares; compare it now if every call is checked.
 
-    *operation* is what messages and the watchdog call it. Collective over the mesh.
+    *operation* is its name for messages and the watchdog. Collective over the mesh.
     """
     with collective(operation, mesh) as location:
         if location is not None:
@@ -77,7 +77,7 @@ def broadcast_from_device(operation: str, mesh: Mesh, call: str, function: Calla
     operation: name of the operation for messages and the watchdog
     mesh: mesh of *root*
     call: text of the call, which the ranks compare before it
-    function: function that returns what JSON can hold; it runs on *root* only
+    function: function that runs on *root* only; JSON can hold its result
     root: the device that runs it; ``MeshError`` if the mesh has no such device
     """
     with collective(operation, mesh) as location:

@@ -122,7 +122,7 @@ def _pad_or_crop(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Arr
 
 
 def _function(module: ModuleType, name: str, kind: str, display_name: str = "") -> Callable[..., Array]:
-    """Return the function *kind* of the backend *name*; errors name the function that the user has *called*."""
+    """Return the function *kind* of the backend *name*; errors call it *display_name*."""
     function: Callable[..., Array] | None = getattr(module, kind, None)
     if function is None:
         raise MeshcommError(f"the FFT backend {name!r} has no {display_name or kind}; SciPy has it: pip install scipy")

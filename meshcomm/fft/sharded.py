@@ -8,7 +8,8 @@ So there are two transforms of short axes, factors between them, and an exchange
 whole columns, then whole rows. The result is sharded along k1: a `Cyclic` axis. One more exchange makes its blocks
 consecutive. Source: D. H. Bailey, FFTs in external or hierarchical memory, 1990.
 
-A length without such factors becomes a convolution of a length that has them. Source: L. I. Bluestein, 1970.
+A transform of a length without suitable factors becomes a convolution of a length that has them. Source: L. I.
+Bluestein, 1970.
 Cosine and sine transforms are Fourier transforms of longer arrays: :mod:`meshcomm.fft.cosines`.
 """
 

@@ -96,7 +96,7 @@ def along_axes(
     ----------
     layout, shape, dtype: layout, shape and dtype of the spectrum
     axes: for each axis its number, the length of the array along it, and the distance of two elements
-    halved: the axis of which only the first half is stored; None if there is none
+    halved: the axis that stores only the first half of the spectrum; None if there is none
     """
     results = []
     for axis, n, distance in axes:

@@ -1,6 +1,6 @@
 """Boundaries: beyond the edges of an array there is nothing, or a constant, or repeated elements of the array.
 
-The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis:
+Names are as in :mod:`scipy.ndimage`. For the elements a b c d of an axis:
 
     none                      a b c d                 there are no ghosts
     0.0, or another number    0 0 0 | a b c d | 0 0 0

@@ -294,7 +294,7 @@ class Halo:
         """Add the ghosts to their source elements, and set the ghosts to zero. Collective over the mesh.
 
         It is the adjoint of `update`: ``<update(x), y> == <x, reduce(y)>``, where products are over all of `local`.
-        So it is the gradient of `update`, and the sum of what ranks have computed for elements of others. Ghosts
+        So it is the gradient of `update`, and sums what ranks have computed for elements of others. Ghosts
         outside of the array are discarded on axes with a constant boundary. Ghosts are added in the order of the
         devices that have them: results do not depend on timing. Source: DMLocalToGlobal with ADD_VALUES of PETSc.
 

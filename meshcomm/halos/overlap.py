@@ -55,7 +55,7 @@ def map_overlap(
     depth: number of ghosts, as the width of `halo`; or a list of those, one for each tensor
     boundary: boundary of the array, as for `halo`; or a list of those, one for each tensor. An axis without elements
         has no ghosts where the boundary repeats elements
-    trim: whether to cut off as many elements as the first array has ghosts. If not, the result has the blocks that
+    trim: whether to cut off the ghosts of the first array from each result. If not, the result has the blocks that
         *fn* returns, of any lengths, one after the other along each sharded axis (`Cuts`). Ranks outside of the mesh
         then have no shape, and may not call
     dtype: dtype of the result; by default that of *fn*, on ranks outside of the mesh for an array of ones

@@ -102,10 +102,10 @@ def square_work(layout: Layout, block: int) -> WorkLayouts:
 
 
 def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
-    """Return the layouts of both operands of a product and of its result: those of the operands, if they fit.
+    """Return the layouts for both operands of a product and for its result; operands keep theirs if they fit.
 
-    Rows of the result are cut as those of *a*, columns as those of *b*. The summed axis has blocks of the same size in
-    both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
+    Rows of the result are cut as rows of *a*, columns as columns of *b*. The summed axis has equal block sizes in both
+    operands. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> rows, cyclic = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)

@@ -209,7 +209,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
 
     Parameters
     ----------
-    a: Hermitian matrices, of which only the triangle of the factor is read
+    a: Hermitian matrices; only the triangle of the factor is read
     upper: whether the factor is U with ``a = U^H U``, not L with ``a = L L^H``
     layout: layout of the factor
 
@@ -329,7 +329,7 @@ def eigh(
 
     Parameters
     ----------
-    a: Hermitian matrices, of which one triangle is read
+    a: Hermitian matrices; only one triangle is read
     UPLO: triangle to read: ``"L"`` or ``"U"``
     subset_by_index: the first and the last eigenvalue to compute, counted from 0, the smallest one: as in SciPy, which
         computes them

@@ -245,7 +245,7 @@ class ScalapackJob:
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
-        """Call a routine whose last argument is *info*; return the largest of all ranks. Collective."""
+        """Call a routine whose last argument is *info*; return the largest *info* of all ranks. Collective."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
         with self.rank_session.new_call(f"scalapack's {routine}"):

@@ -63,7 +63,7 @@ class PivotedLU(NamedTuple):
 def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return x with ``a x = b``, by getrf and getrs. Collective.
 
-    *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
+    *a* is square, and *b* has equally many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
     job = ScalapackJob.begin("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
     factors, rhs = job.placed(a), job.transposed(b)
@@ -179,7 +179,7 @@ def solve_triangular(
     Parameters
     ----------
     a: a square matrix, of which one triangle is read
-    b: a matrix with as many rows
+    b: a matrix with equally many rows
     trans: 1 for the transpose of *a*, 2 for the transpose of its conjugate
     lower: whether to read the lower triangle, not the upper one
     unit_diagonal: whether to take the diagonal for 1, and not to read it

@@ -57,7 +57,7 @@ def any_shape(name: str, shape: Shape) -> None:
 
 
 def check_square(name: str, shape: Shape, rhs_shape: Shape | None = None) -> None:
-    """Raise ``ShapeError`` unless a matrix is square, and right sides have as many rows."""
+    """Raise ``ShapeError`` unless a matrix is square, and right sides have the same number of rows."""
     if shape[0] != shape[1]:
         raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
     if rhs_shape is not None:
@@ -65,7 +65,7 @@ def check_square(name: str, shape: Shape, rhs_shape: Shape | None = None) -> Non
 
 
 def check_rows(name: str, shape: Shape, rhs_shape: Shape) -> None:
-    """Raise ``ShapeError`` unless right sides have as many rows as a matrix."""
+    """Raise ``ShapeError`` unless right sides have the same number of rows as a matrix."""
     if rhs_shape[0] != shape[0]:
         raise ShapeError(f"{name}: a of shape {shape} and b of shape {rhs_shape} differ in their rows")
 

@@ -57,7 +57,7 @@ def solve_triangular(
 
     Parameters
     ----------
-    a: square matrices, of which one triangle is read
+    a: square matrices; only one triangle is read
     b: a vector, or matrices
     trans: 1 to solve with the transpose of *a*, 2 with its adjoint
     lower: whether the lower triangle is read

@@ -1,8 +1,8 @@
 """Binary morphology: erosions and dilations, once, several times, or until nothing changes.
 
 Each iteration needs ghosts around the blocks, and one exchange of them. Iterating until nothing changes needs fewer
-exchanges: SciPy iterates on each block until it stays the same, with constant ghosts, and only then are ghosts
-exchanged. This is right for structures with a set centre: elements then change in one direction only, and the last
+exchanges: SciPy iterates on each block with constant ghosts until the block stays the same, and only then are ghosts
+exchanged. This is correct for structures with a set centre: elements then change in one direction only, and the final
 state does not depend on their order. Other structures need an exchange for each iteration.
 
 Arguments and values are SciPy's. The result is a tensor of booleans in the layout of *input*, or *output*. All are
@@ -77,7 +77,7 @@ class _BinaryStep(NamedTuple):
     ----------
     name: name of SciPy's function
     arguments: structure, border_value, origin and axes, for SciPy
-    widths: number of elements before and after an element that the structure has, along each axis
+    widths: for each axis, the number of elements of the structure before and after its centre
     centred: whether the centre of the structure is set
     """
 
@@ -154,7 +154,7 @@ def _truth(block: Array) -> Array:
 
 
 def _run_step(step: _BinaryStep, tensor_halo: Halo, iteration_count: int, mask: Array | None) -> None:
-    """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
+    """Run a step *iteration_count* times, or until nothing changes, on a block with its ghosts. Collective."""
     iterates_blocks, inner_tensor = iteration_count < 1 and step.centred, tensor_halo.tensor()
 
     def run_once(inner: Array) -> Array:

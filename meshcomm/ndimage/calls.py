@@ -33,7 +33,7 @@ def input_tensor(name: str, operand: object) -> DTensor:
 
 
 def refuse_cyclic(tensor: DTensor) -> None:
-    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are no boxes."""
+    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are not boxes."""
     for axis, n in enumerate(tensor.shape):
         if not tensor.layout.cut(axis, n).is_consecutive:
             names = " + ".join(tensor.layout.axes[axis])
@@ -87,7 +87,7 @@ def dtype_asked(output: Output) -> DTypeLike | None:
 
 
 def output_dtype(tensor: DTensor, scipy_call: ScipyCall, output: Output) -> DType:
-    """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
+    """Return the dtype of a result, from SciPy's for one element; raise SciPy's errors."""
     unit_shape = (1,) * tensor.ndim
     target = np.zeros(unit_shape, output.dtype) if isinstance(output, DTensor) else output
     return scipy_call(np.zeros(unit_shape, tensor.dtype), target).dtype

@@ -1,8 +1,8 @@
 """Distances to the nearest element that is zero, exact and the same as SciPy's.
 
-`distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes except the last, in hyperplanes
-that are whole on a rank. Then `_write_lines` goes along whole lines of the last axis, and resolves ties as SciPy does.
-`distance_transform_cdt` also works along whole lines; `distance_transform_bf` (brute force) compares each nonzero
+`distance_transform_edt` runs axis by axis, as SciPy's does: SciPy itself does all axes except the last, in unsharded
+hyperplanes. Then `_write_lines` goes along unsharded lines of the last axis, and resolves ties as SciPy does.
+`distance_transform_cdt` also works along unsharded lines; `distance_transform_bf` (brute force) compares each nonzero
 element with every zero that is adjacent to a nonzero element.
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
@@ -35,7 +35,7 @@ _FLOAT = np.dtype(np.float64)
 
 
 class _Outputs(NamedTuple):
-    """The tensors to write into, and what to return."""
+    """The tensors to write into, and whether to return distances and indices."""
 
     distances: DTensor | None
     indices: DTensor | None
@@ -67,7 +67,7 @@ class _Outputs(NamedTuple):
                 raise error(f"{output_name} array must be {dtype}")
 
     def results(self, distances: DTensor | None, indices: DTensor | None) -> Value:
-        """Return what is asked for, except for what is written into tensors. Collective."""
+        """Return the requested results, except for those written into tensors. Collective."""
         results = []
         for result, output, is_requested in zip((distances, indices), self[:2], self[2:], strict=True):
             if not is_requested or result is None:
@@ -135,7 +135,7 @@ def _nearest_zeros(tensor: DTensor, spacing: list[float] | None) -> DTensor:
 
     def within_planes(block: Array) -> Array:
         features = np.zeros((tensor.ndim, *block.shape), _INDEX)
-        features[0] = -1  # there is none, as SciPy says it
+        features[0] = -1  # SciPy's mark for no zero
         last_indices = planes.layout.global_indices(tensor.shape, None, last_axis)
         for i in range(len(last_indices) if features.size else 0):
             plane = block[..., i] != 0
@@ -385,7 +385,7 @@ def distance_transform_bf(
 
 
 def _distances_to(coordinates: Array, zeros: Array, spacing: Array, name: str) -> tuple[Array, Array]:
-    """Return the distances of elements to the nearest of *zeros*, and the number of that, the first of equal ones."""
+    """Return the distance of each element to the nearest of *zeros*, and its index, the first if tied."""
     count = coordinates.shape[1]
     nearest_zero = np.zeros(count, np.intp)
     if not zeros.shape[1]:

@@ -226,7 +226,7 @@ def vectorized_filter(
 def _valid(
     tensor: DTensor, lengths: list[int], filter_valid: Callable[[Array], Array], dtype: np.dtype, call: str
 ) -> DTensor:
-    """Return *run* of all windows of *lengths* within the tensor. Collective."""
+    """Return *filter_valid* of all windows of *lengths* within the tensor. Collective."""
     refuse_cyclic(tensor)
     shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
     layout = output_layout(tensor, shape)

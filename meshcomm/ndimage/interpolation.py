@@ -1,8 +1,8 @@
-"""Splines through the elements of a tensor, evaluated elsewhere: zoom, shift, rotate, and other maps of coordinates.
+"""Splines through the elements of a tensor, evaluated between them: zoom, shift, rotate, other maps of coordinates.
 
-Each rank computes the coordinates of its block of the output in the input, reads the box of the input around them, and
-lets SciPy evaluate the spline there. The filter before it runs along whole lines (`spline_filter`). Arguments and
-values are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
+Each rank computes the input coordinates for its block of the output, reads the box of the input around them, and lets
+SciPy evaluate the spline there. The spline filter before it runs along unsharded lines (`spline_filter`). Arguments
+and values are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
 
 All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
@@ -44,7 +44,7 @@ from meshcomm.ndimage.splines import CONSTANT, SplineRule, Support, extended, sl
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]
-"""A function from a box of the output to coordinates along each axis of the input, arrays that broadcast."""
+"""A function from a box of the output to the coordinates along each axis of the input, as arrays that broadcast."""
 
 _PAD_MODES = {"nearest": "edge", "grid-constant": "constant"}
 """Modes with padding for SciPy's filter, and their names in numpy.pad."""
@@ -56,7 +56,7 @@ _PADDING = 12  # elements, as in SciPy
 
 
 def _filtered_along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> DTensor:
-    """Return the spline filter along one axis, in a layout that has the axis whole. Collective if it is sharded."""
+    """Return the spline filter along one axis, in a layout with this axis unsharded. Collective if it is sharded."""
     refuse_cyclic(tensor)
     unsharded = whole_along(tensor, (axis,), "spline_filter1d")
     scipy_filter = scipy_ndimage().spline_filter1d
@@ -72,7 +72,7 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 
 
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
-    """Return the dtype of a spline filter: SciPy's for one element; raise SciPy's errors."""
+    """Return the dtype of the result of a spline filter, from SciPy's for one element; raise SciPy's errors."""
     function, one_element = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
     return function(one_element, order, output=dtype_asked(output), mode=mode).dtype
 
@@ -129,7 +129,7 @@ def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64
 
 
 class _SplineCall:
-    """A call of a function of SciPy that evaluates a spline.
+    """A call of one of SciPy's functions that evaluate a spline.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class _SplineCall:
 
 
 def _slabs(box: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
-    """Go through slabs of a block, along *axes* of it, small enough for the memory of their coordinates."""
+    """Yield slabs of *box*, restricted to *axes*, so small that their coordinates keep to the scratch limit."""
     if 0 not in box_shape(box):
         axes_box = box if len(axes) == ndim else tuple(box[axis] for axis in axes)
         yield from slabs(axes_box, max(1, DEFAULT_SCRATCH // (32 * len(axes))))
@@ -232,7 +232,10 @@ def _evaluate(
     supports: Sequence[Support],
     rule: SplineRule,
 ) -> None:
-    """Write the values of the block *result* from the elements that they need."""
+    """Write the values of the block *result* from *array*, the elements of *supports*.
+
+    *block_target* is the box of the block, the axes with coordinates, the coordinates, and the padding.
+    """
     box, axes, coordinates, padding = block_target
     other_axes = [axis for axis in range(array.ndim) if axis not in axes]
     sources = np.moveaxis(array, other_axes, range(len(other_axes)))
@@ -642,7 +645,7 @@ def geometric_transform(
 
 
 def _coordinates_within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
-    """Return the function from boxes of the block of this rank to its coordinates."""
+    """Return the function from boxes in the block of this rank to their coordinates, from those of the *block*."""
 
     def coordinates(box: Box) -> list[Array]:
         block_box = layout.block_box(shape)

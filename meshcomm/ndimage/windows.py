@@ -38,7 +38,7 @@ def window(size: int, origin: SupportsIndex = 0, *, flipped: bool = False) -> Wi
 def widths_along(
     name: str, axes: Sequence[int], ndim: int, lengths: Sequence[SupportsIndex], origins: Sequence[SupportsIndex]
 ) -> Widths:
-    """Return the elements before and after in a window of *lengths* of the filter *name*, along *ndim* axes."""
+    """Return, for *ndim* axes, the elements before and after in a window of *lengths* of the filter *name*."""
     sizes = zip(map(int, lengths), origins, strict=True)
     return spread_over_axes([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
 
