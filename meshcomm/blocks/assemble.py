@@ -28,7 +28,7 @@ def assembling(
     name: str,
     tensors: Sequence[DTensor],
     axis: int,
-    wanted: WantedIntervals,
+    block_intervals: WantedIntervals,
     layout: Layout,
     *,
     shape: Shape,
@@ -44,7 +44,7 @@ def assembling(
     name: name of the operation
     tensors: tensors as `IntervalExchange` takes them, on the mesh of *layout*
     axis: axis of the intervals
-    wanted: intervals that each block needs
+    block_intervals: intervals that each block needs
     layout, shape: layout and global shape of the result
     compute: function from the pieces of a block to the block; by default it joins them
     dtype: dtype of the result; by default that of the tensors
@@ -58,22 +58,22 @@ def assembling(
     ...     print(world.run(program))
     [[2], [0, 3]]
     """
-    edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, block_intervals)
     assert edges is not None
     run = partial(_assembled_block, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
     return Call(Recipe(run), tuple(tensors))
 
 
 def assembling_if_cheaper(
-    name: str, tensors: Sequence[DTensor], axis: int, wanted: WantedIntervals, layout: Layout, *, shape: Shape
+    name: str, tensors: Sequence[DTensor], axis: int, block_intervals: WantedIntervals, layout: Layout, *, shape: Shape
 ) -> Call | None:
     """Return the call of `assembling`; None, on all ranks, if that is not possible or a relayout is cheaper."""
     edges = None
     if layout.mesh is tensors[0].mesh:
-        edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+        edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, block_intervals)
     if edges is None or not edges.is_cheaper_than_relayout:
         return None
-    return assembling(name, tensors, axis, wanted, layout, shape=shape)
+    return assembling(name, tensors, axis, block_intervals, layout, shape=shape)
 
 
 def _assembled_block(

@@ -81,12 +81,14 @@ class IntervalExchange:
         unsharded, or cut into consecutive blocks over the same mesh dimensions
     layout: layout of the result; other axes are cut as those of the tensors
     axis: axis of the intervals
-    wanted: intervals that each block needs
+    block_intervals: intervals that each block needs
     """
 
-    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:
-        self.axis, self.specs, self.layout, self.wanted = axis, specs, layout, wanted
-        self._value = axis, layout, wanted, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
+    def __init__(
+        self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
+    ) -> None:
+        self.axis, self.specs, self.layout, self.block_intervals = axis, specs, layout, block_intervals
+        self._value = axis, layout, block_intervals, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
         self._hash = hash(self._value)
         self._starts: list[list[int] | None] = []
         for spec in specs:
@@ -94,7 +96,7 @@ class IntervalExchange:
             self._starts.append(cut.all_starts() if cut.is_consecutive and cut.blocks > 1 else None)
         self.messages = Counter[tuple[int, int]]()
         """Number of elements along the axis that move, by the block numbers of sender and receiver."""
-        for number in range(len(wanted)):
+        for number in range(len(block_intervals)):
             for _, start, stop, owner in self._intervals(number):
                 if owner != number:
                     self.messages[owner, number] += stop - start
@@ -129,7 +131,7 @@ class IntervalExchange:
     @property
     def is_cheaper_than_relayout(self) -> bool:
         """Whether this costs no more than a relayout: few bytes move, or at most half of the requested elements."""
-        total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
+        total = sum(stop - start for intervals in self.block_intervals for _, start, stop in intervals)
         return 2 * self.num_moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
     def pieces_of_one(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
@@ -174,7 +176,7 @@ class IntervalExchange:
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
         """Return the intervals that a block needs, cut at the starts of blocks, and the block number of each owner."""
-        for tensor_index, start, stop in self.wanted[number]:
+        for tensor_index, start, stop in self.block_intervals[number]:
             starts = self._starts[tensor_index]
             while start < stop:
                 owner = number if starts is None else bisect_right(starts, start) - 1
@@ -249,17 +251,17 @@ def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange
     cut = target.cut(axis, shape[axis])
     if not cut.is_consecutive or not _are_compatible([spec], target, axis):
         return None
-    wanted = tuple(((0, start, stop),) for start, stop in pairwise(cut.all_starts()))
-    edges = IntervalExchange((spec,), target, axis, wanted)
+    block_intervals = tuple(((0, start, stop),) for start, stop in pairwise(cut.all_starts()))
+    edges = IntervalExchange((spec,), target, axis, block_intervals)
     return edges if 2 * edges.num_moved <= shape[axis] else None
 
 
 @lru_cache(maxsize=1024)
 def interval_exchange_between(
-    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals
+    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
 ) -> IntervalExchange | None:
     """Return the exchange that gives blocks of *layout* intervals of tensors; None if the tensors are incompatible."""
-    return IntervalExchange(specs, layout, axis, wanted) if _are_compatible(specs, layout, axis) else None
+    return IntervalExchange(specs, layout, axis, block_intervals) if _are_compatible(specs, layout, axis) else None
 
 
 def _are_compatible(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:
@@ -349,7 +351,7 @@ def _edges_text(name: str, edges: IntervalExchange) -> str:
     has_several = len(edges.specs) > 1
     intervals_text = "; ".join(
         ", ".join(f"{f'of {number} ' if has_several else ''}{start}:{stop}" for number, start, stop in intervals)
-        for intervals in edges.wanted
+        for intervals in edges.block_intervals
     )
     return f"{name} of {tensors_text} on {target_text} that take {intervals_text} along axis {edges.axis}"
 

@@ -155,23 +155,23 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
 # -- fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, out: Array) -> None:
-    """Write the *wanted* rows, in their order, to *out*. Collective over the ranks.
+def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: Owned, out: Array) -> None:
+    """Write the requested rows, in their order, to *out*. Collective over the ranks.
 
     Parameters
     ----------
-    ranks: ranks that ask each other; None if this rank owns all *wanted* rows
+    ranks: ranks that ask each other; None if this rank owns all requested rows
     block: block of this rank
     axes: how many of the first axes of *block* number the rows; the others are those of a row
-    wanted: owners and numbers of the rows
+    requests: owners and numbers of the rows
     out: array with one axis for the rows, then the axes of a row
     """
     if ranks is None:
         if not (block.flags.c_contiguous and out.flags.c_contiguous and block.size):
-            opaque(out)[...] = _rows_at(block, axes, wanted.row_numbers)
+            opaque(out)[...] = _rows_at(block, axes, requests.row_numbers)
             return
         block_rows = opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:])
-        block_rows.take(wanted.row_numbers, axis=0, out=opaque(out), mode="clip")  # unbuffered; all are in bounds
+        block_rows.take(requests.row_numbers, axis=0, out=opaque(out), mode="clip")  # unbuffered; all are in bounds
         return
     row_bytes = block.dtype.itemsize * prod(block.shape[axes:])
     in_order = block.flags.c_contiguous and out.flags.c_contiguous
@@ -179,18 +179,18 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, out: A
     is_shared = rendezvous is not None and rendezvous.size == ranks.size and in_order and row_bytes > 0
     if is_shared and block.nbytes:
         is_shared = locate(as_bytes(block)) >= 0
-    max_count, not_shared = ranks.allreduce_max(len(wanted.row_numbers), not is_shared)
+    max_count, not_shared = ranks.allreduce_max(len(requests.row_numbers), not is_shared)
     if max_count == 0 or row_bytes == 0:  # a row has equally many bytes on all ranks, or this rank has no row
         return
     if not not_shared:
-        _read_rows(ranks, block, wanted, out, max_count)
+        _read_rows(ranks, block, requests, out, max_count)
         return
-    for chunk in _row_chunks(max_count, len(wanted.row_numbers), _BYTES_PER_ROW + row_bytes):
-        wanted_chunk = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
-        _ask_owners(ranks, block, axes, wanted_chunk, out[chunk])
+    for chunk in _row_chunks(max_count, len(requests.row_numbers), _BYTES_PER_ROW + row_bytes):
+        request_chunk = Owned(requests.owners[chunk], requests.row_numbers[chunk])
+        _ask_owners(ranks, block, axes, request_chunk, out[chunk])
 
 
-def _read_rows(ranks: RowRanks, block: Array, wanted: Owned, out: Array, max_count: int) -> None:
+def _read_rows(ranks: RowRanks, block: Array, requests: Owned, out: Array, max_count: int) -> None:
     """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
@@ -198,9 +198,9 @@ def _read_rows(ranks: RowRanks, block: Array, wanted: Owned, out: Array, max_cou
     block_bytes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
     number = fingerprint(ranks.call) ^ ranks.group.rank_set.call_digest
     data, row_bytes = as_bytes(block), out.dtype.itemsize * prod(out.shape[1:])
-    for chunk in _row_chunks(max_count, len(wanted.row_numbers), 4):
-        regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
-        copies = RowCopies(block_bytes, row_bytes, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
+    for chunk in _row_chunks(max_count, len(requests.row_numbers), 4):
+        regions = np.ascontiguousarray(requests.owners[chunk], dtype=np.int32)
+        copies = RowCopies(block_bytes, row_bytes, regions, np.ascontiguousarray(requests.row_numbers[chunk]))
         routes = Routes(ranks.size, ranks.position, peers, peers, _fixed_copies(copies))
         rendezvous.exchange(routes, number, data, as_bytes(out[chunk]))
 
@@ -209,10 +209,10 @@ def _fixed_copies(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ..
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask_owners(ranks: RowRanks, block: Array, axes: int, wanted: Owned, out: Array) -> None:
+def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: Owned, out: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
-    order, counts = _by_owner(wanted.owners, ranks.size)
-    row_numbers = wanted.row_numbers[order]
+    order, counts = _by_owner(requests.owners, ranks.size)
+    row_numbers = requests.row_numbers[order]
     starts = np.concatenate([[0], np.cumsum(counts)])
     is_first = np.ones(len(row_numbers), dtype=bool)  # equal numbers, one after the other, travel once
     is_first[1:] = row_numbers[1:] != row_numbers[:-1]

@@ -79,9 +79,11 @@ def task_of_solve(
     """
     if ndim_of(unwrapped(b)) != 1:
         origins = (((1, -2), (1, -1)),)
-        return Task(name, compute, origins, (2, 2), options, columns=True, for_large=lambda way, m: [solve_large(*m)])
+        return Task(
+            name, compute, origins, (2, 2), options, columns=True, for_large=lambda algorithm, m: [solve_large(*m)]
+        )
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         a, vector = matrices
         x = solve_large(a, _as_column(vector))
         return [x[:, 0]]
@@ -110,7 +112,7 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     ...     print(world.run(program))
     [[[0.5, 0.0]], [[0.0, 0.25]]]
     """
-    task = Task("linalg.inv", LAPACK.inv, (_SAME_AXES,), for_large=lambda way, m: [way_to(way, "inv")(*m)])
+    task = Task("linalg.inv", LAPACK.inv, (_SAME_AXES,), for_large=lambda algorithm, m: [way_to(algorithm, "inv")(*m)])
     return run(task, (a,), layout)[0]
 
 
@@ -118,8 +120,8 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     """Return the determinant of matrices, as numpy.linalg.det. Collective over the mesh if they are sharded."""
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        sign, logarithm = way_to(way, "slogdet")(*matrices)
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        sign, logarithm = way_to(algorithm, "slogdet")(*matrices)
         determinant = sign * np.exp(logarithm)
         return [determinant.astype(matrices[0].dtype)]
 
@@ -129,7 +131,9 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Results:
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
-    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda way, m: way_to(way, "slogdet")(*m))
+    task = Task(
+        "linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda algorithm, m: way_to(algorithm, "slogdet")(*m)
+    )
     return result_type("slogdet")(run(task, (a,), layout))
 
 
@@ -165,12 +169,12 @@ def lstsq(
     def compute(a: Array, b: Array) -> object:
         return LAPACK.lstsq(a, b, rcond)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         a, b = matrices
         cutoff = float(np.finfo(a.dtype).eps) * max(a.shape) if rcond is None else rcond
         rhs = _as_column(b) if is_vector else b
-        if way == "tall":
-            x, residuals, rank, s = way_to(way, "lstsq")(a, rhs, cutoff)
+        if algorithm == "tall":
+            x, residuals, rank, s = way_to(algorithm, "lstsq")(a, rhs, cutoff)
         else:
             x, residuals, rank, s = _lstsq_by_svd(a, rhs, cutoff)
         return x[:, 0] if is_vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
@@ -221,7 +225,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
             return LAPACK.cholesky(a)
         return LAPACK.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         return [scalapack.cholesky(*matrices, lower=not upper)]
 
     return run(Task("linalg.cholesky", compute, (_SAME_AXES,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[
@@ -253,10 +257,10 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Re
     r_axes = (None, (0, -1) if len(shape) > 1 and shape[-2] < shape[-1] else None)  # R of a wide matrix is wide
     origins = {"r": (r_axes,), "raw": (r_axes, _NO_ORIGIN)}.get(mode, (((0, -2), None), r_axes))
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         if mode not in ("reduced", "r"):
             raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
-        factors = way_to(way, "qr")(*matrices, mode)
+        factors = way_to(algorithm, "qr")(*matrices, mode)
         return factors if mode == "reduced" else [factors if isinstance(factors, DTensor) else factors[1]]
 
     task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", for_large=for_large)
@@ -299,11 +303,11 @@ def svd(
     def compute(a: Array) -> object:
         return LAPACK.svd(a, full_matrices, compute_uv, hermitian)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         (m,) = matrices
         if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
             raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
-        factors = way_to(way, "svd")(m, compute_uv=compute_uv)
+        factors = way_to(algorithm, "svd")(m, compute_uv=compute_uv)
         return factors if compute_uv else [factors if isinstance(factors, DTensor) else factors[1]]
 
     origins = (((0, -2), None), _NO_ORIGIN, (None, (0, -1))) if compute_uv else (_NO_ORIGIN,)
@@ -343,8 +347,8 @@ def eigh(
     def compute(a: Array) -> object:
         return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
-        return way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        return way_to(algorithm, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
 
     origins = (_NO_ORIGIN, ((0, -2), None))
     task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", for_large=for_large)
@@ -355,8 +359,8 @@ def eigh(
 def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DTensor:  # noqa: N803
     """Return eigenvalues of Hermitian matrices, smallest first, as numpy.linalg.eigvalsh. Collective, as `eigh`."""
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        return [way_to(way, "eigvalsh")(*matrices, UPLO=UPLO)]
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [way_to(algorithm, "eigvalsh")(*matrices, UPLO=UPLO)]
 
     task = Task(
         "linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_NO_ORIGIN,), (2,), f"{UPLO=}", for_large=for_large
@@ -415,10 +419,10 @@ def pinv(
             return LAPACK.pinv(a, hermitian=hermitian)
         return LAPACK.pinv(a, cutoff, hermitian=hermitian)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         relative_cutoff = 1e-15 if cutoff is None else float(matrices[1])
-        if way == "tall":
-            return [way_to(way, "pinv")(matrices[0], relative_cutoff)]
+        if algorithm == "tall":
+            return [way_to(algorithm, "pinv")(matrices[0], relative_cutoff)]
         u, s, vh = svd(matrices[0], full_matrices=False)
         inverses, _ = _inverses(s, relative_cutoff)
         result = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T

@@ -63,7 +63,7 @@ def norm(
     def compute(x: Array) -> Array:
         return norm_of_values(LAPACK.svd(x, compute_uv=False))
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         return [_along_last_axis(svdvals(*matrices), norm_of_values)]
 
     task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", for_large=for_large)
@@ -123,7 +123,7 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
     layout: layout of the result
     """
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         (matrix,) = matrices
         if p in (None, 2, -2):
             ratio: Callable[[Array], Array] = lambda s: s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]  # noqa: E731
@@ -177,7 +177,7 @@ def matrix_rank(
     def compute(a: Array, cutoff: Array | None = None) -> Array:
         return rank_of_values(LAPACK.svd(a, compute_uv=False, hermitian=hermitian), cutoff)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         cutoff = matrices[1]._block if len(matrices) > 1 else None
         return [_along_last_axis(svdvals(matrices[0]), lambda s: rank_of_values(s, cutoff))]
 

@@ -88,7 +88,7 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
     return np.linalg.solve(a, b).dtype
 
 
-def way_to(way: str, name: str) -> Callable[..., Any]:
-    """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
-    module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
+def way_to(algorithm: str, name: str) -> Callable[..., Any]:
+    """Return the function *name* for large matrices, by the *algorithm* ``"tall"`` or ``"large"``."""
+    module = "spectra" if algorithm == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else algorithm
     return getattr(import_module(f"meshcomm.linalg.{module}"), name)

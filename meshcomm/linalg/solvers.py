@@ -92,7 +92,9 @@ def lu_factor(a: DTensor, *, layout: ResultLayouts = None) -> LU:
     [1.0, 0.5]
     """
     origins = (((0, -2), (0, -1)), (None,))
-    task = Task("linalg.lu_factor", by_scipy.lu_factors, origins, for_large=lambda way, m: way_to(way, "lu")(*m))
+    task = Task(
+        "linalg.lu_factor", by_scipy.lu_factors, origins, for_large=lambda algorithm, m: way_to(algorithm, "lu")(*m)
+    )
     return LU(*run(task, (a,), layout))
 
 
@@ -122,10 +124,12 @@ def lu_solve(
             return by_scipy.lu_solution(lu, piv, b[..., None], trans_number)[..., 0]
         return by_scipy.lu_solution(lu, piv, b, trans_number)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         lu, piv, rhs = matrices
         rhs_tensor = rhs
-        x = way_to(way, "lu_solve")((lu, piv), rhs_tensor[:, None] if is_vector else rhs_tensor, trans=trans_number)
+        x = way_to(algorithm, "lu_solve")(
+            (lu, piv), rhs_tensor[:, None] if is_vector else rhs_tensor, trans=trans_number
+        )
         return [x[:, 0] if is_vector else x]
 
     origins = (((2, -1),),) if is_vector else (((2, -2), (2, -1)),)

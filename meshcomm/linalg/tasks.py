@@ -27,7 +27,7 @@ ResultLayouts: TypeAlias = Layout | Sequence[Layout | None] | None
 """The argument ``layout=`` of a function: a layout, or for several results a layout or None for each."""
 
 ForLarge: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
-"""A function for matrices too large for one rank. Arguments: the name of the way, and the matrices."""
+"""A function for matrices too large for one rank. Arguments: the algorithm, ``"tall"`` or ``"large"``; matrices."""
 
 
 class Task(NamedTuple):

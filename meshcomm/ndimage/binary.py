@@ -244,9 +244,9 @@ def _two_steps(
     axes: Axes = None,
 ) -> DTensor:
     is_opening = name == "binary_opening"
-    first, second = (binary_erosion, binary_dilation) if is_opening else (binary_dilation, binary_erosion)
-    intermediate = first(input, structure, iterations, mask, None, border_value, origin, axes=axes)
-    return second(intermediate, structure, iterations, mask, output, border_value, origin, axes=axes)
+    first_step, second_step = (binary_erosion, binary_dilation) if is_opening else (binary_dilation, binary_erosion)
+    intermediate = first_step(input, structure, iterations, mask, None, border_value, origin, axes=axes)
+    return second_step(intermediate, structure, iterations, mask, output, border_value, origin, axes=axes)
 
 
 binary_opening = _two_steps(
