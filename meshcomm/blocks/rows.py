@@ -5,10 +5,10 @@ With `ask`, owners compute the answers to questions, such as the index of a valu
 A row is the elements of a block at one index of its first axes. Ranks name a row by its owner and by its number in the
 owner's block:
 
-    fetch       numbers ──> owners, rows <── owners
-    deliver     numbers and rows ──> owners
-    migrated    rows ──> owners, who keep them in the order of the ranks
-    ask         questions ──> owners, answers <── owners
+    fetch           numbers ──> owners, rows <── owners
+    deliver         numbers and rows ──> owners
+    migrate_rows    rows ──> owners, who keep them in the order of the ranks
+    ask             questions ──> owners, answers <── owners
 
 Rows travel in MPI messages. Their owners and counts depend on the data, so the ranks exchange the counts, and agree on
 a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads the rows directly
@@ -179,10 +179,10 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: Owned, out:
     is_shared = rendezvous is not None and rendezvous.size == ranks.size and in_order and row_bytes > 0
     if is_shared and block.nbytes:
         is_shared = locate(as_bytes(block)) >= 0
-    max_count, not_shared = ranks.allreduce_max(len(requests.row_numbers), not is_shared)
+    max_count, any_unshared = ranks.allreduce_max(len(requests.row_numbers), not is_shared)
     if max_count == 0 or row_bytes == 0:  # a row has equally many bytes on all ranks, or this rank has no row
         return
-    if not not_shared:
+    if not any_unshared:
         _read_rows(ranks, block, requests, out, max_count)
         return
     for chunk in _row_chunks(max_count, len(requests.row_numbers), _BYTES_PER_ROW + row_bytes):
@@ -327,7 +327,7 @@ def _latest_rows(
     return row_numbers, rows
 
 
-# -- migrated ---------------------------------------------------------------------------------------------------------
+# -- migrate_rows -----------------------------------------------------------------------------------------------------
 
 
 def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
