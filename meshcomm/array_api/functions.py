@@ -81,7 +81,7 @@ def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTens
 def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
     """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
     pairs = untyped_np.linalg.eig(x)
-    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # the namedtuple of NumPy
+    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # NumPy's named tuple
     return complex_pairs
 
 

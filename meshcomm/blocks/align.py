@@ -134,7 +134,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     if target is tensor.mesh and tensor._has_block:
         layout = tensor.layout._recut(axes)
         if tensor.layout.is_fully_replicated():
-            if not checks_every_call():  # which compares replicas
+            if not checks_every_call():  # that mode compares replicas
                 return cut_by(layout, tensor)
         elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
             unsharded = to_all(tensor, operation)

@@ -172,7 +172,7 @@ class IntervalExchange:
             return as_bytes(contiguous(pieces[0])) if pieces else NOTHING
         return np.concatenate(
             [as_bytes(contiguous(piece)) for piece in pieces]
-        )  # of elements it would give native ones
+        )  # of elements, it would make native byte order
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
         """Return the intervals that a block needs, cut at the starts of blocks, and the block number of each owner."""

@@ -109,7 +109,7 @@ class Repeated(choose.RepeatedExchange):
         """
         try:
             return make_request((self.start(buffer), self._group.rank_set))
-        except BaseException as error:  # before there is a request
+        except BaseException as error:  # no request exists yet
             self.fail(error)
             raise
 
@@ -158,7 +158,7 @@ class SharedBlocks:
 
         *sizes* has the bytes of the blocks of each device.
         """
-        if self._read is None or self._rendezvous is not self._group.rendezvous:  # a new group, or opened again
+        if self._read is None or self._rendezvous is not self._group.rendezvous:  # the group is new or was reopened
             self._read = SharedRead(self._group, fingerprint(self._call), self._count)
             self._rendezvous = self._group.rendezvous
         return self._read.begin(blocks, sizes)

@@ -109,7 +109,7 @@ class _ElementwiseRun(NamedTuple):
         """Return the results. Collective if an operand has to move."""
         if self.may_wait and not out and may_wait() and self._can_wait(operands):
             return [self._waiting_result(operands)]
-        # All are computed in the layout of the first one.
+        # All results are computed in the layout of the first one.
         targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
         blocks = [
             edges.pieces_of_one(x, self.name, self.device)
@@ -227,7 +227,7 @@ def _call_if_alike(
             return None
     if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(x.shape != shape for x in out):
         return None
-    location_in(mesh)  # a mesh that is closed raises its error
+    location_in(mesh)  # raises the error of a closed mesh
     out_kwargs: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
         samples = function(*[sample(x) for x in operands], **out_kwargs)  # type: ignore[arg-type]  # tensors and numbers
@@ -253,7 +253,9 @@ def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], cas
     *name* is the operation, *casting* NumPy's rule for the conversion; NumPy's ``TypeError`` if it forbids it.
     """
     for target, result in zip(out, results, strict=True):
-        np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)  # or NumPy's error
+        np.copyto(
+            np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting
+        )  # raises NumPy's error if not allowed
         if result is not target:
             relaid_result = relaid(result, target.layout.axes, name)
             map_into(lambda block, values: np.copyto(block, values, casting=casting), target, relaid_result)

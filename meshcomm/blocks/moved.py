@@ -42,7 +42,9 @@ def moved_from(
     fetch: function from *tensor* to the elements; by default the strides of *abstract_view* find them. Collective
     send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
-    local = None if not elements._has_block else contiguous(elements._block)  # to be reshaped as NumPy's array can be
+    local = (
+        None if not elements._has_block else contiguous(elements._block)
+    )  # so that it can be reshaped as NumPy's can
     begin = _view_begin(tensor) + offset_of(abstract_view, tensor)
     base = tensor
     if fetch is None:

@@ -227,7 +227,7 @@ def _partial_of(op: Reduction, spec: TensorSpec) -> tuple[Partial, Layout, Shape
         return all(block[a] > 0 for a in axes)
 
     def compute(block: Array) -> Array:
-        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
+        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # this share is not counted
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(by_intervals(share, block, axes), dtype, order="C")
 

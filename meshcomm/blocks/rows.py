@@ -214,7 +214,7 @@ def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: Owned, out: 
     order, counts = _by_owner(requests.owners, ranks.size)
     row_numbers = requests.row_numbers[order]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    is_first = np.ones(len(row_numbers), dtype=bool)  # equal numbers, one after the other, travel once
+    is_first = np.ones(len(row_numbers), dtype=bool)  # consecutive equal numbers travel once
     is_first[1:] = row_numbers[1:] != row_numbers[:-1]
     is_first[starts[:-1][counts > 0]] = True
     has_repeats = not is_first.all()

@@ -96,7 +96,7 @@ def shape_of(operand: Operand) -> Shape:
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     """Return the shape that *shapes* broadcast to; ``ShapeError`` if they do not."""
     distinct_shapes = set(filter(None, shapes))
-    if len(distinct_shapes) < 2:  # the most common case, and NumPy takes long for it
+    if len(distinct_shapes) < 2:  # the most common case, for which NumPy is slow
         return next(iter(distinct_shapes), ())
     try:
         return np.broadcast_shapes(*shapes)
@@ -156,7 +156,7 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
     if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
         return tensors[0].layout
     names_of_axes: list[Names] = [()] * len(shape)
-    source_nbytes = [0] * len(shape)  # of the tensor from which an axis has its sharding
+    source_nbytes = [0] * len(shape)  # of the tensor that gave each axis its sharding
     for tensor in sorted(tensors, key=lambda t: t.size, reverse=True):  # equal sizes stay in order
         num_missing_axes = len(shape) - tensor.ndim
         for axis, names in enumerate(tensor.layout.axes, num_missing_axes):

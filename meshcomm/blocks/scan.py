@@ -89,7 +89,7 @@ def _block_scan(
     exclusive_scan = ExclusiveScan(
         group, position, scan.ufunc, row_elements, scan.compute_dtype.itemsize, order=order
     ).run
-    is_first = position not in order[1:]  # or has no elements
+    is_first = position not in order[1:]  # True also without elements
 
     def run(block: Array) -> Array:
         # A floating-point error on one rank must not stop it while the others go on to the exchange.

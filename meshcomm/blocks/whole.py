@@ -88,6 +88,6 @@ def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
     cut_axis = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
     cut_names = tensor.layout.axes[cut_axis]
     if tuple(cut_names) == names and tensor.layout.cut(cut_axis, tensor.shape[cut_axis]).is_consecutive:
-        return tensor  # it is cut there only
+        return tensor  # only this axis is cut
     axes: Axes = tuple(names if axis == cut_axis else () for axis in range(tensor.ndim))
     return relaid(tensor, axes, operation)

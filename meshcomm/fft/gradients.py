@@ -55,7 +55,7 @@ def _transposed_product(grad: DTensor, transform: Transform, options: FFTOptions
     """
     norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
     if untraced(grad).dtype.kind == "c":
-        transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
+        transform = replace(transform, orthogonalize=None)  # SciPy drops it for complex numbers
     is_orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
     inverse = replace(transform.inverse, norm=norm, orthogonalize=is_orthogonal)
     needs_end_factors = not is_orthogonal and matrix_type != 4

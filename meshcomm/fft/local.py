@@ -46,7 +46,7 @@ def transform_block(
         can_overwrite = owned and block.flags.c_contiguous and block.flags.writeable
         into = block if can_overwrite and is_same_spec else new_block(shape, dtype)
     elif not _is_same(block, into) and np.may_share_memory(block, into):
-        block = block.copy()  # because each piece is written before the next one is read
+        block = block.copy()  # each piece is written before the next one is read
     if 0 in shape:
         return into
     max_shape = tuple(map(max, shape, block.shape))

@@ -294,7 +294,7 @@ def target_layout(spectrum_layout: ResultLayout, source: Layout, transform: Tran
 
 def _as_list(name: str, operand: object) -> list[DTensor]:
     if isinstance(untraced(operand), DTensor):
-        return [cast("DTensor", operand)]  # or what autograd follows as one
+        return [cast("DTensor", operand)]  # or a value that autograd follows
     if not isinstance(operand, list | tuple):
         raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(operand).__name__}")
     return list(operand)

@@ -34,7 +34,7 @@ def _along_several(name: str, default_axes: Axis = None) -> Function:
         axis_numbers = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         lengths = [untraced(a).shape[axis] for axis in axis_numbers] if s is None else listed(s)
         if s is None and axis_numbers and kind == "irfftn":
-            lengths[-1] = 2 * (lengths[-1] - 1)  # for one frequency 0, which NumPy refuses, and SciPy does not
+            lengths[-1] = 2 * (lengths[-1] - 1)  # 0 for one frequency: NumPy refuses it, SciPy does not
             s, axes = lengths, axis_numbers
         if len(set(axis_numbers)) == len(axis_numbers):
             return transform_as_scipy(name, a, (s, axes), FFTOptions(), None, norm=norm)

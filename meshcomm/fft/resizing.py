@@ -130,7 +130,7 @@ class ResizedAxis(NamedTuple):
         if source_length == target_length:
             return [IndexRange(0, 0, source_length)]
         ranges = [IndexRange(0, 0, low)]
-        if target_length < low + high:  # the Nyquist element, which the source has twice
+        if target_length < low + high:  # the source has the Nyquist element twice
             ranges.append(IndexRange(source_length - high, target_length - high, 1, accumulate=True))
             high -= 1
         return [*ranges, IndexRange(source_length - high, target_length - high, high)]
@@ -332,7 +332,7 @@ class _Resizer:
         """Return the new spectrum from *common* elements. Collective if the Nyquist plane is on several devices."""
         scale = self._resizing.scale if self._resizing.grows else 1.0
         spectrum = self._copy_elements(common, self._result_layout, self._result_shape, scale)
-        if spectrum is self._tensor:  # nothing changes, and nothing moved
+        if spectrum is self._tensor:  # nothing has changed or moved
             spectrum = spectrum.copy()
         for resized_axis in self._resizing.resized_axes:
             self._scale_nyquist(spectrum, resized_axis)

@@ -59,7 +59,7 @@ def _cheapest_steps(
     target: Layout | None,
     *machine_and_meshes: Machine | tuple[int, int | None],
 ) -> tuple[FFTStep, ...]:
-    transform = replace(transform, called="")  # equal transforms share the steps, also from other functions
+    transform = replace(transform, called="")  # equal transforms share the steps, whatever function is called
     shape, dtype = shape_and_dtype
     machine = machine_and_meshes[0]
     assert isinstance(machine, Machine)

@@ -120,7 +120,7 @@ class RelayoutStep:
         ]
         peers = (
             prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
-        )  # a new cut
+        )  # only the cut changes
         return exchange_seconds(machine, missing_elements * self.dtype.itemsize, peers)
 
     def received(self, machine: Machine) -> int:

@@ -116,7 +116,7 @@ class HaloPeers:
         positions = np.full(len(numbers), self._replica, dtype=np.intp)
         for axis, names in enumerate(self._layout.axes):
             for name, coordinate in unravel(self._layout.mesh, tuple(names), numbers[:, axis]):
-                positions += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
+                positions += coordinate * self._strides.get(name, 0)  # 0 for a mesh dimension of size 1
         return positions
 
 

@@ -105,9 +105,9 @@ class Halo:
                     (local[(*leading_slices, outside_slice)], rule.boundary) for outside_slice in outside_slices
                 ]
         self.inner_slices = pattern.inner_slices(device)
-        inner_index: Slices = (..., *self.inner_slices)  # a view, also without axes
+        inner_index: Slices = (..., *self.inner_slices)  # the ellipsis makes a view even without axes
         self.inner = local[inner_index]
-        for ghosts in self._ghosts:  # corners may stay as they are
+        for ghosts in self._ghosts:  # corners may never be filled
             raw_ghosts = opaque(ghosts)
             raw_ghosts[...] = np.zeros((), raw_ghosts.dtype)
 

@@ -13,7 +13,7 @@ from meshcomm.core.memory.blocks import new_bytes
 from meshcomm.halos.axes import sources_of
 from meshcomm.halos.exchange import GhostReturns, HaloPattern, ghosts, returns
 
-KEPT_UPDATES = 8
+MAX_KEPT_EXCHANGES = 8
 """Maximum number of exchanges that a halo keeps: its own, and those of lists of halos that begin with it. Each has
 lines in the pool, and keeps the blocks of its halos alive."""
 
@@ -98,7 +98,7 @@ def _built_many(patterns: Sequence[HaloPattern], purpose: str, call_session: Ses
             repeated = exchanges.pop(serials, None)
             if repeated is None:
                 repeated = exchange.in_same_blocks(blocks)
-                if len(exchanges) == KEPT_UPDATES:  # on all ranks alike: they make the same calls
+                if len(exchanges) == MAX_KEPT_EXCHANGES:  # on all ranks alike: they make the same calls
                     del exchanges[next(iter(exchanges))]
             exchanges[serials] = repeated
         except BaseException as error:  # other ranks keep an exchange that this rank lacks

@@ -125,7 +125,7 @@ def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
         mesh, (rows, summed) = a.mesh, a_axes
         b_rows, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
         if b_axes is not None and (b_axes[0].names, b_axes[0].block, b_axes[1].names) == (*b_rows[:2], columns.names):
-            b_rows, columns = b_axes  # b fits as it is
+            b_rows, columns = b_axes  # b keeps its layout
     pairs = (rows, summed), (b_rows, columns), (rows, columns)
     layouts = tuple(Layout([row_axis.spec, column_axis.spec], mesh) for row_axis, column_axis in pairs)
     return layouts, (rows.block, summed.block, columns.block)

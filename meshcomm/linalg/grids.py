@@ -9,7 +9,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.library import ScalapackLibrary
 from meshcomm.linalg.native import native_handle
 
-_OUTSIDE = -1  # the context of a process that a grid does not have
+_OUTSIDE = -1  # the context on a process outside of the grid
 
 
 class BlacsGrid:

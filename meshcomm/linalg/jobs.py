@@ -206,7 +206,7 @@ class ScalapackJob:
         """
         pivots = self.along_columns(matrix, np.intc)
         self.lu(matrix, pivots)
-        self.check_diagonal(matrix, SINGULAR)  # as getrf does not report every zero
+        self.check_diagonal(matrix, SINGULAR)  # getrf does not report every zero
         return pivots
 
     def lu(self, matrix: DTensor, pivots: Array) -> None:
@@ -295,7 +295,7 @@ class _Workspace(NamedTuple):
     def allocated(self, at_least: int) -> "_Workspace":
         """Return a workspace of the size that the routine has written into this one."""
         requested_size = self.memory[0].real
-        # A float32 may have been rounded down.
+        # The size may have been rounded down to a float32.
         size = (
             int(requested_size)
             if self.memory.dtype.kind == "i"

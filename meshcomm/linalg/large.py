@@ -157,7 +157,7 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     job = ScalapackJob.begin("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
     factor_matrix, rhs = job.placed(factor), job.transposed(b)
     if job.is_inside and b.size:
-        conjugate(rhs)  # as the matrix that ScaLAPACK sees is the conjugate of a
+        conjugate(rhs)  # ScaLAPACK sees the conjugate of a
         matrices = *job.matrix(factor_matrix), *job.matrix(rhs)
         job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *rhs.shape[::-1], *matrices)
         conjugate(rhs)

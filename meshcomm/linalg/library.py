@@ -38,7 +38,7 @@ class ScalapackLibrary(NamedTuple):
     def call(self, name: str, *arguments: Argument) -> None:
         """Call a routine of Fortran. Routines of ScaLAPACK are Collective over a grid."""
         letters = [argument for argument in arguments if isinstance(argument, bytes)]
-        lengths = [ctypes.c_size_t(len(letter)) for letter in letters]  # which Fortran expects after all arguments
+        lengths = [ctypes.c_size_t(len(letter)) for letter in letters]  # Fortran expects them after all arguments
         self.scalapack[f"{name}_"](*map(_by_reference, arguments), *lengths)
 
 

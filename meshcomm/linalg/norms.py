@@ -19,7 +19,7 @@ from meshcomm.linalg.tasks import LAPACK, Task
 from meshcomm.numpy.reductions import norms
 
 _OF_SINGULAR_VALUES: dict[object, Callable[[Value], Array]] = {
-    2: lambda s: s.max(-1, initial=0),  # NumPy 2.4: 0 of matrices without elements
+    2: lambda s: s.max(-1, initial=0),  # 0 for matrices without elements, as in NumPy 2.4
     -2: lambda s: s.min(-1),
     "nuc": lambda s: s.sum(-1),
 }

@@ -80,7 +80,7 @@ def eigh(
         panels = job.panels(matrix)
         info = job.call_in_workspace(routine, a.dtype, letters, *arguments, at_least=panels)
         raise_if(info > 0, _NO_EIGENVALUES)
-        conjugate(vectors)  # as the matrix that ScaLAPACK sees is the conjugate of a
+        conjugate(vectors)  # ScaLAPACK sees the conjugate of a
     if subset_by_index is not None:
         values, vectors = (
             values[: last_number + 1 - first_number],
@@ -135,7 +135,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = ScalapackJob.begin("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
+    job = ScalapackJob.begin("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # reflections work on columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None

@@ -122,7 +122,7 @@ def _inverses_and_rank(s: Array, rcond: float | None, shape: Shape) -> tuple[Arr
     """Return the inverses of singular values, 0 for those that count as zero, and the number of the others."""
     if rcond is None:
         rcond = float(np.finfo(float).eps) * max(shape)
-    elif not 0 < rcond < 1:  # as LAPACK's gelsd has it
+    elif not 0 < rcond < 1:  # as in LAPACK's gelsd
         rcond = float(np.finfo(float).eps) / 2
     is_nonzero = s > rcond * s.max(initial=0)
     return _inverses(s, is_nonzero), np.asarray(is_nonzero.sum())

@@ -55,7 +55,7 @@ class DeviceResult(NamedTuple):
     real: bool = False
 
 
-Work: TypeAlias = Callable[[Top], Small]
+RootFunction: TypeAlias = Callable[[Top], Small]
 """A function of the results at the root. It returns the matrix to multiply Q by, and arrays for all devices."""
 
 
@@ -157,7 +157,9 @@ class TallMatrix:
                 merge, relayout(self._bundles, layout_above), shape=(layout_above.num_shards(0), *shape)
             )
 
-    def descend(self, work: Work, columns: int, results: Sequence[DeviceResult]) -> tuple[DTensor, list[DTensor]]:
+    def descend(
+        self, work: RootFunction, columns: int, results: Sequence[DeviceResult]
+    ) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
@@ -251,7 +253,7 @@ class TallMatrix:
             bundle[: len(top), n:], bundle[n, n:] = top, sums + added_sums
         return bundle[None]
 
-    def _at_top(self, work: Work, first_rows: Array | None, size: int, bundles: Array) -> Array:
+    def _at_top(self, work: RootFunction, first_rows: Array | None, size: int, bundles: Array) -> Array:
         """Return the flat results of *work*, and 0; or ones if LAPACK has an error."""
         n, bundle = self.shape[1], bundles[0]
         r, footer = bundle[:n, :n], bundle[n]
@@ -266,7 +268,7 @@ class TallMatrix:
         """Return the data for each rank of the level below: its rows of the product, and the other results."""
         step, size, flat = self._path[level], self.shape[1] * columns, flats[0]
         flats_below = np.empty((len(step.rows), len(flat)), self._work_dtype)
-        flats_below[:] = flat  # the matrix in front is overwritten
+        flats_below[:] = flat  # the leading matrix is overwritten below
         product = step.times(flat[:size].reshape(self.shape[1], columns))
         for row, matrix in zip(flats_below, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
             row[: matrix.size] = matrix.ravel()

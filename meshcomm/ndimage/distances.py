@@ -181,7 +181,7 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
     ndim, count, n = features.shape
     step_lengths = [1.0] * ndim if spacing is None else spacing
     zero_positions = features[-1].astype(np.float64)
-    squared_offsets = np.zeros((count, n))  # of the zeros from the line
+    squared_offsets = np.zeros((count, n))  # squared distances of the zeros from the line
     for axis, index in enumerate(line_indices):
         squared_offsets += ((features[axis] - index[:, None]) * step_lengths[axis]) ** 2
     has_zero, step_length = features[0] >= 0, step_lengths[-1]
@@ -262,9 +262,11 @@ def distance_transform_cdt(
     tensor = input_tensor("distance_transform_cdt", input)
     outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
     outputs.check(ValueError, tensor, _INDEX)
-    if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:  # SciPy crashes on one without axes
+    if (
+        not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim
+    ):  # SciPy crashes on a metric without axes
         raise ValueError(f"the metric has the shape {np.shape(metric)}; it must be {(3,) * tensor.ndim}, or a name")
-    scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # its errors
+    scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # raises SciPy's errors
     for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):
         if np.array_equal(metric, generate_binary_structure(tensor.ndim, connectivity)):
             metric = name

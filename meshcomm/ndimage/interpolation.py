@@ -447,7 +447,7 @@ def affine_transform(
     ndim = spline.tensor.ndim
     shape = _output_shape(spline.tensor, output, output_shape)
     one_element = np.zeros((1,) * ndim)
-    scipy_ndimage().affine_transform(one_element, factors, offset, (1,) * len(shape), order=0)  # its errors
+    scipy_ndimage().affine_transform(one_element, factors, offset, (1,) * len(shape), order=0)  # raises SciPy's errors
     if factors.ndim == 2 and factors.shape[1] == ndim + 1 and factors.shape[0] in (ndim, ndim + 1):
         offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
     offsets = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
@@ -505,7 +505,7 @@ def rotate(
     text_arguments = {"angle": angle, "axes": axes, "reshape": bool(reshape)}
     spline = _SplineCall("rotate", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **text_arguments)
     tensor = spline.tensor
-    scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # its errors
+    scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # raises SciPy's errors
     plane = sorted(int(axis) % tensor.ndim for axis in axes)
     cosine, sine = _cosine_and_sine(angle)
     matrix = np.array([[cosine, sine], [-sine, cosine]])

@@ -271,7 +271,7 @@ def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...
         if largest < 1:
             share = np.array(block.max(initial=0), _INT64)
             largest = int(added_up("find_objects", tensor, share, (), _INT64, op="max")._block)
-        bounds = np.full((2, largest, tensor.ndim), np.iinfo(_INT64).max)  # starts, and stops with a minus
+        bounds = np.full((2, largest, tensor.ndim), np.iinfo(_INT64).max)  # starts, and negated stops
         if block.size and largest:
             block_starts = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
             for number, slices in enumerate(scipy_ndimage().find_objects(block, largest)):

@@ -229,7 +229,7 @@ def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
         positions[winners],
         ~has_elements,
     )
-    if groups.index is None and len(values) and (values != values).any():  # NaN, as NumPy's minimum has it
+    if groups.index is None and len(values) and (values != values).any():  # NaN, as from NumPy's minimum
         share["value"] = values.min()
     merge = _minimum_row if not is_maximum else _first_maximum_row if takes_first else _last_maximum_row
     extremes = groups.reduced(share, merge)
