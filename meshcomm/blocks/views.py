@@ -58,7 +58,7 @@ def sliced_abstract_array(tensor: DTensor, items: Items) -> Array:
 
 
 def abstract_array_like(tensor: DTensor) -> Array:
-    """Return the abstract array of a new array that NumPy makes like *tensor*, e.g. the imaginary part of real numbers.
+    """Return the abstract array of a new array that NumPy makes like *tensor*, e.g. the imaginary part of a real one.
 
     It is in Fortran's order if that of *tensor* is, and must not be written to.
     """
