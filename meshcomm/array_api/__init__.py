@@ -73,7 +73,7 @@ unique_counts: _Any = _untyped_np.unique_counts
 unique_inverse: _Any = _untyped_np.unique_inverse
 unstack: _ReturnsTensors = _untyped_np.unstack
 
-# What is made is a tensor on a device.
+# Functions that create a tensor on a device.
 
 arange, asarray, eye, from_dlpack = map(_returning_tensor, _named(_creation, "arange asarray eye from_dlpack"))
 empty, full, linspace, ones, zeros = map(_returning_tensor, _named(_creation, "empty full linspace ones zeros"))
@@ -81,7 +81,7 @@ empty_like, full_like, ones_like, zeros_like = map(
     _returning_tensor, _named(_creation, "empty_like full_like ones_like zeros_like")
 )
 
-# What differs from NumPy's function of the name.
+# Functions that differ from NumPy's of the same name.
 
 argsort = _functions.argsort
 astype = _functions.astype

@@ -1,7 +1,7 @@
 """The namespace of a mesh: what ``x.__array_namespace__()`` is for its tensors.
 
-It has the standard's names, bound to the mesh where they create tensors, and NumPy's functions that take tensors. The
-namespaces of equal meshes are equal, and a mesh has one object of it while a program holds that.
+It has the standard's names, bound to the mesh if they create tensors, and NumPy's functions that take tensors. The
+namespaces of equal meshes are equal. A mesh has one namespace object while a program holds it.
 """
 
 import inspect
@@ -22,9 +22,11 @@ from meshcomm.numpy.namespace.devices import Device, Everywhere
 from meshcomm.numpy.protocols import takes_tensors
 
 _DTYPE_NAMES = ("dtype", "errstate", "issubdtype", "promote_types")
-"""NumPy's names for dtypes that programs look for beside its functions."""
+"""NumPy's names about dtypes that programs also use."""
 
-_namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()  # by the id of the mesh, which they hold
+_namespaces: "WeakValueDictionary[int, Namespace]" = (
+    WeakValueDictionary()
+)  # by the id of the mesh, which the namespace keeps alive
 
 
 @_hooks.provides("namespace")
@@ -39,7 +41,7 @@ def namespace_of(mesh: Mesh) -> "Namespace":
 class Namespace(ModuleType):
     """The names of the array API standard and NumPy's functions, for the tensors of one mesh.
 
-    What is created without a device lies whole on each rank of the mesh.
+    A tensor created without a device is replicated on the mesh.
 
     Parameters
     ----------
@@ -79,10 +81,10 @@ class Namespace(ModuleType):
         return _with_fallback(value, getattr(self._numpy_module, name, None))
 
     def __dir__(self) -> list[str]:
-        others = (
+        numpy_names = (
             name for name in dir(self._numpy_module) if name[0] != "_" and _is_exported(self._numpy_module, name)
         )
-        return sorted({*self._standard.__all__, *others, *(OWN_FUNCTIONS if self._numpy_module is np else ())})
+        return sorted({*self._standard.__all__, *numpy_names, *(OWN_FUNCTIONS if self._numpy_module is np else ())})
 
     def __repr__(self) -> str:
         return f"<{self.__name__} on the {self._mesh}>"
@@ -105,20 +107,20 @@ def _is_exported(numpy_module: ModuleType, name: str) -> bool:
 
 
 def _makes_tensors(function: AnyFunction) -> bool:
-    """Return whether *function* has a parameter *device*; of a tensor it keeps the layout if none is given."""
+    """Return whether *function* has a parameter *device*; functions of a tensor keep its layout by default."""
     return "device" in inspect.signature(function, follow_wrapped=False).parameters
 
 
-def _bound_to(function: AnyFunction, where: Device) -> AnyFunction:
-    """Return *function* with results on *where*, unless it gets a device or a layout."""
-    key = "device" if _makes_tensors(function) else "layout"
+def _bound_to(function: AnyFunction, device: Device) -> AnyFunction:
+    """Return *function* with results on *device*, unless a call passes a device or a layout."""
+    argument = "device" if _makes_tensors(function) else "layout"
 
-    def made(*args: object, **kwargs: object) -> object:
+    def wrapper(*args: object, **kwargs: object) -> object:
         if kwargs.get("device") is None and kwargs.get("layout") is None:
-            kwargs[key] = where
+            kwargs[argument] = device
         return function(*args, **kwargs)
 
-    return update_wrapper(made, function)
+    return update_wrapper(wrapper, function)
 
 
 @cache
@@ -128,11 +130,11 @@ def _with_fallback(function: AnyFunction, numpy_function: AnyFunction | None) ->
         return function
     signature = inspect.signature(function)
 
-    def called(*args: object, **kwargs: object) -> object:
+    def wrapper(*args: object, **kwargs: object) -> object:
         try:
             signature.bind(*args, **kwargs)
         except TypeError:
             return numpy_function(*args, **kwargs)
         return function(*args, **kwargs)
 
-    return update_wrapper(called, function)
+    return update_wrapper(wrapper, function)

@@ -52,7 +52,7 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
 
 
 def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
-    """Return the tensor with elements below *min* and above *max* replaced by these."""
+    """Return the tensor with elements below *min* replaced by *min*, and above *max* by *max*."""
     return tensor_np.clip(x, min, max)
 
 
@@ -74,14 +74,14 @@ def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: boo
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
-    """Return the elements at *indices* along *axis*, others for each 1-D slice. Collective over the mesh."""
+    """Return the elements at *indices* along *axis*, with own indices for each 1-D slice. Collective over the mesh."""
     return tensor_np.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
 
 
 def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
     """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
     pairs = untyped_np.linalg.eig(x)
-    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # the namedtuple of NumPy
+    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # NumPy's named tuple
     return complex_pairs
 
 
@@ -129,8 +129,8 @@ def finfo(type: DTypeLike | DTensor, /) -> FloatInfo:
     32
     """
     info = np.finfo(_dtype_of(type))
-    eps, largest, least, normal = map(float, (info.eps, info.max, info.min, info.smallest_normal))
-    return FloatInfo(int(info.bits), eps, largest, least, normal, info.dtype)
+    eps, largest, lowest, normal = map(float, (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatInfo(int(info.bits), eps, largest, lowest, normal, info.dtype)
 
 
 def iinfo(type: DTypeLike | DTensor, /) -> IntegerInfo:

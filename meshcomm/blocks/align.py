@@ -1,4 +1,4 @@
-"""Operands in one layout: tensors move, numbers stay, plain arrays are compared and cut."""
+"""Alignment of operands to one layout: tensors move, numbers stay, plain arrays are compared and cut."""
 
 from collections.abc import Sequence
 from zlib import crc32
@@ -34,49 +34,49 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
     if not any(map(is_plain, operands)):
         return list(operands)  # type: ignore[arg-type]  # tensors and numbers
 
-    def call(arrays: list[Operand]) -> str:
+    def call_text(arrays: list[Operand]) -> str:
         return f"{name} of {', '.join(map(_operand_text, arrays))}; a plain array must be the same on every rank"
 
-    def make() -> list[Operand]:
+    def make_arrays() -> list[Operand]:
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
-    plain = list(filter(is_plain, operands))
-    if is_scripted() or all(hasattr(x, "as_tensor") for x in plain):
+    plain_operands = list(filter(is_plain, operands))
+    if is_scripted() or all(hasattr(x, "as_tensor") for x in plain_operands):
         # All ranks make these arrays alike: the next call that communicates compares them.
-        arrays = make()
+        arrays = make_arrays()
         for x in arrays:
             if isinstance(x, np.ndarray) and not x.dtype.hasobject:
                 note(x, mesh)
         return arrays
-    return agree_on_result(name, mesh, call, make)
+    return agree_on_result(name, mesh, call_text, make_arrays)
 
 
 def note(array: Array, mesh: Mesh) -> None:
-    """Let the next collective call compare what an array holds that all ranks pass."""
+    """Let the next collective call compare the elements of an array that all ranks pass."""
     location = location_in(mesh)
     if location is None or len(location.rank_set.ranks) == 1:
         return
-    if array.dtype.names:  # what lies between the fields may differ
+    if array.dtype.names:  # padding between the fields may differ
         for name in array.dtype.names:
             note(array[name], mesh)
         return
-    if array.dtype.char in "gG":  # so may bytes of a long double that its number does not use
+    if array.dtype.char in "gG":  # so may the unused bytes of a long double
         array = array.astype("f8" if array.dtype.char == "g" else "c16")
     if checks_every_call():
         agree_on_result("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
-    else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
+    else:  # a fast checksum: it finds mistakes, it need not resist attacks
         location.rank_set.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
 
 def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
-    """Return an array or a number, the same on all ranks, as a tensor that shares its memory: to be read only."""
+    """Return a tensor of an array or a number, the same on all ranks. It shares the memory, and must only be read."""
     array = np.asarray(x)
     local = None if location_in(mesh) is None else array
     return make(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
 
 
 def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
-    """Return tensors, arrays and numbers as tensors on the mesh of those that are. Collective if one is a plain array.
+    """Return operands as tensors on the mesh of the tensors among them. Collective if one is a plain array.
 
     *name* is the operation.
     """
@@ -86,7 +86,7 @@ def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
 
 
 def _operand_text(operand: Operand) -> str:
-    """Return what the ranks compare about an operand."""
+    """Return the text of an operand that the ranks compare."""
     if isinstance(operand, DTensor):
         return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.specs_text}"
     if not isinstance(operand, np.ndarray) or operand.ndim == 0:
@@ -95,7 +95,7 @@ def _operand_text(operand: Operand) -> str:
 
 
 def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Value]:
-    """Return what a device needs of *operands* for a result of *shape* in *layout*: numbers, and blocks.
+    """Return the blocks (or numbers) of *operands* that match the block of a result of *shape* in *layout*.
 
     *name* is the operation. Collective if a tensor is in another layout.
     """
@@ -103,7 +103,7 @@ def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout:
 
 
 def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> Value:
-    """Return what a device needs of *operand* for a result of *shape* in *layout*: a number or a block.
+    """Return the block (or number) of *operand* that matches the block of a result of *shape* in *layout*.
 
     *name* is the operation. Collective if a tensor is in another layout.
     """
@@ -118,7 +118,7 @@ def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> 
 
 
 def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:
-    """Return *tensor* with its axes sharded as *axes* say; itself if they are. Collective if it has to move.
+    """Return *tensor* with its axes sharded as *axes* say, or *tensor* itself if it is. Collective if it has to move.
 
     Parameters
     ----------
@@ -128,21 +128,21 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     mesh: mesh of the result, by default that of *tensor*
     """
     target = tensor.mesh if mesh is None else mesh
-    same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
-    if tensor.layout.axes == axes and same:
+    is_same_mesh = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
+    if tensor.layout.axes == axes and is_same_mesh:
         return tensor
     if target is tensor.mesh and tensor._has_block:
         layout = tensor.layout._recut(axes)
         if tensor.layout.is_fully_replicated():
-            if not checks_every_call():  # which compares replicas
+            if not checks_every_call():  # that mode compares replicas
                 return cut_by(layout, tensor)
         elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
-            whole = to_all(tensor, operation)
-            return whole if not any(axes) else cut_by(layout, whole)
+            unsharded = to_all(tensor, operation)
+            return unsharded if not any(axes) else cut_by(layout, unsharded)
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))
 
 
-def cut_by(layout: Layout, whole: DTensor) -> DTensor:
-    """Return a tensor of which each device has all elements in *layout*, which is on its mesh. Nothing moves."""
-    return mapped(lambda block: exact_copy(cut_out(block, layout.block_box(whole.shape))), whole, layout=layout)
+def cut_by(layout: Layout, tensor: DTensor) -> DTensor:
+    """Return a fully replicated tensor in *layout*, which is on its mesh. Nothing moves."""
+    return mapped(lambda block: exact_copy(cut_out(block, layout.block_box(tensor.shape))), tensor, layout=layout)

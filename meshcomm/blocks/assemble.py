@@ -1,4 +1,4 @@
-"""Blocks that are put together from intervals of tensors: what other devices have comes in one exchange.
+"""Blocks assembled from intervals of tensors: one exchange brings the elements that other devices hold.
 
                 block 0      block 1
 a               0 1 2 3      4 5 6 7
@@ -21,21 +21,21 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
 
 Compute: TypeAlias = Callable[[list[Array], int], Array]
-"""Makes a block of its pieces, along the axis, and of its number."""
+"""A function from the pieces of a block, along the axis, and the number of the block, to the block."""
 
 
 def assembling(
     name: str,
     tensors: Sequence[DTensor],
     axis: int,
-    wanted: WantedIntervals,
+    block_intervals: WantedIntervals,
     layout: Layout,
     *,
     shape: Shape,
     compute: Compute | None = None,
     dtype: DType | None = None,
 ) -> Call:
-    """Return the call that makes a tensor whose blocks are put together from intervals of *tensors*, or made of these.
+    """Return the call that makes a tensor whose blocks are assembled, or computed, from intervals of *tensors*.
 
     To run it is Collective over the mesh.
 
@@ -44,7 +44,7 @@ def assembling(
     name: name of the operation
     tensors: tensors as `IntervalExchange` takes them, on the mesh of *layout*
     axis: axis of the intervals
-    wanted: intervals that each block needs
+    block_intervals: intervals that each block needs
     layout, shape: layout and global shape of the result
     compute: function from the pieces of a block to the block; by default it joins them
     dtype: dtype of the result; by default that of the tensors
@@ -58,22 +58,22 @@ def assembling(
     ...     print(world.run(program))
     [[2], [0, 3]]
     """
-    edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, block_intervals)
     assert edges is not None
     run = partial(_assembled_block, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
     return Call(Recipe(run), tuple(tensors))
 
 
 def assembling_if_cheaper(
-    name: str, tensors: Sequence[DTensor], axis: int, wanted: WantedIntervals, layout: Layout, *, shape: Shape
+    name: str, tensors: Sequence[DTensor], axis: int, block_intervals: WantedIntervals, layout: Layout, *, shape: Shape
 ) -> Call | None:
-    """Return the same call as `assembling`; None, on all ranks, if that is not possible or a relayout is cheaper."""
+    """Return the call of `assembling`; None, on all ranks, if that is not possible or a relayout is cheaper."""
     edges = None
     if layout.mesh is tensors[0].mesh:
-        edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+        edges = interval_exchange_between(tuple(tensor._spec for tensor in tensors), layout, axis, block_intervals)
     if edges is None or not edges.is_cheaper_than_relayout:
         return None
-    return assembling(name, tensors, axis, wanted, layout, shape=shape)
+    return assembling(name, tensors, axis, block_intervals, layout, shape=shape)
 
 
 def _assembled_block(
@@ -81,19 +81,19 @@ def _assembled_block(
 ) -> DTensor:
     axis, layout = edges.axis, edges.layout
 
-    def block(device: int) -> Array:
+    def make_block(device: int) -> Array:
         pieces = [piece for _, _, piece in edges.pieces(tensors, name, device)]
         if compute is not None:
             return compute(pieces, layout.block_numbers(device)[axis])
         return join_blocks(pieces, axis, dtype) if pieces else new_block(layout.block_shape(shape, device), dtype)
 
-    return DTensor(on_device(layout.mesh, block), layout, shape, dtype)
+    return DTensor(on_device(layout.mesh, make_block), layout, shape, dtype)
 
 
 def join_blocks(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
     """Return blocks of this *dtype* joined along *axis*, bit for bit, in its byte order."""
     shape = list(blocks[0].shape)
     shape[axis] = sum(block.shape[axis] for block in blocks)
-    whole = new_block(tuple(shape), dtype)
-    np.concatenate([opaque(block) for block in blocks], axis, out=opaque(whole))
-    return whole
+    joined = new_block(tuple(shape), dtype)
+    np.concatenate([opaque(block) for block in blocks], axis, out=opaque(joined))
+    return joined

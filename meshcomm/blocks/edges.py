@@ -1,12 +1,11 @@
-"""Interval exchanges: blocks that want intervals of an axis, of which only what other blocks have moves.
+"""Interval exchanges: each block gets intervals of an axis; only elements that other blocks hold move.
 
             block 0      block 1
     has     0 1 2 3 4    5 6 7 8 9
     wants   0 1 2 3 4 5  6 7 8 9        5 moves; 0 to 4, and 6 to 9, stay where they are
 
-A block in its new form is in *pieces* along the axis: its own intervals, as views, and what came. All that moves goes
-in one exchange, whatever the number of tensors and intervals: each rank sends one message to each other one that
-wants something of it.
+A new block consists of *pieces* along the axis: views of the block's own intervals, and received arrays. One exchange
+moves the elements of all tensors and intervals: each rank sends at most one message to each other rank.
 """
 
 from bisect import bisect_right
@@ -44,25 +43,26 @@ from meshcomm.core.transport.choose import exchange
 from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 
 BlockPiece: TypeAlias = tuple[int, int, Array]
-"""Where it is along the axis of a block, from and to, and its elements."""
+"""Start and stop along the axis of a block, and the elements."""
 
 Slices: TypeAlias = tuple[slice, ...]
 
 TensorInterval: TypeAlias = tuple[int, int, int]
-"""An interval of an axis: of which tensor, from and to."""
+"""An interval of an axis: index of the tensor, start and stop."""
 
 WantedIntervals: TypeAlias = tuple[tuple[TensorInterval, ...], ...]
-"""The intervals that each block wants, in their order, by the number of the block along the axis."""
+"""For each block, by its number along the axis: the intervals that it needs, in order."""
 
 
 class _EdgePlan(NamedTuple):
-    """The edges of one device.
+    """What one device sends, keeps and receives.
 
     Parameters
     ----------
-    sends: slices of blocks that other devices lack, in the order of sending
-    pieces: where each piece of the new block is, from and to, of which block, and where in it; None for a received one
-    receives: where each received piece begins among the received bytes, and its shape
+    sends: index of a tensor and slices into its block, for each piece to send, in the order of sending
+    pieces: for each piece of the new block, its start and stop, the index of its tensor, and slices into that block
+        (None if the piece is received)
+    receives: byte offset of each received piece in the received data, and its shape
     """
 
     sends: tuple[tuple[int, Slices], ...]
@@ -71,30 +71,32 @@ class _EdgePlan(NamedTuple):
 
 
 class IntervalExchange:
-    """An exchange along one axis that gives each block the intervals that it needs, of tensors of some specs.
+    """An exchange along one axis that gives each block the intervals that it needs of some tensors.
 
     Two instances are equal if all ranks may use either of them.
 
     Parameters
     ----------
-    specs: specs of the tensors, which are on one mesh, and differ only in their length and cut along the axis: there,
-        each is cut into consecutive blocks over the same mesh dimensions, or whole
-    layout: layout of the result, cut as the tensors are along other axes
+    specs: specs of the tensors, on one mesh. They differ only in their length and cut along the axis: there each is
+        unsharded, or cut into consecutive blocks over the same mesh dimensions
+    layout: layout of the result; other axes are cut as those of the tensors
     axis: axis of the intervals
-    wanted: intervals that each block needs
+    block_intervals: intervals that each block needs
     """
 
-    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals) -> None:
-        self.axis, self.specs, self.layout, self.wanted = axis, specs, layout, wanted
-        self._value = axis, layout, wanted, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
+    def __init__(
+        self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
+    ) -> None:
+        self.axis, self.specs, self.layout, self.block_intervals = axis, specs, layout, block_intervals
+        self._value = axis, layout, block_intervals, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
         self._hash = hash(self._value)
         self._starts: list[list[int] | None] = []
         for spec in specs:
             cut = spec.layout.cut(axis, spec.shape[axis])
             self._starts.append(cut.all_starts() if cut.is_consecutive and cut.blocks > 1 else None)
         self.messages = Counter[tuple[int, int]]()
-        """How many elements along the axis each pair of blocks exchanges, by the numbers of sender and receiver."""
-        for number in range(len(wanted)):
+        """Number of elements along the axis that move, by the block numbers of sender and receiver."""
+        for number in range(len(block_intervals)):
             for _, start, stop, owner in self._intervals(number):
                 if owner != number:
                     self.messages[owner, number] += stop - start
@@ -108,7 +110,7 @@ class IntervalExchange:
 
     @property
     def num_moved(self) -> int:
-        """How many elements along the axis move."""
+        """The number of elements along the axis that move."""
         return self.messages.total()
 
     @property
@@ -119,7 +121,7 @@ class IntervalExchange:
 
     @property
     def max_elements(self) -> int:
-        """How many elements a rank sends at most, or receives."""
+        """The largest number of elements that a rank sends or receives."""
         sent, received = Counter[int](), Counter[int]()
         for (owner, receiver), count in self.messages.items():
             sent[owner] += count
@@ -129,19 +131,19 @@ class IntervalExchange:
     @property
     def is_cheaper_than_relayout(self) -> bool:
         """Whether this costs no more than a relayout: few bytes move, or at most half of the requested elements."""
-        total = sum(stop - start for intervals in self.wanted for _, start, stop in intervals)
+        total = sum(stop - start for intervals in self.block_intervals for _, start, stop in intervals)
         return 2 * self.num_moved <= total or self.max_elements * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
 
     def pieces_of_one(self, tensor: DTensor, name: str, device: int | None) -> list[BlockPiece] | None:
-        """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
+        """Return the `pieces` of one tensor for the block of a *device*; None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
     def lazy_pieces(self, tensor: DTensor, name: str, device: int) -> Pieces:
-        """Return what `pieces_of_one` does; what stays may be expressions that wait, if that of *tensor* does."""
+        """Return the pieces as `pieces_of_one` does; local ones are expressions if the block of *tensor* is one."""
         return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
 
     def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[BlockPiece]:
-        """Return what the block of *device* wants, in pieces along the axis. Collective if something moves.
+        """Return the pieces along the axis for the block of *device*. Collective if something moves.
 
         *name* is the operation, *device* that of this rank. An empty block has no pieces.
         """
@@ -156,51 +158,53 @@ class IntervalExchange:
             assert data is not None
             received = data
         dtype, pieces = self.specs[0].dtype, list[tuple[int, int, object]]()
-        for start, stop, which, index in plan.pieces:
-            if index is None:
-                begin, shape = next(received_pieces)
-                pieces.append((start, stop, np.ndarray(shape, dtype, received, begin)))
+        for start, stop, tensor_index, slices in plan.pieces:
+            if slices is None:
+                byte_offset, shape = next(received_pieces)
+                pieces.append((start, stop, np.ndarray(shape, dtype, received, byte_offset)))
             else:
-                pieces.append((start, stop, _part(blocks[which], index)))
+                pieces.append((start, stop, _sliced(blocks[tensor_index], slices)))
         return pieces
 
     def _sent_bytes(self, plan: _EdgePlan, blocks: Sequence[Expression | Array]) -> Bytes:
-        parts = [array_of(_part(blocks[which], index)) for which, index in plan.sends]
-        if len(parts) < 2:
-            return as_bytes(contiguous(parts[0])) if parts else NOTHING
-        return np.concatenate([as_bytes(contiguous(part)) for part in parts])  # of elements it would give native ones
+        pieces = [array_of(_sliced(blocks[tensor_index], slices)) for tensor_index, slices in plan.sends]
+        if len(pieces) < 2:
+            return as_bytes(contiguous(pieces[0])) if pieces else NOTHING
+        return np.concatenate(
+            [as_bytes(contiguous(piece)) for piece in pieces]
+        )  # of elements, it would make native byte order
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
-        """Return the intervals that a block wants, cut where other blocks begin, and the numbers of their owners."""
-        for which, start, stop in self.wanted[number]:
-            starts = self._starts[which]
+        """Return the intervals that a block needs, cut at the starts of blocks, and the block number of each owner."""
+        for tensor_index, start, stop in self.block_intervals[number]:
+            starts = self._starts[tensor_index]
             while start < stop:
                 owner = number if starts is None else bisect_right(starts, start) - 1
                 end = stop if starts is None else min(stop, starts[owner + 1])
-                yield which, start, end, owner
+                yield tensor_index, start, end, owner
                 start = end
 
     def _plan_for(self, device: int) -> _EdgePlan:
-        """Return what the edges of a *device* are."""
+        """Return the plan of a *device*, and keep it."""
         axis, number, spec = self.axis, self.layout.block_numbers(device)[self.axis], self.specs[0]
-        before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
+        leading_slices, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
         row_bytes = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
-        def interval_slices(which: int, start: int, stop: int) -> Slices:
-            starts = self._starts[which]
-            first = 0 if starts is None else starts[number]
-            return (*before, slice(start - first, stop - first))
+        def interval_slices(tensor_index: int, start: int, stop: int) -> Slices:
+            starts = self._starts[tensor_index]
+            block_start = 0 if starts is None else starts[number]
+            return (*leading_slices, slice(start - block_start, stop - block_start))
 
         senders = sorted(owner for owner, receiver in self.messages if receiver == number)
         lengths = [self.messages[owner, number] for owner in senders]
         receive_offsets = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
         pieces, receives, offset = list[tuple[int, int, int, Slices | None]](), list[tuple[int, Shape]](), 0
-        for which, start, stop, owner in self._intervals(number):
+        for tensor_index, start, stop, owner in self._intervals(number):
             end = offset + stop - start
             if owner == number:
-                pieces.append((offset, end, which, interval_slices(which, start, stop)))
+                pieces.append((offset, end, tensor_index, interval_slices(tensor_index, start, stop)))
             else:
-                pieces.append((offset, end, which, None))
+                pieces.append((offset, end, tensor_index, None))
                 receives.append(
                     (receive_offsets[owner] * row_bytes, (*shape[:axis], end - offset, *shape[axis + 1 :]))
                 )
@@ -208,67 +212,69 @@ class IntervalExchange:
             offset = end
         receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
         sends = [
-            (which, interval_slices(which, start, stop))
+            (tensor_index, interval_slices(tensor_index, start, stop))
             for receiver in receivers
-            for which, start, stop, owner in self._intervals(receiver)
+            for tensor_index, start, stop, owner in self._intervals(receiver)
             if owner == number
         ]
         plan = self._plans[device] = _EdgePlan(tuple(sends), tuple(pieces), tuple(receives))
         return plan
 
     def piece_ends(self, device: int) -> list[int]:
-        """Return where the pieces of a *device* begin and end."""
+        """Return the start and stop of each piece of a *device*."""
         plan = self._plans.get(device) or self._plan_for(device)
         return [end for piece in plan.pieces for end in piece[:2]]
 
 
-def _part(block: Expression | Array, at: Slices) -> Expression | Array:
-    """Return what an index along the last of its axes takes of a block, or of an expression."""
+def _sliced(block: Expression | Array, slices: Slices) -> Expression | Array:
+    """Return the slice of a block or an expression; only the last of *slices* cuts."""
     if isinstance(block, np.ndarray):
-        return block[at]
-    return part_of(block, len(at) - 1, at[-1].start, at[-1].stop)
+        return block[slices]
+    return part_of(block, len(slices) - 1, slices[-1].start, slices[-1].stop)
 
 
 @lru_cache(maxsize=1024)
 def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange | None:
     """Return the exchange that cuts tensors of *spec* as *axes* say; None if a relayout is preferable.
 
-    It is, unless exactly one axis differs, which is cut into consecutive blocks over the same mesh dimensions before
-    and after, and at least half of its elements stay.
+    The exchange is preferable if exactly one axis differs, it is cut into consecutive blocks over the same mesh
+    dimensions before and after, and at least half of its elements stay.
     """
     layout, shape = spec.layout, spec.shape
-    differing = [a for a, (old, new) in enumerate(zip(layout.axes, axes, strict=True)) if old != new]
-    if len(differing) != 1 or 0 in shape:
+    differing_axes = [
+        a for a, (old_spec, new_spec) in enumerate(zip(layout.axes, axes, strict=True)) if old_spec != new_spec
+    ]
+    if len(differing_axes) != 1 or 0 in shape:
         return None
-    (axis,) = differing
+    (axis,) = differing_axes
     target = layout._recut(axes)
-    new = target.cut(axis, shape[axis])
-    if not new.is_consecutive or not _are_compatible([spec], target, axis):
+    cut = target.cut(axis, shape[axis])
+    if not cut.is_consecutive or not _are_compatible([spec], target, axis):
         return None
-    wanted = tuple(((0, start, stop),) for start, stop in pairwise(new.all_starts()))
-    edges = IntervalExchange((spec,), target, axis, wanted)
+    block_intervals = tuple(((0, start, stop),) for start, stop in pairwise(cut.all_starts()))
+    edges = IntervalExchange((spec,), target, axis, block_intervals)
     return edges if 2 * edges.num_moved <= shape[axis] else None
 
 
 @lru_cache(maxsize=1024)
 def interval_exchange_between(
-    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: WantedIntervals
+    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
 ) -> IntervalExchange | None:
-    """Return the exchange that gives blocks of *layout* intervals of tensors; None if these are not compatible."""
-    return IntervalExchange(specs, layout, axis, wanted) if _are_compatible(specs, layout, axis) else None
+    """Return the exchange that gives blocks of *layout* intervals of tensors; None if the tensors are incompatible."""
+    return IntervalExchange(specs, layout, axis, block_intervals) if _are_compatible(specs, layout, axis) else None
 
 
 def _are_compatible(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:
     """Return whether tensors differ from each other, and from *layout*, only as `IntervalExchange` says."""
-    names, first = tuple(layout.axes[axis]), specs[0]
-    others = [a for a in range(layout.ndim) if a != axis]
+    names, first_spec = tuple(layout.axes[axis]), specs[0]
+    other_axes = [a for a in range(layout.ndim) if a != axis]
     for spec in specs:
         cut = spec.layout.cut(axis, spec.shape[axis])
-        if spec.layout.mesh is not layout.mesh or spec.dtype != first.dtype:
+        if spec.layout.mesh is not layout.mesh or spec.dtype != first_spec.dtype:
             return False
         if cut.blocks > 1 and not (tuple(spec.layout.axes[axis]) == names and cut.is_consecutive):
             return False
-        if any(spec.layout.axes[a] != layout.axes[a] or spec.shape[a] != first.shape[a] for a in others):
+        if any(spec.layout.axes[a] != layout.axes[a] or spec.shape[a] != first_spec.shape[a] for a in other_axes):
             return False
     return True
 
@@ -277,10 +283,10 @@ def _are_compatible(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> b
 
 
 class _Message(NamedTuple):
-    """What one rank sends to another one, by their positions: elements, from and to.
+    """A message from one rank to another, given by their positions: the elements from *start* to *stop*.
 
-    Indices count all elements that are sent, one sender after the other; *target_start* is where they begin in the
-    elements that the receiver gets.
+    These indices number the elements of all messages, ordered by sender. *target_start* is the index of the first one
+    among the elements that the receiver gets.
     """
 
     sender: int
@@ -292,13 +298,13 @@ class _Message(NamedTuple):
 
 @dataclass(frozen=True)
 class _Messages(BoxExchange):
-    """Messages of any lengths, in the indices of all that is sent; *target_starts* has their starts by first index."""
+    """Messages of any lengths, in indices of all sent elements; *target_starts* maps *start* to *target_start*."""
 
     target_starts: dict[int, int] = field(default_factory=dict)
 
     def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
-        at = self.target_starts[start[0]]
-        return [at], [at + stop[0] - start[0]]
+        target_start = self.target_starts[start[0]]
+        return [target_start], [target_start + stop[0] - start[0]]
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
         begins = np.array([self.target_starts[start] for (start,) in boxes.starts.tolist()], np.intp)
@@ -309,23 +315,23 @@ class _Messages(BoxExchange):
 def _exchange_of(messages: Sequence[_Message], itemsize: int, position: int) -> _Messages:
     """Return the exchange of *messages*, which are in the order of their senders."""
 
-    def source(of: int) -> Box:
-        sent = [message for message in messages if message.sender == of]
+    def source(sender: int) -> Box:
+        sent = [message for message in messages if message.sender == sender]
         return ((sent[0].start, sent[-1].stop) if sent else (0, 0),)
 
-    def target(of: int) -> Box:
-        return ((0, sum(message.stop - message.start for message in messages if message.receiver == of)),)
+    def target(receiver: int) -> Box:
+        return ((0, sum(message.stop - message.start for message in messages if message.receiver == receiver)),)
 
-    def boxes(chosen: list[_Message], peers: list[int]) -> Boxes:
-        starts, stops = (np.array([[message[i]] for message in chosen], np.intp).reshape(-1, 1) for i in (2, 3))
-        return Boxes(np.array(peers, np.intp), np.arange(len(chosen), dtype=np.intp), starts, stops)
+    def boxes(subset: list[_Message], peers: list[int]) -> Boxes:
+        starts, stops = (np.array([[message[i]] for message in subset], np.intp).reshape(-1, 1) for i in (2, 3))
+        return Boxes(np.array(peers, np.intp), np.arange(len(subset), dtype=np.intp), starts, stops)
 
-    def sends(of: int) -> Boxes:
-        sent = [message for message in messages if message.sender == of]
+    def sends(sender: int) -> Boxes:
+        sent = [message for message in messages if message.sender == sender]
         return boxes(sent, [message.receiver for message in sent])
 
-    def receives(of: int) -> Boxes:
-        received = [message for message in messages if message.receiver == of]
+    def receives(receiver: int) -> Boxes:
+        received = [message for message in messages if message.receiver == receiver]
         return boxes(received, [message.sender for message in received])
 
     return _Messages(
@@ -340,18 +346,18 @@ def _exchange_of(messages: Sequence[_Message], itemsize: int, position: int) -> 
 
 
 def _edges_text(name: str, edges: IntervalExchange) -> str:
-    of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
-    where = f"{mesh_description(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
-    several = len(edges.specs) > 1
-    taken = "; ".join(
-        ", ".join(f"{f'of {number} ' if several else ''}{start}:{stop}" for number, start, stop in intervals)
-        for intervals in edges.wanted
+    tensors_text = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
+    target_text = f"{mesh_description(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
+    has_several = len(edges.specs) > 1
+    intervals_text = "; ".join(
+        ", ".join(f"{f'of {number} ' if has_several else ''}{start}:{stop}" for number, start, stop in intervals)
+        for intervals in edges.block_intervals
     )
-    return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
+    return f"{name} of {tensors_text} on {target_text} that take {intervals_text} along axis {edges.axis}"
 
 
 def _edge_exchange(name: str, edges: IntervalExchange, location: Location) -> Callable[[Bytes], Bytes]:
-    """Return a function that sends the bytes of this rank, and returns those that come."""
+    """Return a function that sends the bytes of this rank, and returns the received bytes."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
     mesh, itemsize = layout.mesh, spec.dtype.itemsize
     names = dims_that_cut(mesh, layout.axes[axis])
@@ -367,8 +373,8 @@ def _edge_exchange(name: str, edges: IntervalExchange, location: Location) -> Ca
     max_bytes = edges.max_elements * itemsize
     number = fingerprint(f"edges of {itemsize} bytes along {names}: {sorted(edges.messages.items())}")
     exchange_spec = ExchangeSpec(number, max_bytes, rounds=max(1, -(-2 * max_bytes // DEFAULT_SCRATCH)))
-    exchanged = _exchange_of(messages, itemsize, position)
-    operation, size = exchange(group, [exchanged], exchange_spec), exchanged.target_bytes(position)
+    box_exchange = _exchange_of(messages, itemsize, position)
+    operation, size = exchange(group, [box_exchange], exchange_spec), box_exchange.target_bytes(position)
 
     def run(sent: Array | None) -> Bytes:
         assert sent is not None
@@ -384,15 +390,15 @@ def _edge_exchange(name: str, edges: IntervalExchange, location: Location) -> Ca
 
 
 def _exchange_form(name: str, edges: IntervalExchange) -> Hashable:
-    """Return what moves, whatever the lengths of the blocks are: calls with equal ones exchange alike."""
+    """Return a key of the data that move, independent of the block lengths: calls with equal keys exchange alike."""
     axis, spec, layout = edges.axis, edges.specs[0], edges.layout
-    others = without(layout.axes, [axis]), without(spec.shape, [axis])
+    other_axes = without(layout.axes, [axis]), without(spec.shape, [axis])
     messages = tuple(sorted(edges.messages.items()))
-    return "edges", layout.mesh, tuple(layout.axes[axis]), messages, axis, others, spec.dtype.itemsize
+    return "edges", layout.mesh, tuple(layout.axes[axis]), messages, axis, other_axes, spec.dtype.itemsize
 
 
 _EXCHANGE = Collective[Bytes](_edges_text, _edge_exchange, form=_exchange_form)
-"""An exchange of edges, from the bytes that this rank sends to those that come. Subject: a name and the exchange."""
+"""An exchange of edges, from the bytes that this rank sends to the received ones. Subject: a name and the exchange."""
 
 
 # -- functions of pieces ----------------------------------------------------------------------------------------------
@@ -401,34 +407,37 @@ _EXCHANGE = Collective[Bytes](_edges_text, _edge_exchange, form=_exchange_form)
 def apply_piecewise(
     function: Callable[..., object],
     blocks: Sequence[Array | list[BlockPiece] | object],
-    into: Array,
+    out: Array,
     axis: int,
     ends: list[int],
 ) -> None:
-    """Write what a universal *function* makes of *blocks* to *into*: some are in pieces along *axis*.
+    """Apply a universal *function* to *blocks*, some of them in pieces along *axis*, and write the result to *out*.
 
-    *ends* are where the pieces begin and end.
+    *ends* are the indices where pieces begin or end, ascending.
     """
-    before = (slice(None),) * axis
+    leading_slices = (slice(None),) * axis
     for interval in pairwise(ends):
-        at = (*before, slice(*interval))
-        function(*[_operand_interval(block, interval, axis, into.ndim) for block in blocks], out=into[at])
+        slices = (*leading_slices, slice(*interval))
+        function(*[_operand_interval(block, interval, axis, out.ndim) for block in blocks], out=out[slices])
 
 
 def _operand_interval(block: object, interval: Interval, axis: int, ndim: int) -> object:
-    """Return what an *interval* of the result needs of an operand; the result has *ndim* axes."""
+    """Return the part of an operand for an *interval* of the result, which has *ndim* axes."""
     if isinstance(block, list):
         for start, stop, piece in block:
             if start <= interval[0] and interval[1] <= stop:
                 return piece[(slice(None),) * axis + (slice(interval[0] - start, interval[1] - start),)]
     if not isinstance(block, np.ndarray):
         return block
-    along = axis - (ndim - block.ndim)
-    if along < 0 or block.shape[along] == 1:
+    block_axis = axis - (ndim - block.ndim)
+    if block_axis < 0 or block.shape[block_axis] == 1:
         return block
-    return block[(slice(None),) * along + (slice(*interval),)]
+    return block[(slice(None),) * block_axis + (slice(*interval),)]
 
 
 def unshared_pieces(pieces: list[BlockPiece], target: Array) -> list[BlockPiece]:
     """Return *pieces* that share no memory with *target*."""
-    return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]
+    return [
+        (start, stop, exact_copy(piece) if np.may_share_memory(piece, target) else piece)
+        for start, stop, piece in pieces
+    ]

@@ -1,7 +1,7 @@
-"""Exchanges that a feature describes itself, prepared once for calls that are alike: of ghosts, panels, shared blocks.
+"""Exchanges that a feature describes itself, prepared once for equal calls: of ghosts, panels, shared blocks.
 
-A feature says what its ranks compare, and how a rank builds what runs a call. `Prepared` lets all ranks build it,
-agree, and remember it. It is built of the exchanges below.
+A feature gives the text that its ranks compare, and builds, from the exchanges below, the function that runs a call.
+`Prepared` lets all ranks build it, agree, and remember it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -25,14 +25,14 @@ from meshcomm.core.transport.shared_reads import SharedRead
 R = TypeVar("R")
 
 BegunExchange: TypeAlias = tuple[Pending | None, RankSet | None]
-"""What a request waits for, and the ranks that do; None and None for what is complete."""
+"""The pending messages of a request and the rank set that waits for them; (None, None) for a complete exchange."""
 
 
 class Prepared(Generic[R]):
-    """What the ranks of a session prepare once for calls that are alike; all of them know it then.
+    """Calls that the ranks of a session prepare once, and reuse for equal calls.
 
-    From the subject of a call, *describe* returns what the ranks compare. *build* also takes the session, and returns
-    a function that runs the call; what it raises on one rank, all raise.
+    *describe* returns the text that the ranks compare, from the subject of a call. *build* also takes the session, and
+    returns a function that runs the call; an error that it raises on one rank is raised on all.
     """
 
     def __init__(self, describe: Callable[..., str], build: Callable[..., Callable[..., R]]) -> None:
@@ -46,7 +46,7 @@ class Prepared(Generic[R]):
         arguments: tuple[object, ...],
         error: Exception | None = None,
     ) -> R:
-        """Run a call, and return what it returns. Collective over the ranks of *call_session*.
+        """Run a call, and return its result. Collective over the ranks of *call_session*.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Prepared(Generic[R]):
         key: identity of the call on this rank
         subject: arguments of *describe* and *build*, by which calls differ
         arguments: arguments of the function that *build* returns
-        error: error that this rank, maybe alone, raises after it has taken part
+        error: error that this rank raises, perhaps alone, after it has taken part
         """
         run = self._calls.prepared(call_session.location.rank_set, key, subject, call_session, error=error)
         if error is not None:
@@ -91,7 +91,7 @@ class Exchange:
         self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, is_in_place=is_in_place)
 
     def to_new_blocks(self) -> Callable[[list[Bytes], list[Bytes]], None]:
-        """Return a function that fills the bytes of new blocks from those of the blocks before. Collective."""
+        """Return a function that fills the bytes of new blocks from those of the old blocks. Collective."""
         return choose.exchange(self._group, self._tensors, self._spec).run
 
     def in_same_blocks(self, blocks: list[Bytes]) -> "Repeated":
@@ -103,13 +103,13 @@ class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
     def begin(self, buffer: Callable[[str, int], Bytes], make_request: Callable[[BegunExchange], R]) -> R:
-        """Begin to exchange, and return what *make_request* makes of it. Collective over the ranks.
+        """Begin the exchange, and return *make_request* of it. Collective over the ranks.
 
-        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
+        *buffer* allocates memory to pack into, which nobody else may use until the exchange is complete.
         """
         try:
             return make_request((self.start(buffer), self._group.rank_set))
-        except BaseException as error:  # before there is a request
+        except BaseException as error:  # no request exists yet
             self.fail(error)
             raise
 
@@ -132,7 +132,7 @@ def move(call_session: Session, plan: Plan, order: Shape | None = None, held_box
 
 
 class SharedBlocks:
-    """Lets ranks on one node read blocks of each other, where these are, without a copy.
+    """Lets ranks on one node read blocks of each other in place, without a copy.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class SharedBlocks:
 
         *sizes* has the bytes of the blocks of each device.
         """
-        if self._read is None or self._rendezvous is not self._group.rendezvous:  # a new group, or opened again
+        if self._read is None or self._rendezvous is not self._group.rendezvous:  # the group is new or was reopened
             self._read = SharedRead(self._group, fingerprint(self._call), self._count)
             self._rendezvous = self._group.rendezvous
         return self._read.begin(blocks, sizes)

@@ -1,4 +1,4 @@
-"""Reductions of long blocks, interval by interval, so that what NumPy makes on the way stays small."""
+"""Reductions of long blocks, interval by interval, so that NumPy's temporary arrays stay small."""
 
 from collections.abc import Callable
 
@@ -16,10 +16,10 @@ def by_intervals(
     leading: int = 0,
     keepdims: bool = False,
 ) -> object:
-    """Return what *function* makes of a *block* by reducing *axes*: of a long one, by intervals of another axis.
+    """Return *function* of a *block*, which reduces *axes*; for a long block, by intervals of another axis.
 
-    So the arrays that it makes on the way are small, also if the block is a view of many windows. The intervals are
-    those of the axis that is outermost in memory: if that is reduced, columns would be cut, which takes longer.
+    So temporary arrays stay small, also if the block is a view of many windows. The intervals cut the axis that is
+    outermost in memory. If that axis is reduced, the block is not cut: to cut columns takes longer.
 
     Parameters
     ----------
@@ -36,17 +36,24 @@ def by_intervals(
     if count < 2:
         return function(block)
     steps = [abs(step) if n > 1 else 0 for n, step in zip(block.shape, block.strides, strict=True)]
-    along = max((a for a in range(block.ndim) if a not in axes), key=steps.__getitem__, default=None)
-    if along is None or steps[along] < max(steps) or block.shape[along] < 4:
+    interval_axis = max((a for a in range(block.ndim) if a not in axes), key=steps.__getitem__, default=None)
+    if interval_axis is None or steps[interval_axis] < max(steps) or block.shape[interval_axis] < 4:
         return function(block)
-    at = leading + along - (0 if keepdims else len([a for a in axes if a < along]))
+    result_axis = leading + interval_axis - (0 if keepdims else len([a for a in axes if a < interval_axis]))
     result: Array | None = None
     stop = 0
-    # Two rows at least: of one, NumPy adds up in another order.
-    for interval in np.array_split(block, min(count, block.shape[along] // 2), along):
-        part = np.asarray(function(interval))
-        start, stop = stop, stop + interval.shape[along]
+    # At least two rows: NumPy sums a single row in another order.
+    for interval in np.array_split(block, min(count, block.shape[interval_axis] // 2), interval_axis):
+        interval_result = np.asarray(function(interval))
+        start, stop = stop, stop + interval.shape[interval_axis]
         if result is None:
-            result = np.empty((*part.shape[:at], block.shape[along], *part.shape[at + 1 :]), part.dtype)
-        result[(*(slice(None),) * at, slice(start, stop))] = part
+            result = np.empty(
+                (
+                    *interval_result.shape[:result_axis],
+                    block.shape[interval_axis],
+                    *interval_result.shape[result_axis + 1 :],
+                ),
+                interval_result.dtype,
+            )
+        result[(*(slice(None),) * result_axis, slice(start, stop))] = interval_result
     return result

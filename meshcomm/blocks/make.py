@@ -1,4 +1,4 @@
-"""Tensors of blocks: nothing moves, and nothing is compared. A rank outside of the mesh has no block, and no part."""
+"""Tensors made of blocks, without communication. A rank outside of the mesh has no block, and takes no part."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,11 +22,11 @@ R = TypeVar("R")
 
 
 def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
-    """Return the tensor of this *block*; it is None on a rank outside of the mesh of *layout*.
+    """Return the tensor with this local *block*.
 
     Parameters
     ----------
-    block: part of the global array on this rank, in C order; nothing checks it
+    block: block of this rank, in C order, unchecked; None outside of the mesh of *layout*
     layout, shape, dtype: layout, shape and dtype of the global array, the same on all ranks
     """
     return DTensor(block, layout, shape, dtype)
@@ -40,7 +40,7 @@ def mapped(
     shape: Shape | None = None,
     dtype: DType | None = None,
 ) -> DTensor:
-    """Return the tensor whose block is what *function* makes of the block of *tensor*.
+    """Return the tensor whose blocks are *function* of the blocks of *tensor*.
 
     On a rank outside of the mesh the function is not called. A block that is not in C order is copied.
 
@@ -77,10 +77,10 @@ def mapping(
     names_callers: bool = False,
     write: Callable[..., object] | None = None,
 ) -> Call:
-    """Return `mapped` as a call that is not run yet: its *function* depends on the blocks only.
+    """Return `mapped` as a call that is not run yet; *function* may depend on the blocks only.
 
-    *names_callers*: NumPy's warnings in it must name the line of the program. *write*: function that writes the result
-    piece by piece; without it the call cannot wait. See `OnBlocks`.
+    *names_callers*: whether NumPy's warnings must name the line of the program. *write*: function that writes the
+    result piece by piece; without it the call cannot wait. See `OnBlocks`.
     """
     spec = TensorSpec(
         tensor.layout if layout is None else layout,
@@ -104,7 +104,7 @@ def map_to_new(
 
     Parameters
     ----------
-    function: writer of the new block, in memory that the ranks of a node share, from those of *tensor* and *others*
+    function: function that writes the new block, which is in shared memory, from those of *tensor* and *others*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -115,25 +115,25 @@ def map_to_new(
     new_dtype = tensor.dtype if dtype is None else dtype
 
     def make_block(*blocks: Array) -> Array:
-        new = new_block(new_layout.block_shape(new_shape), new_dtype)
-        if new.size:
-            function(new, *blocks)
-        return new
+        block = new_block(new_layout.block_shape(new_shape), new_dtype)
+        if block.size:
+            function(block, *blocks)
+        return block
 
     return mapped(make_block, tensor, *others, layout=new_layout, shape=new_shape, dtype=new_dtype)
 
 
 def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
-    """Return the complex tensor of its real and its imaginary *components*, which are in one layout."""
+    """Return the complex tensor of a real and an imaginary tensor in one layout."""
 
-    def join(new: Array, real: Array, imaginary: Array) -> None:
-        new.real, new.imag = real, imaginary
+    def join(out: Array, real: Array, imaginary: Array) -> None:
+        out.real, out.imag = real, imaginary
 
     return map_to_new(join, *components, dtype=dtype)
 
 
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
-    """Return what *function* makes of the blocks of tensors on one mesh; None outside of it, where it is not called.
+    """Return *function* of the local blocks of tensors on one mesh; None outside of it, without a call.
 
     Collective for stale views, which are brought up to date.
 
@@ -147,7 +147,7 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
 
 
 def map_into(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
-    """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
+    """Let *function* overwrite the block of *tensor*, and return *tensor*. It takes that block and those of *others*.
 
     Collective for a view whose elements had to move: they are written back.
 
@@ -171,7 +171,7 @@ def indices_along(layout: Layout, shape: Shape, axis: int) -> Indices:
 
 
 def on_device(mesh: Mesh, function: Callable[[int], R]) -> R | None:
-    """Return what *function* makes of the device of this rank; None outside of *mesh*, where it is not called.
+    """Return *function* of the device of this rank; None outside of *mesh*, without a call.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -192,7 +192,7 @@ def refuse_outside(name: str, mesh: Mesh, unknown: str) -> None:
 
 
 def as_sharded(array: Array, layout: Layout) -> DTensor:
-    """Return an *array* that all ranks have as a tensor, whose blocks are views of it where they can be.
+    """Return a tensor of an *array* that all ranks have; its blocks are views of the array where possible.
 
     >>> import numpy as np, meshcomm as mc
     >>> with mc.simulate(2) as world:

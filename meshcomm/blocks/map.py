@@ -1,4 +1,4 @@
-"""A function on blocks, element by element; :mod:`meshcomm.blocks.rules` says how its operands come together."""
+"""Elementwise functions on blocks; :mod:`meshcomm.blocks.rules` says how their operands are aligned."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -36,7 +36,7 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import ShapeError
 
 OfBlocks: TypeAlias = Callable[..., object]
-"""A function of NumPy on blocks, which takes ``out=`` as universal functions do; it returns an array, or several."""
+"""A function of NumPy on blocks that takes ``out=`` as universal functions do, and returns one array or several."""
 
 
 def elementwise(name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()) -> DTensor:
@@ -44,7 +44,7 @@ def elementwise(name: str, function: OfBlocks, operands: Sequence[object], out: 
 
     Parameters
     ----------
-    name: names the call in messages
+    name: name of the call in messages
     function: function of blocks and numbers
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
@@ -55,30 +55,30 @@ def elementwise(name: str, function: OfBlocks, operands: Sequence[object], out: 
 def elementwise_results(
     name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
 ) -> tuple[DTensor, ...]:
-    """Return the results of an elementwise function of several. Arguments are those of `elementwise`."""
+    """Return the results of an elementwise function with several results. Arguments are those of `elementwise`."""
     return completed(deciding(name, function, operands, out))
 
 
 def deciding(
     name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
 ) -> Call | DTensor | Sequence[DTensor]:
-    """Return a call that computes what `elementwise` does, or its results if the call cannot be kept.
+    """Return the call of `elementwise`, not run yet; or its results if the call cannot be kept.
 
     Collective where it returns results, or an operand is a plain array. Arguments are those of `elementwise`.
     """
     call = _call_if_alike(function, operands, out)
     if call is not None:
         return call
-    agreed = agree_on_plain(name, operands, mesh_of((*operands, *out)))
-    run = _elementwise_run(name, function, agreed, out)
+    agreed_operands = agree_on_plain(name, operands, mesh_of((*operands, *out)))
+    run = _elementwise_run(name, function, agreed_operands, out)
     if run.single and len(out) < 2 and not any(map(is_plain, operands)):
         return Call(Recipe(run.run_single), tuple(operands), out[0] if out else None)
-    results = run.run(agreed, out)
+    results = run.run(agreed_operands, out)
     return results[0] if run.single else results
 
 
 class _ElementwiseRun(NamedTuple):
-    """How calls of an elementwise function run: what its operands are relaid to, and what the results are.
+    """How calls of an elementwise function run: the layout of its operands, and the specs of its results.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class _ElementwiseRun(NamedTuple):
     single: True if the function returns no tuple
     edges: for each operand its interval exchange; None if it is relaid, or aligned already
     device: device of this rank; None outside of the mesh
-    may_wait: whether the result may wait: by the block, the dtypes and the function
+    may_wait: whether the block, the dtypes and the function allow the result to wait
     """
 
     name: str
@@ -109,7 +109,7 @@ class _ElementwiseRun(NamedTuple):
         """Return the results. Collective if an operand has to move."""
         if self.may_wait and not out and may_wait() and self._can_wait(operands):
             return [self._waiting_result(operands)]
-        # All are computed in the layout of the first one.
+        # All results are computed in the layout of the first one.
         targets = [x if x.layout is self.layout else relaid(x, self.layout.axes, self.name) for x in out]
         blocks = [
             edges.pieces_of_one(x, self.name, self.device)
@@ -127,7 +127,7 @@ class _ElementwiseRun(NamedTuple):
         return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in pairs)
 
     def _can_wait(self, operands: Sequence[Operand]) -> bool:
-        """Return whether the operands stay what they are until the result is computed."""
+        """Return whether the operands cannot change until the result is computed."""
         for x, edges in zip(operands, self.edges, strict=True):
             if isinstance(x, NUMBERS):
                 if type(x) is int and not is_in_range(x, operands):
@@ -137,11 +137,11 @@ class _ElementwiseRun(NamedTuple):
         return True
 
     def _is_small(self, x: DTensor | Array) -> bool:
-        """Return whether a copy of *x* is nothing beside the block of the result."""
+        """Return whether *x* is small compared with the block of the result."""
         return 4 * x.size <= prod(self.layout.block_shape(self.shape, self.device))
 
     def _waiting_result(self, operands: Sequence[Operand]) -> DTensor:
-        """Return the result, which waits. What has to move does so now."""
+        """Return the result, which waits. Operands that have to move do so now."""
         values, owners = list[object](), list[DTensor | None]()
         for x, edges in zip(operands, self.edges, strict=True):
             owner: DTensor | None = None
@@ -160,12 +160,12 @@ class _ElementwiseRun(NamedTuple):
     def _computed_blocks(self, blocks: list[object], targets: list[Array]) -> list[Array | None]:
         edges = [x for x in self.edges if x is not None]
         if edges:
-            if targets:  # of which a piece may be written before another one is read
+            if targets:  # a piece of a target may be written before another piece of it is read
                 blocks = [unshared_pieces(block, targets[0]) if isinstance(block, list) else block for block in blocks]
             shape, ends = _block_shape_and_ends(self.layout, self.shape, self.edges, self.device)
-            into = targets or [new_block(shape, self.dtypes[0])]
-            apply_piecewise(self.function, blocks, into[0], edges[0].axis, ends)
-            return [*into]
+            results = targets or [new_block(shape, self.dtypes[0])]
+            apply_piecewise(self.function, blocks, results[0], edges[0].axis, ends)
+            return [*results]
         if targets:
             self.function(*blocks, out=tuple(targets))
             return [*targets]
@@ -184,14 +184,14 @@ def _block_shape_and_ends(
 def _elementwise_run(
     name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]
 ) -> _ElementwiseRun:
-    """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
+    """Decide how a call runs, by shapes, dtypes and layouts only: so all ranks decide alike."""
     shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
         if target.shape != shape:
             raise ShapeError(f"{name}: out has shape {target.shape}, but the operands broadcast to {shape}")
-    into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
+    out_kwargs: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
-        samples = function(*map(sample, operands), **into)
+        samples = function(*map(sample, operands), **out_kwargs)
     dtypes = tuple(as_dtype(np.asarray(x).dtype) for x in _as_tuple(samples))
     layout = out[0].layout if out else common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
     edges: list[IntervalExchange | None] = [None] * len(operands)
@@ -202,10 +202,12 @@ def _elementwise_run(
         if len({x.axis for x in edges if x is not None}) > 1:
             edges = [None] * len(operands)
     single, device = not isinstance(samples, tuple), layout.mesh.rank
-    waits = single and device is not None and isinstance(function, np.ufunc)
-    kinds = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
-    waits = waits and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), kinds)
-    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
+    can_wait = single and device is not None and isinstance(function, np.ufunc)
+    all_dtypes = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
+    can_wait = (
+        can_wait and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), all_dtypes)
+    )
+    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, can_wait)
 
 
 def _call_if_alike(
@@ -216,19 +218,19 @@ def _call_if_alike(
     It is the most common case, and for small blocks the overhead of the general path would dominate.
     """
     tensors = [x for x in (*operands, *out) if type(x) is DTensor]
-    first = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
-    if first is None or not first._has_block:
+    first_tensor = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
+    if first_tensor is None or not first_tensor._has_block:
         return None
-    layout, shape, mesh = first.layout, first.shape, first.mesh
+    layout, shape, mesh = first_tensor.layout, first_tensor.shape, first_tensor.mesh
     for x in tensors:
         if (x.layout is not layout and (x.shape or x.mesh is not mesh)) or x.shape not in ((), shape):
             return None
     if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(x.shape != shape for x in out):
         return None
-    location_in(mesh)  # a mesh that is closed raises its error
-    into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
+    location_in(mesh)  # raises the error of a closed mesh
+    out_kwargs: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
-        samples = function(*[sample(x) for x in operands], **into)  # type: ignore[arg-type]  # tensors and numbers
+        samples = function(*[sample(x) for x in operands], **out_kwargs)  # type: ignore[arg-type]  # tensors and numbers
     if not isinstance(samples, tuple):
         spec = out[0]._spec if out else TensorSpec(layout, shape, as_dtype(np.asarray(samples).dtype))
         recipe = OnBlocks(function, spec, isinstance(function, np.ufunc))
@@ -248,13 +250,15 @@ def _as_tuple(results: object) -> tuple[ArrayLike, ...]:
 def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
     """Write *results* into the blocks of *out*. Collective if they are in other layouts.
 
-    *name* is the operation, *casting* NumPy's rule for the conversion: its ``TypeError`` if that does not allow it.
+    *name* is the operation, *casting* NumPy's rule for the conversion; NumPy's ``TypeError`` if it forbids it.
     """
     for target, result in zip(out, results, strict=True):
-        np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)  # or NumPy's error
+        np.copyto(
+            np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting
+        )  # raises NumPy's error if not allowed
         if result is not target:
-            moved = relaid(result, target.layout.axes, name)
-            map_into(lambda block, new: np.copyto(block, new, casting=casting), target, moved)
+            relaid_result = relaid(result, target.layout.axes, name)
+            map_into(lambda block, values: np.copyto(block, values, casting=casting), target, relaid_result)
 
 
 def with_out(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:

@@ -1,8 +1,8 @@
-"""Views whose elements had to move: copies that show what is written to their base, and write back what they get.
+"""Views whose elements had to move: copies that follow writes to their base, and write their own changes back to it.
 
-NumPy's view of an array is a byte at which it begins, and a stride for each axis. Whatever calls have made the view,
-these say where its elements are in the array that owns the memory, its *base*. So a view of a view has the same base,
-and a loop that turns an array around in each step keeps one base, not one for each step.
+A NumPy view is the byte offset of its first element, and a stride for each axis. These alone give the position of its
+elements in the array that owns the memory, its *base*. So a view of a view has the same base, and a loop that reverses
+an array in each step keeps one base, not one for each step.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from meshcomm.core.memory.copies import contiguous
 
 def moved_from(
     tensor: DTensor,
-    copied: DTensor,
-    of: Array,
+    elements: DTensor,
+    abstract_view: Array,
     fetch: Callable[[DTensor], DTensor] | None = None,
     send: Callable[[DTensor, DTensor], object] | None = None,
 ) -> DTensor:
@@ -36,52 +36,65 @@ def moved_from(
 
     Parameters
     ----------
-    tensor: tensor of which NumPy has a view
-    copied: the elements
-    of: the `abstract_array` of NumPy's view
-    fetch: function from *tensor* to the elements; by default the strides of *of* find them. Collective
+    tensor: tensor that the view is of
+    elements: tensor of the moved elements
+    abstract_view: the `abstract_array` of NumPy's view
+    fetch: function from *tensor* to the elements; by default the strides of *abstract_view* find them. Collective
     send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
-    local = None if not copied._has_block else contiguous(copied._block)  # to be reshaped as NumPy's array can be
-    begin = _view_begin(tensor) + offset_of(of, tensor)
+    local = (
+        None if not elements._has_block else contiguous(elements._block)
+    )  # so that it can be reshaped as NumPy's can
+    begin = _view_begin(tensor) + offset_of(abstract_view, tensor)
     base = tensor
     if fetch is None:
         base = _base_of(tensor)
-        where = _ViewRegion(begin - _view_begin(base), of.shape, of.strides, copied.layout)
-        fetch, send = where.fetch, where.send
-    first, end = np.lib.array_utils.byte_bounds(of)
-    low, size = begin - (of.ctypes.data - first), end - first
-    source = Source(base, low, low + size, fetch, partial(_write_back, send)) if of.size else None
-    view = View[DTensor](None, of.strides, of.flags.writeable, begin)
+        region = _ViewRegion(begin - _view_begin(base), abstract_view.shape, abstract_view.strides, elements.layout)
+        fetch, send = region.fetch, region.send
+    low_address, high_address = np.lib.array_utils.byte_bounds(abstract_view)
+    first_byte, size = begin - (abstract_view.ctypes.data - low_address), high_address - low_address
+    source = (
+        Source(base, first_byte, first_byte + size, fetch, partial(_write_back, send)) if abstract_view.size else None
+    )
+    view = View[DTensor](None, abstract_view.strides, abstract_view.flags.writeable, begin)
     return DTensor(
-        marked_read_only(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source)
+        marked_read_only(local, abstract_view.flags.writeable),
+        elements.layout,
+        elements.shape,
+        elements.dtype,
+        view,
+        Storage(source),
     )
 
 
-def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: DTensor) -> DTensor:
-    """Return *copied*, elements of *tensor* that views share, with them up to date: *fetch* copies them again."""
-    low, high = bounds_of(tensor)
-    view = View[DTensor](None, strides_of(copied), False, _view_begin(tensor))
-    storage = Storage(Source(tensor, low, high, fetch, None))
-    return DTensor(copied._block, copied.layout, copied.shape, copied.dtype, view, storage)
+def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, elements: DTensor) -> DTensor:
+    """Return *elements*, a copy of elements of *tensor*, as a tensor that *fetch* updates when *tensor* is written."""
+    low_byte, high_byte = bounds_of(tensor)
+    view = View[DTensor](None, strides_of(elements), False, _view_begin(tensor))
+    storage = Storage(Source(tensor, low_byte, high_byte, fetch, None))
+    return DTensor(elements._block, elements.layout, elements.shape, elements.dtype, view, storage)
 
 
 def is_moved(tensor: DTensor) -> bool:
-    """Return whether *tensor* is a view, or shares memory with one, whose elements had to move."""
+    """Return whether *tensor* is, or shares memory with, a view whose elements had to move."""
     return tensor._storage.source is not None
 
 
-def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
-    """Return whether *view*, whose elements had to move, is the view of *tensor* whose `abstract_array` is *of*."""
+def is_same_view(view: DTensor, tensor: DTensor, abstract_view: Array) -> bool:
+    """Return whether *view*, whose elements had to move, is the view of *tensor* that *abstract_view* describes."""
     source = view._storage.source
     if source is None or source.base._storage is not tensor._storage or view._view is None:
         return False
-    is_there = view._view.begin == _view_begin(tensor) + offset_of(of, tensor)
-    return is_there and (view.shape, view._view.strides, view.dtype) == (of.shape, of.strides, of.dtype)
+    has_same_begin = view._view.begin == _view_begin(tensor) + offset_of(abstract_view, tensor)
+    return has_same_begin and (view.shape, view._view.strides, view.dtype) == (
+        abstract_view.shape,
+        abstract_view.strides,
+        abstract_view.dtype,
+    )
 
 
 def _write_back(send: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
-    """Write the elements of *view* to *base*, as those of a tensor that is no view of it."""
+    """Write the elements of *view* to *base*, from a tensor that is not a view of it."""
     assert send is not None
     send(base, DTensor(view._block, view.layout, view.shape, view.dtype))
 
@@ -91,7 +104,7 @@ def _view_begin(tensor: DTensor) -> int:
 
 
 def _base_of(tensor: DTensor) -> DTensor:
-    """Return the tensor whose elements a view of *tensor* has: what NumPy calls its base, if that has the dtype."""
+    """Return the base (in NumPy's sense) for a view of *tensor*; *tensor* itself if the base has another dtype."""
     source, view = tensor._storage.source, tensor._view
     base = tensor if view is None or view.root is None else view.root
     if source is not None:
@@ -100,11 +113,11 @@ def _base_of(tensor: DTensor) -> DTensor:
 
 
 class _ViewRegion(NamedTuple):
-    """Which elements of its base a view has.
+    """The elements of a base that a view has.
 
     Parameters
     ----------
-    begin: the byte of NumPy's global array of the base where the first one is
+    begin: byte offset of the first one in NumPy's global array of the base
     shape, strides: shape of NumPy's view, and its strides in bytes
     layout: layout of the view
     """
@@ -116,39 +129,52 @@ class _ViewRegion(NamedTuple):
 
     def fetch(self, base: DTensor) -> DTensor:
         """Return the elements, in the layout of the view. Collective over the mesh."""
-        way = self._view_in(base)
-        return relaid(way.elements(), self.layout.axes, "a view", self.layout.mesh)
+        view = self._view_in(base)
+        return relaid(view.elements(), self.layout.axes, "a view", self.layout.mesh)
 
     def send(self, base: DTensor, values: DTensor) -> None:
         """Write *values* to *base*. Collective over the mesh."""
         self._view_in(base).put(values)
 
     def _view_in(self, base: DTensor) -> "_SliceView | _FlatView | _ListedView":
-        return _SliceView.of(base, self) or _FlatView.of(base, self) or _ListedView.of(base, self)
+        return (
+            _SliceView.from_region(base, self)
+            or _FlatView.from_region(base, self)
+            or _ListedView.from_region(base, self)
+        )
 
 
 class _SliceView(NamedTuple):
-    """Elements that are a slice of the base, with its axes in another order."""
+    """Elements that are a slice of the base, with axes permuted and inserted.
+
+    Parameters
+    ----------
+    base: the tensor
+    items: index into *base*
+    order: order of the view's axes in the base
+    new_axes: index that inserts axes of length 1
+    shape: shape of the view
+    """
 
     base: DTensor
     items: tuple[int | slice | EllipsisType, ...]
     order: tuple[int, ...]
-    added: tuple[slice | None, ...]
+    new_axes: tuple[slice | None, ...]
     shape: Shape
 
     @classmethod
-    def of(cls, base: DTensor, where: _ViewRegion) -> "_SliceView | None":
+    def from_region(cls, base: DTensor, region: _ViewRegion) -> "_SliceView | None":
         steps = strides_of(base)
-        starts = _index_at(where.begin, base.shape, steps)
+        starts = _index_at(region.begin, base.shape, steps)
         if starts is None:
             return None
         items: list[int | slice] = [int(start) for start in starts]
-        by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
+        axes_by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
         axes = list[int]()
-        for n, stride in zip(where.shape, where.strides, strict=True):
+        for n, stride in zip(region.shape, region.strides, strict=True):
             if n == 1 or not stride:
                 continue
-            options = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
+            options = (k for k in axes_by_stride if steps[k] and not stride % steps[k] and k not in axes)
             axis = next((k for k in options if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
             if axis is None:
                 return None
@@ -157,46 +183,46 @@ class _SliceView(NamedTuple):
             items[axis] = slice(start, None if stop < 0 else stop, step)
             axes.append(axis)
         order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
-        pairs = zip(where.shape, where.strides, strict=True)
-        added = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
-        return cls(base, (*items, ...), order, added, where.shape)
+        pairs = zip(region.shape, region.strides, strict=True)
+        new_axes = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
+        return cls(base, (*items, ...), order, new_axes, region.shape)
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        turned = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
-        taken = turned[(*self.added, ...)]
-        return _as_tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
+        transposed = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
+        elements = transposed[(*self.new_axes, ...)]
+        return _as_tensor(elements if elements.shape == self.shape else np.broadcast_to(elements, self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
-        long = tuple(n for n in values.shape if n > 1)
-        self.base[self.items] = np.transpose(values.reshape(long), self.order)
+        lengths = tuple(n for n in values.shape if n > 1)
+        self.base[self.items] = np.transpose(values.reshape(lengths), self.order)
 
 
 class _FlatView(NamedTuple):
-    """Elements that have one distance in the memory of a base in C order."""
+    """Equally spaced elements of a base in C order: a slice of the flattened base."""
 
     base: DTensor
     items: slice
     shape: Shape
 
     @classmethod
-    def of(cls, base: DTensor, where: _ViewRegion) -> "_FlatView | None":
-        size, itemsize = prod(where.shape), base.dtype.itemsize
-        if where.begin % itemsize or not abstract_array(base).flags.c_contiguous:
+    def from_region(cls, base: DTensor, region: _ViewRegion) -> "_FlatView | None":
+        size, itemsize = prod(region.shape), base.dtype.itemsize
+        if region.begin % itemsize or not abstract_array(base).flags.c_contiguous:
             return None
         step = itemsize
-        for n, stride in zip(reversed(where.shape), reversed(where.strides), strict=True):
+        for n, stride in zip(reversed(region.shape), reversed(region.strides), strict=True):
             if n != 1 and stride != step:
                 break
             step *= n
         else:
-            return cls(base, slice(where.begin // itemsize, where.begin // itemsize + size), where.shape)
-        if len(where.shape) != 1 or where.strides[0] % itemsize:
+            return cls(base, slice(region.begin // itemsize, region.begin // itemsize + size), region.shape)
+        if len(region.shape) != 1 or region.strides[0] % itemsize:
             return None
-        start, step = where.begin // itemsize, where.strides[0] // itemsize
+        start, step = region.begin // itemsize, region.strides[0] // itemsize
         stop = start + size * step
-        return cls(base, slice(start, None if stop < 0 else stop, step), where.shape)
+        return cls(base, slice(start, None if stop < 0 else stop, step), region.shape)
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
@@ -213,27 +239,32 @@ class _FlatView(NamedTuple):
 
 
 class _ListedView(NamedTuple):
-    """Elements of which each has its index in the base: diagonals, windows, slices of a reshaped array."""
+    """Elements given by index arrays into the base: diagonals, windows, slices of a reshaped array."""
 
     base: DTensor
     indices: tuple[DTensor, ...]
 
     @classmethod
-    def of(cls, base: DTensor, where: _ViewRegion) -> "_ListedView":
+    def from_region(cls, base: DTensor, region: _ViewRegion) -> "_ListedView":
         steps = strides_of(base)
 
-        def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
+        def indices_of_axis(axis: int) -> Callable[[tuple[slice, ...]], Array]:
             def block(slices: tuple[slice, ...]) -> Array:
-                terms = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
-                offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(where.begin)), np.intp)
-                digits = _index_at(offsets, base.shape, steps)
-                assert digits is not None
-                return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)
+                terms = [
+                    np.arange(n)[axis_slice] * s
+                    for n, axis_slice, s in zip(region.shape, slices, region.strides, strict=True)
+                ]
+                offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(region.begin)), np.intp)
+                indices = _index_at(offsets, base.shape, steps)
+                assert indices is not None
+                return np.broadcast_to(np.asarray(indices[axis], np.intp), offsets.shape)
 
             return block
 
-        layout = where.layout
-        return cls(base, tuple(from_callback(where.shape, np.intp, layout, numbers(k)) for k in range(base.ndim)))
+        layout = region.layout
+        return cls(
+            base, tuple(from_callback(region.shape, np.intp, layout, indices_of_axis(k)) for k in range(base.ndim))
+        )
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
@@ -245,20 +276,20 @@ class _ListedView(NamedTuple):
 
 
 def _as_tensor(x: object) -> DTensor:
-    """Return what a call gives, which is an array in a script if each rank has all of it, as a tensor."""
+    """Return the result of a call as a tensor; in a script it is an array if each rank has all of it."""
     return as_tensor("a view", x)
 
 
 def _index_at(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None:
-    """Return the index along each axis of what is *offset* bytes from the first element; None if there is none."""
-    digits: list[Value] = [0] * len(shape)
-    long = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]
+    """Return the index, for each axis, of the element *offset* bytes from the first; None if no element is there."""
+    indices: list[Value] = [0] * len(shape)
+    long_axes = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]
     offset = offset - sum(
-        (shape[axis] - 1) * strides[axis] for axis in long if strides[axis] < 0
+        (shape[axis] - 1) * strides[axis] for axis in long_axes if strides[axis] < 0
     )  # from the lowest byte
-    for axis in sorted(long, key=lambda axis: -abs(strides[axis])):
-        digit = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)  # windows: the axis after it has the rest
-        offset = offset - digit * abs(strides[axis])
-        digits[axis] = digit if strides[axis] > 0 else shape[axis] - 1 - digit
-    is_there = all(np.all((digits[axis] >= 0) & (digits[axis] < shape[axis])) for axis in long)
-    return digits if is_there and not np.any(offset) else None
+    for axis in sorted(long_axes, key=lambda axis: -abs(strides[axis])):
+        index = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)  # windows: the next axis has the remainder
+        offset = offset - index * abs(strides[axis])
+        indices[axis] = index if strides[axis] > 0 else shape[axis] - 1 - index
+    is_in_bounds = all(np.all((indices[axis] >= 0) & (indices[axis] < shape[axis])) for axis in long_axes)
+    return indices if is_in_bounds and not np.any(offset) else None

@@ -1,4 +1,4 @@
-"""Each device makes its share of a result from its block, and then the devices reduce their shares."""
+"""Reductions: each device computes its share of a result from its block, then the devices reduce their shares."""
 
 from collections.abc import Callable, Hashable
 from math import prod
@@ -27,11 +27,11 @@ from meshcomm.core.ranks.rank_sets import Group, Location
 from meshcomm.core.transport.reduce import AllReduce, reduction
 
 Merge: TypeAlias = Callable[[Array], Array]
-"""A function that merges the shares of devices, the rows of an array, to one row: in the order of the rows."""
+"""A function that merges the shares of devices, the rows of an array, into one row, in the order of the rows."""
 
 
 def unchanged(array: Array) -> Array:
-    """Return *array*: a share that is a result already."""
+    """Return *array*; for a share that is the result already."""
     return array
 
 
@@ -45,7 +45,7 @@ class Partial(NamedTuple):
     names: the mesh dimensions to reduce over; without them the share is the result
     op: reduction: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
     dtype: dtype of the result
-    is_counted: predicate of the devices whose shares count
+    is_counted: predicate of a device: whether its share counts
     share_dtype: dtype of the shares, by default that of the result
     finish: function from the reduced shares to the result
     form: common value of all calls that reduce by the same exchange; None if that is not known
@@ -64,7 +64,7 @@ class Partial(NamedTuple):
 
 
 def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> DTensor:
-    """Return the result of *shape* in *layout* that devices make of their blocks of *tensor*.
+    """Return the result, of *shape* in *layout*, that the devices compute from their blocks of *tensor*.
 
     Collective over the mesh if there is something to reduce over.
     """
@@ -82,7 +82,7 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
 
 
 def _compute_shares_now(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
-    """Compute the shares of a tensor of texts now: a text of one rank that is no number is an error on all.
+    """Compute the shares of a tensor of strings now: if a string on one rank is not a number, all ranks raise.
 
     Return a `Partial` that only reduces the shares, and the tensor of shares.
     """
@@ -103,19 +103,19 @@ def _call_text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) 
 def _share_reduction(
     partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, location: Location
 ) -> Callable[[Array, Callable[[Array], Array]], Array]:
-    """Return a function that makes the reduced share of the result from the block of a device, and `compute`."""
-    mesh, n = layout.mesh, prod(layout.block_shape(shape, location.device))
+    """Return a function from the block of a device and `compute` to the reduced share."""
+    mesh, element_count = layout.mesh, prod(layout.block_shape(shape, location.device))
     group, position = group_along(location, mesh, partial.names)
-    members = [mesh.ranks.index(rank) for rank in group.members]
-    counted = [i for i, device in enumerate(members) if partial.is_counted(device)]
+    devices = [mesh.ranks.index(rank) for rank in group.members]
+    counted_positions = [i for i, device in enumerate(devices) if partial.is_counted(device)]
     dtype = partial.dtype if partial.share_dtype is None else partial.share_dtype
     _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
-    return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None).run
+    return AllReduce(group, position, reduce, element_count, dtype.itemsize, counted=counted_positions or None).run
 
 
 def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
-    """Try `compute` on one element, so that also ranks whose block is empty raise NumPy's error for a dtype."""
+    """Try `compute` on one element, so that ranks with an empty block also raise NumPy's error for a dtype."""
     if partial.compute is not unchanged:
         with np.errstate(all="ignore"):
             partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
@@ -127,12 +127,12 @@ _REDUCE = Collective[Array](_call_text, _share_reduction, form=lambda partial, *
 def added_up(
     name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
 ) -> DTensor:
-    """Return the sum of what devices made of their blocks of *tensor*, on all of them. Collective over the mesh.
+    """Return on all devices the sum of the shares that they computed from blocks. Collective over the mesh.
 
     Parameters
     ----------
     name: name of the operation, and its options
-    tensor: over whose mesh dimensions to add up
+    tensor: tensor whose mesh dimensions to reduce over
     share: share of this device; None on a rank outside of the mesh
     shape, dtype: shape and dtype of the shares
     op: reduction, as in `Partial`
@@ -147,28 +147,28 @@ def added_up(
 
 
 def group_along(location: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
-    """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
+    """Return the group of this device along mesh dimensions *names*, in mesh order, and its position in the group."""
     devices = [location.device]
     for name in mesh.dim_names:
         if name in names:
             stride, size = mesh.stride(name), mesh.dim_size(name)
-            first = [device - device // stride % size * stride for device in devices]
-            devices = [device + i * stride for device in first for i in range(size)]
+            line_starts = [device - device // stride % size * stride for device in devices]
+            devices = [device + i * stride for device in line_starts for i in range(size)]
     group = location.rank_set.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
     return group, devices.index(location.device)
 
 
 class Reduction(NamedTuple):
-    """A reduction of NumPy over some axes: how one device makes it, and how several do together.
+    """A reduction of NumPy over some axes: its function on one device, and its share and merge for several devices.
 
-    It is kept for later calls with the same name, options, axes and dtype of tensors of one spec. So its functions may
-    depend on these and on this rank only. *share* is also called with a part of a block, or with one element.
+    It is reused for later calls with the same name, options, axes and dtype on tensors of one spec. So its functions
+    may depend on these and on this rank only. *share* is also called with an interval of a block, or with one element.
 
     Parameters
     ----------
     name: name of NumPy's function
     axes: reduced axes, ascending
-    whole_function: NumPy's function, from a block with all of these axes to the result
+    whole_function: NumPy's function, from a block with these axes unsharded to the result
     share: function from the block of a device to its share
     merge: reduction of the shares: ``sum``, ``prod``, ``min`` or ``max``, or a function of their rows
     dtype: dtype of the result
@@ -193,33 +193,33 @@ class Reduction(NamedTuple):
     ufunc: np.ufunc | None = None
 
 
-def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
+def reduced(op: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
     """Return a reduction of *tensor*. Collective over the mesh if a reduced axis is sharded.
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    return reducing(how, tensor, keepdims).run()
+    return reducing(op, tensor, keepdims).run()
 
 
-def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
-    """Return the call that makes what `reduced` does."""
-    of_devices, layout, shape = _partial_of(how, tensor._spec)
+def reducing(op: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
+    """Return the call that computes the result of `reduced`."""
+    partial, layout, shape = _partial_of(op, tensor._spec)
 
     def run(tensor: DTensor) -> DTensor:
-        result = run_partial(of_devices, tensor, layout, shape)
-        return with_axes(result, how.axes, tensor.ndim) if keepdims else result
+        result = run_partial(partial, tensor, layout, shape)
+        return with_axes(result, op.axes, tensor.ndim) if keepdims else result
 
-    if of_devices.names or keepdims or tensor.dtype.kind in "SU":
+    if partial.names or keepdims or tensor.dtype.kind in "SU":
         return Call(Recipe(run), (tensor,))
-    spec = TensorSpec(layout, shape, of_devices.dtype)
-    return Call(OnBlocks(of_devices.compute, spec, is_lazy=True), (tensor,))
+    spec = TensorSpec(layout, shape, partial.dtype)
+    return Call(OnBlocks(partial.compute, spec, is_lazy=True), (tensor,))
 
 
-def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
-    """Return how the devices reduce tensors of a spec, and the layout and the shape of the results."""
-    axes, layout, global_shape = how.axes, of.layout, of.shape
-    new_shape, dtype = without(global_shape, axes), how.dtype if how.share_dtype is None else how.share_dtype
-    share, takes_empty = how.share, how.takes_empty
+def _partial_of(op: Reduction, spec: TensorSpec) -> tuple[Partial, Layout, Shape]:
+    """Return the `Partial` of a reduction for tensors of *spec*, and the layout and the shape of the results."""
+    axes, layout, global_shape = op.axes, spec.layout, spec.shape
+    new_shape, dtype = without(global_shape, axes), op.dtype if op.share_dtype is None else op.share_dtype
+    share, takes_empty = op.share, op.takes_empty
     names = dims_that_cut(layout.mesh, [n for a in axes for n in layout.axes[a]])
 
     def has_elements(device: int) -> bool:
@@ -227,20 +227,20 @@ def _partial_of(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]
         return all(block[a] > 0 for a in axes)
 
     def compute(block: Array) -> Array:
-        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
+        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # this share is not counted
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(by_intervals(share, block, axes), dtype, order="C")
 
-    key = ("reduce", how.name, layout, global_shape, of.dtype, axes, how.dtype, how.options)
-    options = "".join(f", {option}" for option in how.options)
-    text = f"{how.name} over axes {axes}{options} in {how.dtype}"
-    run, finish = (compute, how.finish) if names else (_whole_reduction(how), unchanged)
-    run = _of_lazy(run, how, bool(names))
+    key = ("reduce", op.name, layout, global_shape, spec.dtype, axes, op.dtype, op.options)
+    options = "".join(f", {option}" for option in op.options)
+    text = f"{op.name} over axes {axes}{options} in {op.dtype}"
+    run, finish = (compute, op.finish) if names else (_whole_reduction(op), unchanged)
+    run = _accepting_expressions(run, op, bool(names))
     new_layout, form = layout.delete(axes), None
-    if isinstance(how.merge, str) and all(_all_filled(layout.cut(a, global_shape[a])) for a in axes):
-        form = ("shares", how.name, how.merge, names, new_layout, new_shape, of.dtype, dtype, how.options)
+    if isinstance(op.merge, str) and all(_all_filled(layout.cut(a, global_shape[a])) for a in axes):
+        form = ("shares", op.name, op.merge, names, new_layout, new_shape, spec.dtype, dtype, op.options)
     return (
-        Partial(key, text, run, names, how.merge, how.dtype, has_elements, how.share_dtype, finish, form),
+        Partial(key, text, run, names, op.merge, op.dtype, has_elements, op.share_dtype, finish, form),
         new_layout,
         new_shape,
     )
@@ -250,35 +250,37 @@ def _all_filled(cut: AnyCut) -> bool:
     return isinstance(cut, Consecutive) and cut.shortest > 0
 
 
-def _whole_reduction(how: Reduction) -> Callable[[Array], Array]:
+def _whole_reduction(op: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
-        return np.asarray(by_intervals(how.whole_function, block, how.axes), how.dtype, order="C")
+        return np.asarray(by_intervals(op.whole_function, block, op.axes), op.dtype, order="C")
 
     return compute
 
 
-def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -> Callable[[object], Array]:
-    """Return *reduce* as a function that takes expressions, too: it goes over them in pieces where it can."""
-    axes, shares, folding = how.axes, how.dtype if how.share_dtype is None else how.share_dtype, None
-    if how.ufunc is not None:
-        finish = unchanged if is_share else how.finish
-        folding = Folding(lambda piece: np.asarray(how.share(piece), shares), how.ufunc, axes, shares, finish)
+def _accepting_expressions(
+    reduce: Callable[[Array], Array], op: Reduction, is_share: bool
+) -> Callable[[object], Array]:
+    """Return *reduce* as a function that also takes expressions, and reduces them in pieces where it can."""
+    axes, share_dtype, folding = op.axes, op.dtype if op.share_dtype is None else op.share_dtype, None
+    if op.ufunc is not None:
+        finish = unchanged if is_share else op.finish
+        folding = Folding(lambda piece: np.asarray(op.share(piece), share_dtype), op.ufunc, axes, share_dtype, finish)
 
     def compute(block: Value) -> Array:
         if not isinstance(block, Expression):
             return reduce(block)
-        return reduce_pieces(block, reduce, axes, shares if is_share else how.dtype, folding)
+        return reduce_pieces(block, reduce, axes, share_dtype if is_share else op.dtype, folding)
 
     return compute
 
 
 def axis_argument(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
-    """Return *axes* as NumPy's functions take them fastest: None if they are all."""
+    """Return *axes*, or None if they are all axes: NumPy's functions are faster with None."""
     return None if len(axes) == ndim else axes
 
 
 def with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
-    """Return *tensor* with *ndim* axes, of which *axes* are new and have length 1. It shares the block."""
+    """Return *tensor* expanded to *ndim* axes: *axes* are new, with length 1. It shares the block."""
     lengths, names = iter(tensor.shape), iter(tensor.layout.axes)
     shape = tuple(1 if a in axes else next(lengths) for a in range(ndim))
     layout = Layout([() if a in axes else next(names) for a in range(ndim)], tensor.mesh)

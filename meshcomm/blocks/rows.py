@@ -1,20 +1,20 @@
 """Rows of the blocks of other ranks: a rank asks their owners for them, or sends rows to their owners.
 
-An answer of an owner may also be what it makes of a question, such as where a value is in its block: `ask`.
+With `ask`, owners compute the answers to questions, such as the index of a value in their block.
 
-A row is what a block has at one index of its first axes. Each rank says for each of its rows who owns it, and which
-row of the owner's block it is:
+A row is the elements of a block at one index of its first axes. Ranks name a row by its owner and by its number in the
+owner's block:
 
-    fetch       numbers ──> owners, rows <── owners
-    deliver     numbers and rows ──> owners
-    migrated    rows ──> owners, who keep them in the order of the ranks
-    ask         questions ──> owners, answers <── owners
+    fetch           numbers ──> owners, rows <── owners
+    deliver         numbers and rows ──> owners
+    migrate_rows    rows ──> owners, who keep them in the order of the ranks
+    ask             questions ──> owners, answers <── owners
 
-Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
-are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads
-the rows straight from the blocks of the owners, and no number travels.
+Rows travel in MPI messages. Their owners and counts depend on the data, so the ranks exchange the counts, and agree on
+a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads the rows directly
+from the owners' blocks, and sends no row numbers.
 
-A message of numbers says runs of consecutive numbers by their starts and lengths, if that is shorter.
+A message of row numbers gives runs of consecutive numbers by their starts and lengths, if that is shorter.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,21 +45,21 @@ from meshcomm.core.ranks.traffic import note_received
 R = TypeVar("R")
 
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
-"""Writes rows to the block of this rank: takes an index for each of its first axes, and rows, if there are."""
+"""Writes rows to the block of this rank. Arguments: an index array for each of its first axes; the rows, or None."""
 
-_NUMBER = np.dtype(np.int64)
-_KEPT = 40  # bytes that a rank keeps for each of its rows while they travel: who owns it, where, and in which order
+_WORD = np.dtype(np.int64)
+_BYTES_PER_ROW = 40  # bytes of bookkeeping that a rank needs for each row that travels: its owner, number and order
 
 
 class Owned(NamedTuple):
-    """Which rows: for each one its owner, a position in the group, and its number there, in C order."""
+    """Names of rows: the position in the group of each row's owner, and the row's number in that block, in C order."""
 
     owners: NDArray[np.int32] | Indices
     row_numbers: Indices
 
 
 class RowRanks(NamedTuple):
-    """The ranks that exchange rows, and which one this is.
+    """The ranks that exchange rows, and the position of this rank among them.
 
     Parameters
     ----------
@@ -84,61 +84,67 @@ class RowRanks(NamedTuple):
     def agree_on_result(self, function: Callable[[], R], call: str | Callable[[R], str] | None = None) -> R:
         """Return the local result of *function*; all ranks raise if it raises on one. Collective.
 
-        They also raise if *call* differs: a text, by default that of the whole call, or a function that makes one of
-        the result.
+        They also raise if *call* differs: a text, by default that of the whole call, or a function from the result to
+        a text.
         """
         return agree_on(self.group.rank_set, self.call if call is None else call, function)
 
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of each rank, in the order of their positions. Collective."""
-        began, communicator = monotonic_ns(), self.communicator
+        start_ns, communicator = monotonic_ns(), self.communicator
         messages = communicator.allgather(message)
-        sizes = [len(text) for text in messages]
+        sizes = [len(data) for data in messages]
         sizes[self.position] = 0
-        note_received(self.group.rank_set, self.group.members, sizes, began)
+        note_received(self.group.rank_set, self.group.members, sizes, start_ns)
         return messages
 
     def allreduce_max(self, *values: int) -> list[int]:
         """Return the maximum of each value over the ranks. Collective."""
-        return self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
+        return self.communicator.allreduce_max(np.array(values, dtype=_WORD)).tolist()
 
     def exchanged_counts(self, counts: Indices) -> Indices:
-        """Return the number that each rank has for this one, from those that this one has for each. Collective."""
-        size = _NUMBER.itemsize
-        sides = [size] * self.size, [*range(0, size * self.size, size)]
-        sent, received = np.ascontiguousarray(counts, _NUMBER), np.empty(self.size, _NUMBER)
-        self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(received), *sides))
+        """Send each rank its number of *counts*, and return the number received from each rank. Collective."""
+        size = _WORD.itemsize
+        sizes_and_offsets = [size] * self.size, [*range(0, size * self.size, size)]
+        sent, received = np.ascontiguousarray(counts, _WORD), np.empty(self.size, _WORD)
+        self.communicator.alltoallv((as_bytes(sent), *sizes_and_offsets), (as_bytes(received), *sizes_and_offsets))
         return received
 
     def exchanged(
-        self, array: Array, counts: Indices, into: Array, coming: Indices, *, at: Indices | None = None
+        self, array: Array, counts: Indices, out: Array, incoming_counts: Indices, *, out_starts: Indices | None = None
     ) -> None:
-        """Send consecutive rows of *array*, *counts* to each rank, and receive *coming* rows of each. Collective.
+        """Send *counts* consecutive rows of *array* to each rank, and receive *incoming_counts* from each. Collective.
 
-        Those of a rank are written from *at* on, by default after those of the rank before it.
+        The rows of each rank are written to *out* from *out_starts* on, by default after those of the previous rank.
         """
-        starts, sides = (np.cumsum(counts) - counts, np.cumsum(coming) - coming if at is None else at), []
-        mine = [
-            slice(int(start[self.position]), int(start[self.position] + n[self.position]))
-            for n, start in zip((counts, coming), starts, strict=True)
+        starts, buffers = (
+            (
+                np.cumsum(counts) - counts,
+                np.cumsum(incoming_counts) - incoming_counts if out_starts is None else out_starts,
+            ),
+            [],
+        )
+        own_slices = [
+            slice(int(start[self.position]), int(start[self.position] + row_counts[self.position]))
+            for row_counts, start in zip((counts, incoming_counts), starts, strict=True)
         ]
-        for rows, n, start in zip((array, into), (counts, coming), starts, strict=True):
-            row = rows.dtype.itemsize * prod(rows.shape[1:])
-            others = np.where(np.arange(self.size) == self.position, 0, n)
-            sides.append((as_bytes(rows), (others * row).tolist(), (start * row).tolist()))
-        began = monotonic_ns()
-        pending = self.communicator.start_messages(*sides)
-        opaque(into)[mine[1]] = opaque(array)[mine[0]]
+        for rows, row_counts, start in zip((array, out), (counts, incoming_counts), starts, strict=True):
+            row_bytes = rows.dtype.itemsize * prod(rows.shape[1:])
+            other_counts = np.where(np.arange(self.size) == self.position, 0, row_counts)
+            buffers.append((as_bytes(rows), (other_counts * row_bytes).tolist(), (start * row_bytes).tolist()))
+        start_ns = monotonic_ns()
+        pending = self.communicator.start_messages(*buffers)
+        opaque(out)[own_slices[1]] = opaque(array)[own_slices[0]]
         pending.wait()
-        note_received(self.group.rank_set, self.group.members, sides[1][1], began)
+        note_received(self.group.rank_set, self.group.members, buffers[1][1], start_ns)
 
 
 @contextmanager
 def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[RowRanks]:
     """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
 
-    *call* tells it from others on this mesh, the same on all ranks. Ranks outside of the mesh have no part. An error
-    that ends the context on one rank only lets no further call be made.
+    *call* is a text that identifies the call on this mesh, the same on all ranks. Ranks outside of the mesh take no
+    part. After an error that ends the context on one rank only, these ranks can make no further call.
     """
     with collective(operation, mesh) as location:
         assert location is not None
@@ -149,93 +155,95 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
 # -- fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch(ranks: RowRanks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
-    """Write the *wanted* rows, one after the other, to *into*. Collective over the ranks.
+def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: Owned, out: Array) -> None:
+    """Write the requested rows, in their order, to *out*. Collective over the ranks.
 
     Parameters
     ----------
-    ranks: ranks that ask each other; None if this rank owns all that it wants
+    ranks: ranks that ask each other; None if this rank owns all requested rows
     block: block of this rank
-    axes: number of the first axes of *block* that number the rows; the others are those of a row
-    wanted: owners and numbers of the rows
-    into: array with one axis for the rows, and those of a row
+    axes: how many of the first axes of *block* number the rows; the others are those of a row
+    requests: owners and numbers of the rows
+    out: array with one axis for the rows, then the axes of a row
     """
     if ranks is None:
-        if not (block.flags.c_contiguous and into.flags.c_contiguous and block.size):
-            opaque(into)[...] = _rows_at(block, axes, wanted.row_numbers)
+        if not (block.flags.c_contiguous and out.flags.c_contiguous and block.size):
+            opaque(out)[...] = _rows_at(block, axes, requests.row_numbers)
             return
-        lines = opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:])
-        lines.take(wanted.row_numbers, axis=0, out=opaque(into), mode="clip")  # into no buffer: they are in bounds
+        block_rows = opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:])
+        block_rows.take(requests.row_numbers, axis=0, out=opaque(out), mode="clip")  # unbuffered; all are in bounds
         return
-    row = block.dtype.itemsize * prod(block.shape[axes:])
-    in_order = block.flags.c_contiguous and into.flags.c_contiguous
+    row_bytes = block.dtype.itemsize * prod(block.shape[axes:])
+    in_order = block.flags.c_contiguous and out.flags.c_contiguous
     rendezvous = ranks.group.rendezvous
-    shares = rendezvous is not None and rendezvous.size == ranks.size and in_order and row > 0
-    if shares and block.nbytes:
-        shares = locate(as_bytes(block)) >= 0
-    rows, hidden = ranks.allreduce_max(len(wanted.row_numbers), not shares)
-    if rows == 0 or row == 0:  # the rows of all ranks have as many bytes, or none of their own
+    is_shared = rendezvous is not None and rendezvous.size == ranks.size and in_order and row_bytes > 0
+    if is_shared and block.nbytes:
+        is_shared = locate(as_bytes(block)) >= 0
+    max_count, any_unshared = ranks.allreduce_max(len(requests.row_numbers), not is_shared)
+    if max_count == 0 or row_bytes == 0:  # a row has equally many bytes on all ranks, or this rank has no row
         return
-    if not hidden:
-        _read_rows(ranks, block, wanted, into, rows)
+    if not any_unshared:
+        _read_rows(ranks, block, requests, out, max_count)
         return
-    for chunk in _row_chunks(rows, len(wanted.row_numbers), _KEPT + row):
-        part = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
-        _ask_owners(ranks, block, axes, part, into[chunk])
+    for chunk in _row_chunks(max_count, len(requests.row_numbers), _BYTES_PER_ROW + row_bytes):
+        request_chunk = Owned(requests.owners[chunk], requests.row_numbers[chunk])
+        _ask_owners(ranks, block, axes, request_chunk, out[chunk])
 
 
-def _read_rows(ranks: RowRanks, block: Array, wanted: Owned, into: Array, max_count: int) -> None:
+def _read_rows(ranks: RowRanks, block: Array, requests: Owned, out: Array, max_count: int) -> None:
     """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
-    others = [(position, False) for position in range(ranks.size) if position != ranks.position]
-    sizes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
+    peers = [(position, False) for position in range(ranks.size) if position != ranks.position]
+    block_bytes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
     number = fingerprint(ranks.call) ^ ranks.group.rank_set.call_digest
-    data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
-    for chunk in _row_chunks(max_count, len(wanted.row_numbers), 4):
-        regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
-        copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
-        routes = Routes(ranks.size, ranks.position, others, others, _fixed_copies(copies))
-        rendezvous.exchange(routes, number, data, as_bytes(into[chunk]))
+    data, row_bytes = as_bytes(block), out.dtype.itemsize * prod(out.shape[1:])
+    for chunk in _row_chunks(max_count, len(requests.row_numbers), 4):
+        regions = np.ascontiguousarray(requests.owners[chunk], dtype=np.int32)
+        copies = RowCopies(block_bytes, row_bytes, regions, np.ascontiguousarray(requests.row_numbers[chunk]))
+        routes = Routes(ranks.size, ranks.position, peers, peers, _fixed_copies(copies))
+        rendezvous.exchange(routes, number, data, as_bytes(out[chunk]))
 
 
 def _fixed_copies(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], tuple[RowCopies, None]]:
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask_owners(ranks: RowRanks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: Owned, out: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
-    order, counts = _by_owner(wanted.owners, ranks.size)
-    row_numbers = wanted.row_numbers[order]
+    order, counts = _by_owner(requests.owners, ranks.size)
+    row_numbers = requests.row_numbers[order]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    new = np.ones(len(row_numbers), dtype=bool)  # equal numbers, one after the other, travel once
-    new[1:] = row_numbers[1:] != row_numbers[:-1]
-    new[starts[:-1][counts > 0]] = True
-    repeats = not new.all()
-    if repeats:
-        number = np.cumsum(new) - 1
-        counts = np.diff(np.concatenate([[0], number + 1])[starts])
-        row_numbers = row_numbers[new]
-    coming = ranks.exchanged_counts(counts)
-    row = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
-    rounds = _rounds(ranks, int(coming.sum()), row)
+    is_first = np.ones(len(row_numbers), dtype=bool)  # consecutive equal numbers travel once
+    is_first[1:] = row_numbers[1:] != row_numbers[:-1]
+    is_first[starts[:-1][counts > 0]] = True
+    has_repeats = not is_first.all()
+    if has_repeats:
+        distinct_index = np.cumsum(is_first) - 1
+        counts = np.diff(np.concatenate([[0], distinct_index + 1])[starts])
+        row_numbers = row_numbers[is_first]
+    incoming_counts = ranks.exchanged_counts(counts)
+    row_bytes = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
+    rounds = _rounds(ranks, int(incoming_counts.sum()), row_bytes)
     shape = len(row_numbers), *block.shape[axes:]
-    distinct = opaque(new_block(shape, block.dtype)) if repeats or rounds > 1 else None
-    for turn, mine, theirs in _rounds_of(counts, coming, rounds):
-        their_numbers = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
-        answer = _rows_at(block, axes, their_numbers)
-        rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
-        ranks.exchanged(answer, theirs, rows, mine)
-        if distinct is None:
-            _put_in_order(into, order, rows)
+    distinct_rows = opaque(new_block(shape, block.dtype)) if has_repeats or rounds > 1 else None
+    for round_rows, round_counts, round_incoming in _rounds_of(counts, incoming_counts, rounds):
+        requested_numbers = _exchanged_numbers(
+            ranks, row_numbers if round_rows is None else row_numbers[round_rows], round_counts, round_incoming
+        )
+        answer = _rows_at(block, axes, requested_numbers)
+        rows = opaque(new_block((int(round_counts.sum()), *block.shape[axes:]), block.dtype))
+        ranks.exchanged(answer, round_incoming, rows, round_counts)
+        if distinct_rows is None:
+            _put_in_order(out, order, rows)
         else:
-            distinct[slice(None) if turn is None else turn] = rows
-    if distinct is not None:
-        _put_in_order(into, order, distinct, number if repeats else None)
+            distinct_rows[slice(None) if round_rows is None else round_rows] = rows
+    if distinct_rows is not None:
+        _put_in_order(out, order, distinct_rows, distinct_index if has_repeats else None)
 
 
 def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
-    """Return the rows *row_numbers* of the first *axes* of a block, in consecutive memory.
+    """Return rows of a block, numbered along its first *axes*, in consecutive memory.
 
     NumPy's take copies rows; an index array would copy them element by element.
     """
@@ -244,102 +252,108 @@ def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
     return np.ascontiguousarray(opaque(block)[unravelled(row_numbers, block.shape[:axes])])
 
 
-def _put_in_order(into: Array, order: Indices, rows: Array, which: Indices | None = None) -> None:
-    """Write *rows* to *into*: the first one to its row order[0], and so on.
-
-    If *which* is given, the row which[0] is the first one, and so on.
-    """
-    if not into.flags.c_contiguous:
-        opaque(into)[order] = rows if which is None else rows[which]
+def _put_in_order(out: Array, order: Indices, rows: Array, row_indices: Indices | None = None) -> None:
+    """Write row i of *rows*, or row *row_indices*[i] if given, to row *order*[i] of *out*."""
+    if not out.flags.c_contiguous:
+        opaque(out)[order] = rows if row_indices is None else rows[row_indices]
         return
     inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order)) if which is None else which
-    rows.take(inverse, axis=0, out=opaque(into), mode="clip")
+    inverse[order] = np.arange(len(order)) if row_indices is None else row_indices
+    rows.take(inverse, axis=0, out=opaque(out), mode="clip")
 
 
 # -- deliver ----------------------------------------------------------------------------------------------------------
 
 
 def deliver(
-    ranks: RowRanks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+    ranks: RowRanks | None, shape: Shape, targets: Owned, rows: Array | None, write: Write, *, sums: bool = False
 ) -> None:
     """Let the owners write rows of their blocks. Collective over the ranks.
 
-    An owner gets the rows of the ranks in their order, and of one rank in its order. Where several are for one row, it
-    writes the last one last, also if they come in several rounds.
+    An owner gets the rows in the order of the ranks, and those of one rank in that rank's order. If several are for
+    one row of its block, the last one wins, also if they come in several rounds.
 
     Parameters
     ----------
-    ranks: ranks that send each other rows; None if this rank owns all that it has
+    ranks: ranks that send each other rows; None if this rank owns all rows in *targets*
     shape: lengths of the axes of this rank's block that number the rows
-    to: owners and numbers of the rows
-    rows: array with as many rows; None if *write* needs none
-    write: writer of the rows that come, called maybe several times
-    sums: True if all that is for one row counts, in any order of the rounds, and not the last one only
+    targets: owners and numbers of the rows
+    rows: array with one row for each target; None if *write* needs none
+    write: function that writes received rows; it may run several times
+    sums: True if all values for one row count, in any order of the rounds; False if only the last one does
     """
     if ranks is None:
-        write(unravelled(to.row_numbers, shape), rows)
+        write(unravelled(targets.row_numbers, shape), rows)
         return
-    row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
-    (max_count,) = ranks.allreduce_max(len(to.row_numbers))
-    last: Indices | None = None
-    chunks = list(_row_chunks(max_count, len(to.row_numbers), _KEPT + row))
+    row_bytes = _WORD.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
+    (max_count,) = ranks.allreduce_max(len(targets.row_numbers))
+    last_writers: Indices | None = None
+    chunks = list(_row_chunks(max_count, len(targets.row_numbers), _BYTES_PER_ROW + row_bytes))
     for chunk in chunks:
-        order, counts = _by_owner(to.owners[chunk], ranks.size)
-        coming = ranks.exchanged_counts(counts)
-        rounds = _rounds(ranks, int(coming.sum()), row)
-        if len(chunks) * rounds > 1 and last is None and not sums:
-            last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
-        for turn, mine, theirs in _rounds_of(counts, coming, rounds):
-            selection = order if turn is None else order[turn]
-            row_numbers = _sent_numbers(ranks, to.row_numbers[chunk][selection], mine, theirs)
-            arrived = None
+        order, counts = _by_owner(targets.owners[chunk], ranks.size)
+        incoming_counts = ranks.exchanged_counts(counts)
+        rounds = _rounds(ranks, int(incoming_counts.sum()), row_bytes)
+        if len(chunks) * rounds > 1 and last_writers is None and not sums:
+            last_writers = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
+        for round_rows, round_counts, round_incoming in _rounds_of(counts, incoming_counts, rounds):
+            selection = order if round_rows is None else order[round_rows]
+            row_numbers = _exchanged_numbers(
+                ranks, targets.row_numbers[chunk][selection], round_counts, round_incoming
+            )
+            received_rows = None
             if rows is not None:
-                arrived = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
-                ranks.exchanged(opaque(rows[chunk]).take(selection, axis=0), mine, opaque(arrived), theirs)
-            if last is not None:
-                row_numbers, arrived = _still_last(row_numbers, arrived, theirs, last)
-            write(unravelled(row_numbers, shape), arrived)
+                received_rows = new_block((int(round_incoming.sum()), *rows.shape[1:]), rows.dtype)
+                ranks.exchanged(
+                    opaque(rows[chunk]).take(selection, axis=0), round_counts, opaque(received_rows), round_incoming
+                )
+            if last_writers is not None:
+                row_numbers, received_rows = _latest_rows(row_numbers, received_rows, round_incoming, last_writers)
+            write(unravelled(row_numbers, shape), received_rows)
 
 
-def _still_last(
-    row_numbers: Indices, rows: Array | None, coming: Indices, last: Indices
+def _latest_rows(
+    row_numbers: Indices, rows: Array | None, incoming_counts: Indices, last_writers: Indices
 ) -> tuple[Indices, Array | None]:
-    """Return the rows that no later rank has written in an earlier round; *last* is the last writer of each row."""
-    sources = np.repeat(np.arange(len(coming)), coming).astype(last.dtype)
-    stays = sources >= last[row_numbers]
-    if not stays.all():
-        row_numbers, sources = row_numbers[stays], sources[stays]
-        rows = None if rows is None else rows[stays]
-    last[row_numbers] = sources  # ascending, so that the last of equal numbers is the largest
+    """Drop rows that a later rank wrote in an earlier round, and return the others.
+
+    *last_writers* has the last rank that wrote each row of the block; it is updated.
+    """
+    sources = np.repeat(np.arange(len(incoming_counts)), incoming_counts).astype(last_writers.dtype)
+    is_latest = sources >= last_writers[row_numbers]
+    if not is_latest.all():
+        row_numbers, sources = row_numbers[is_latest], sources[is_latest]
+        rows = None if rows is None else rows[is_latest]
+    last_writers[row_numbers] = sources  # ascending, so that the last of equal numbers is the largest
     return row_numbers, rows
 
 
-# -- migrated ---------------------------------------------------------------------------------------------------------
+# -- migrate_rows -----------------------------------------------------------------------------------------------------
 
 
 def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Indices]:
-    """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
+    """Return the rows received by this rank, in the order of the ranks, and the number from each rank. Collective.
 
     Parameters
     ----------
     ranks: ranks that send each other rows
-    arrays: arrays with as many rows
-    owners: positions of the owners of the rows
+    arrays: arrays with equally many rows
+    owners: position of the owner of each row
     """
-    received = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
+    received_counts = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
     (max_count,) = ranks.allreduce_max(len(owners))
-    rows, at = int(received.sum()), np.cumsum(received) - received
-    results = ranks.agree_on_result(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
-    row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
-    for chunk in _row_chunks(max_count, len(owners), _KEPT + row):
+    row_count, row_starts = int(received_counts.sum()), np.cumsum(received_counts) - received_counts
+    results = ranks.agree_on_result(
+        lambda: [new_block((row_count, *array.shape[1:]), array.dtype) for array in arrays]
+    )
+    row_bytes = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
+    for chunk in _row_chunks(max_count, len(owners), _BYTES_PER_ROW + row_bytes):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        coming = ranks.exchanged_counts(counts)
-        for array, into in zip(arrays, results, strict=True):
-            sent = np.ascontiguousarray(opaque(array[chunk])[order])
-            ranks.exchanged(sent, counts, opaque(into), coming, at=at)
-        at = at + coming
-    return results, received
+        incoming_counts = ranks.exchanged_counts(counts)
+        for array, result in zip(arrays, results, strict=True):
+            sent_rows = np.ascontiguousarray(opaque(array[chunk])[order])
+            ranks.exchanged(sent_rows, counts, opaque(result), incoming_counts, out_starts=row_starts)
+        row_starts = row_starts + incoming_counts
+    return results, received_counts
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------
@@ -350,29 +364,31 @@ def ask(
     owners: NDArray[np.int32] | Indices,
     questions: Array,
     answer: Callable[[Array], Array],
-    into: Array,
+    out: Array,
 ) -> None:
-    """Write to *into* what the owners answer to questions. Collective over the ranks.
+    """Write the owners' answers to questions to *out*. Collective over the ranks.
 
     Parameters
     ----------
     ranks: ranks that ask each other
     owners: position in the group of each question's owner
     questions: array with one axis
-    answer: function from questions to the answers of this rank, in the dtype of *into*
-    into: array with one element for each question
+    answer: function from questions to the answers of this rank, in the dtype of *out*
+    out: array with one element for each question
     """
     (max_count,) = ranks.allreduce_max(len(questions))
-    row = questions.dtype.itemsize + into.dtype.itemsize
-    for chunk in _row_chunks(max_count, len(questions), _KEPT + row):
+    row_bytes = questions.dtype.itemsize + out.dtype.itemsize
+    for chunk in _row_chunks(max_count, len(questions), _BYTES_PER_ROW + row_bytes):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        coming, answers = ranks.exchanged_counts(counts), into[chunk]
-        for turn, mine, theirs in _rounds_of(counts, coming, _rounds(ranks, int(coming.sum()), row)):
-            selection = order if turn is None else order[turn]
-            their_questions = new_block((int(theirs.sum()),), questions.dtype)
-            ranks.exchanged(questions[chunk][selection], mine, their_questions, theirs)
-            replies = new_block((len(selection),), into.dtype)
-            ranks.exchanged(answer(their_questions), theirs, replies, mine)
+        incoming_counts, answers = ranks.exchanged_counts(counts), out[chunk]
+        for round_rows, round_counts, round_incoming in _rounds_of(
+            counts, incoming_counts, _rounds(ranks, int(incoming_counts.sum()), row_bytes)
+        ):
+            selection = order if round_rows is None else order[round_rows]
+            received_questions = new_block((int(round_incoming.sum()),), questions.dtype)
+            ranks.exchanged(questions[chunk][selection], round_counts, received_questions, round_incoming)
+            replies = new_block((len(selection),), out.dtype)
+            ranks.exchanged(answer(received_questions), round_incoming, replies, round_counts)
             answers[selection] = replies
 
 
@@ -380,7 +396,7 @@ def ask(
 
 
 def _row_chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
-    """Return intervals of *count* rows, equally many on each rank.
+    """Return intervals that split *count* rows, the same number of intervals on each rank.
 
     *max_count* is the largest count of any rank, *row_bytes* the size of a row.
     """
@@ -389,74 +405,88 @@ def _row_chunks(max_count: int, count: int, row_bytes: int) -> Iterator[slice]:
         yield slice(min(start, count), min(start + size, count))
 
 
-def _rounds(ranks: RowRanks, incoming: int, row: int) -> int:
-    """Return in how many rounds the rows travel, the same on all ranks. Collective."""
-    return max(1, *ranks.allreduce_max(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
+def _rounds(ranks: RowRanks, incoming: int, row_bytes: int) -> int:
+    """Return the number of rounds in which the rows travel, the same on all ranks. Collective."""
+    return max(1, *ranks.allreduce_max(-(-incoming * (row_bytes + _WORD.itemsize) // (DEFAULT_SCRATCH // 2))))
 
 
-def _rounds_of(counts: Indices, coming: Indices, rounds: int) -> Iterator[tuple[Indices | None, Indices, Indices]]:
-    """Return for each round which rows, sorted by owners, travel, and how many go to and come from each rank."""
+def _rounds_of(
+    counts: Indices, incoming_counts: Indices, rounds: int
+) -> Iterator[tuple[Indices | None, Indices, Indices]]:
+    """Return for each round the indices of its rows, sorted by owner, and the counts to and from each rank.
+
+    The indices are None if one round has all rows.
+    """
     if rounds == 1:
-        yield None, counts, coming
+        yield None, counts, incoming_counts
         return
     starts = np.cumsum(counts) - counts
     for number in range(rounds):
-        first, last = (counts * n // rounds for n in (number, number + 1))
-        mine, theirs = last - first, coming * (number + 1) // rounds - coming * number // rounds
-        yield _concatenated_ranges(starts + first, mine), mine, theirs
+        begins, ends = (counts * n // rounds for n in (number, number + 1))
+        round_counts, round_incoming = (
+            ends - begins,
+            incoming_counts * (number + 1) // rounds - incoming_counts * number // rounds,
+        )
+        yield _concatenated_ranges(starts + begins, round_counts), round_counts, round_incoming
 
 
 def _concatenated_ranges(starts: Indices, lengths: Indices) -> Indices:
-    """Return the numbers of several ranges, one after the other.
+    """Return the numbers of several ranges, concatenated.
 
     >>> _concatenated_ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]
     """
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+    offsets = np.cumsum(lengths) - lengths
+    return np.repeat(starts - offsets, lengths) + np.arange(int(lengths.sum()))
 
 
-def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Indices]:
-    """Return the order that sorts rows by their owners, with those of one owner in their order, and how many each has.
+def _by_owner(owners: NDArray[np.int32] | Indices, rank_count: int) -> tuple[Indices, Indices]:
+    """Return the order that sorts rows by owner (stable), and the number of rows of each owner.
 
     NumPy sorts short integers by counting.
     """
-    short = owners.astype(np.uint8 if ranks <= 256 else np.uint16 if ranks <= 65536 else np.intp)
-    return np.argsort(short, kind="stable"), np.bincount(owners, minlength=ranks).astype(np.intp)
+    owner_keys = owners.astype(np.uint8 if rank_count <= 256 else np.uint16 if rank_count <= 65536 else np.intp)
+    return np.argsort(owner_keys, kind="stable"), np.bincount(owners, minlength=rank_count).astype(np.intp)
 
 
-def _sent_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, coming: Indices) -> Indices:
-    """Return the numbers that come to this rank, from those that it sends, *counts* to each rank. Collective."""
+def _exchanged_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, incoming_counts: Indices) -> Indices:
+    """Send *counts* row numbers to each rank, and return the received ones. Collective."""
     ends = np.cumsum(counts)
-    begins = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here
-    begins[1:] = row_numbers[1:] != row_numbers[:-1] + 1
-    begins[(ends - counts)[counts > 0]] = True
-    start = np.flatnonzero(begins)
-    runs = counts
-    if 2 * len(start) < len(row_numbers):
-        runs = np.bincount(np.searchsorted(ends, start, side="right"), minlength=len(counts))
-    as_runs = 2 * runs < counts
-    words = np.where(as_runs, 2 * runs, counts)
-    if as_runs.any():
-        lengths = np.diff(np.append(start, len(row_numbers)))
-        run_ends = np.cumsum(runs)
+    begins_run = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here
+    begins_run[1:] = row_numbers[1:] != row_numbers[:-1] + 1
+    begins_run[(ends - counts)[counts > 0]] = True
+    run_starts = np.flatnonzero(begins_run)
+    run_counts = counts
+    if 2 * len(run_starts) < len(row_numbers):
+        run_counts = np.bincount(np.searchsorted(ends, run_starts, side="right"), minlength=len(counts))
+    is_by_runs = 2 * run_counts < counts
+    word_counts = np.where(is_by_runs, 2 * run_counts, counts)
+    if is_by_runs.any():
+        lengths = np.diff(np.append(run_starts, len(row_numbers)))
+        run_ends = np.cumsum(run_counts)
         pieces = list[Indices]()
         for rank in np.flatnonzero(counts):
-            span = slice(run_ends[rank] - runs[rank], run_ends[rank])
-            whole = slice(ends[rank] - counts[rank], ends[rank])
-            pieces += [row_numbers[start[span]], lengths[span]] if as_runs[rank] else [row_numbers[whole]]
-        sent = np.concatenate(pieces).astype(_NUMBER)
+            run_span = slice(run_ends[rank] - run_counts[rank], run_ends[rank])
+            number_span = slice(ends[rank] - counts[rank], ends[rank])
+            pieces += (
+                [row_numbers[run_starts[run_span]], lengths[run_span]]
+                if is_by_runs[rank]
+                else [row_numbers[number_span]]
+            )
+        sent = np.concatenate(pieces).astype(_WORD)
     else:
-        sent = np.ascontiguousarray(row_numbers, _NUMBER)
-    words_coming = ranks.exchanged_counts(words)
-    received = np.empty(int(words_coming.sum()), _NUMBER)
-    ranks.exchanged(sent, words, received, words_coming)
-    if (words_coming == coming).all():
+        sent = np.ascontiguousarray(row_numbers, _WORD)
+    incoming_words = ranks.exchanged_counts(word_counts)
+    received = np.empty(int(incoming_words.sum()), _WORD)
+    ranks.exchanged(sent, word_counts, received, incoming_words)
+    if (incoming_words == incoming_counts).all():
         return received.astype(np.intp, copy=False)
-    numbers, end = list[Indices](), np.cumsum(words_coming)
-    for rank in np.flatnonzero(coming):
-        message = received[end[rank] - words_coming[rank] : end[rank]]
-        numbers.append(message if len(message) == coming[rank] else _concatenated_ranges(*message.reshape(2, -1)))
+    numbers, word_ends = list[Indices](), np.cumsum(incoming_words)
+    for rank in np.flatnonzero(incoming_counts):
+        message = received[word_ends[rank] - incoming_words[rank] : word_ends[rank]]
+        numbers.append(
+            message if len(message) == incoming_counts[rank] else _concatenated_ranges(*message.reshape(2, -1))
+        )
     return np.concatenate(numbers).astype(np.intp, copy=False)
 
 

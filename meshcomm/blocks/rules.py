@@ -3,18 +3,18 @@
 How the operands of an elementwise function come together:
 
 1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
-2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
-   adds its sharding on the axes of the result that are unsharded yet, with the mesh dimensions that are unused yet.
+2. The tensors are considered in the order of their sizes, the largest first, equal sizes from left to right. Each
+   adds its sharding on the axes of the result that are still unsharded, with mesh dimensions that are still unused.
    If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
-   the other one moves. If both have as many bytes and their cuts are close, as in ``t[:-2] + t[1:-1]``, the one with
-   the more even blocks counts: the slice in the middle, to which programs mostly write the result.
+   the other one moves. If both have equally many bytes and their cuts are close, as in ``t[:-2] + t[1:-1]``, the one
+   with the more even blocks wins: the slice in the middle, to which programs mostly write the result.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
    only sliced.
 
 So ``[x, unsharded] + [unsharded, y]`` is ``[x, y]``, ``[x, unsharded] + [unsharded, x]`` is ``[x, unsharded]``, and
 ``x + relayout_like(ones, x)`` moves nothing. With ``out=``, as in ``x += y``, the layout is that of *out*.
 
-The dtype of a result is the one that NumPy gives: it is asked with small arrays of the dtypes of the operands.
+The dtype of a result is that of NumPy's result for small arrays with the dtypes of the operands.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ def is_operand(x: object) -> bool:
 
 
 def text_as_scalar(x: object) -> object:
-    """Return a text of Python as NumPy's, which is an operand; anything else as it is."""
+    """Return a Python string as a NumPy scalar, which is an operand; anything else unchanged."""
     return np.asarray(x)[()] if isinstance(x, str | bytes) else x
 
 
@@ -69,22 +69,22 @@ def is_plain(x: object) -> bool:
 
 
 def mesh_of(operands: Iterable[object]) -> Mesh:
-    """Return the mesh that all tensors among *operands* are on; ``MeshError`` if there are several."""
+    """Return the mesh of all tensors among *operands*; ``MeshError`` if there are several."""
     meshes = [x.mesh for x in operands if isinstance(x, DTensor)]
     if not meshes:
         raise LayoutError("one of the operands must be a DTensor; NumPy has its own functions for arrays")
-    first = meshes[0]
+    first_mesh = meshes[0]
     for mesh in meshes[1:]:
-        if mesh is not first and (not same_grid(first, mesh) or first.world is not mesh.world):
-            raise MeshError(f"operands must be on one mesh, but are on the {first} and the {mesh}")
-    return first
+        if mesh is not first_mesh and (not same_grid(first_mesh, mesh) or first_mesh.world is not mesh.world):
+            raise MeshError(f"operands must be on one mesh, but are on the {first_mesh} and the {mesh}")
+    return first_mesh
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
 def shape_of(operand: Operand) -> Shape:
-    """Return the shape of *operand*; that of a number is (). ``TypeError`` for what is no operand."""
+    """Return the shape of *operand*, () for a number; ``TypeError`` if it is not an operand."""
     if isinstance(operand, bool | int | float | complex):
         return ()
     try:
@@ -95,9 +95,9 @@ def shape_of(operand: Operand) -> Shape:
 
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     """Return the shape that *shapes* broadcast to; ``ShapeError`` if they do not."""
-    distinct = set(filter(None, shapes))
-    if len(distinct) < 2:  # the most common case, and NumPy takes long for it
-        return next(iter(distinct), ())
+    distinct_shapes = set(filter(None, shapes))
+    if len(distinct_shapes) < 2:  # the most common case, for which NumPy is slow
+        return next(iter(distinct_shapes), ())
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -109,7 +109,7 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
 
 
 def without(values: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
-    """Return *values*, one for each axis, without those of *axes*.
+    """Return *values*, one for each axis, without the values of *axes*.
 
     >>> without((2, 3, 4), (0, 2))
     (3,)
@@ -121,9 +121,9 @@ def without(values: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
 
 
 def sample(operand: Operand) -> Array | Number:
-    """Return a small array with the dtype and the axes of *operand*; a number, or an array without axes, as it is.
+    """Return a small array with the dtype and ndim of *operand*; a number, or an array without axes, unchanged.
 
-    What NumPy makes of samples tells the dtype of a result, and raises what NumPy raises.
+    A call of NumPy's function on samples gives the dtype of the result, and raises NumPy's errors.
     """
     if not isinstance(operand, DTensor | np.ndarray):
         return operand
@@ -133,7 +133,7 @@ def sample(operand: Operand) -> Array | Number:
 
 
 def as_number(x: object) -> Value:
-    """Return the number in a tensor of one element, 0 on a rank outside of its mesh; anything else as it is."""
+    """Return the number in a tensor of one element, 0 on a rank outside of its mesh; anything else unchanged."""
     if not isinstance(x, DTensor):
         return x
     return x.dtype.type(0) if not x._has_block else x.item()
@@ -142,9 +142,9 @@ def as_number(x: object) -> Value:
 def result_dtype(
     function: Callable[..., object], dtypes: Iterable[DType], ndim: int, dtype: DTypeLike | None = None
 ) -> DType:
-    """Return the dtype of what *function* makes of arrays of *ndim* axes; *dtype* is its argument of this name."""
+    """Return the dtype of the result of *function* for arrays of *ndim* axes; *dtype* is its ``dtype=`` argument."""
     options = {} if dtype is None else {"dtype": dtype}
-    return np.asarray(function(*(np.ones((1,) * ndim, kind) for kind in dtypes), **options)).dtype
+    return np.asarray(function(*(np.ones((1,) * ndim, operand_dtype) for operand_dtype in dtypes), **options)).dtype
 
 
 # -- layouts ----------------------------------------------------------------------------------------------------------
@@ -152,43 +152,43 @@ def result_dtype(
 
 def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
     """Return the layout to which *tensors* are relaid for a result of *shape*: see the top of this module."""
-    mesh, used = tensors[0].mesh, set[str]()
+    mesh, used_names = tensors[0].mesh, set[str]()
     if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
         return tensors[0].layout
     names_of_axes: list[Names] = [()] * len(shape)
-    source_nbytes = [0] * len(shape)  # of the tensor from which an axis has its sharding
+    source_nbytes = [0] * len(shape)  # of the tensor that gave each axis its sharding
     for tensor in sorted(tensors, key=lambda t: t.size, reverse=True):  # equal sizes stay in order
         num_missing_axes = len(shape) - tensor.ndim
         for axis, names in enumerate(tensor.layout.axes, num_missing_axes):
             if tensor.shape[axis - num_missing_axes] != shape[axis]:
                 continue
             if not names_of_axes[axis]:
-                names_of_axes[axis], source_nbytes[axis] = free_names(names, used), tensor.nbytes
-                used.update(names_of_axes[axis])
+                names_of_axes[axis], source_nbytes[axis] = free_names(names, used_names), tensor.nbytes
+                used_names.update(names_of_axes[axis])
             elif names != names_of_axes[axis] and tuple(names) == tuple(names_of_axes[axis]):
                 excess_nbytes = tensor.nbytes - source_nbytes[axis]
                 if excess_nbytes > 0 or (
                     excess_nbytes == 0 and _is_more_even(names, names_of_axes[axis], shape[axis], mesh)
                 ):
                     names_of_axes[axis], source_nbytes[axis] = names, tensor.nbytes
-    common = tuple(names_of_axes)
+    common_axes = tuple(names_of_axes)
     for tensor in tensors:
-        if tensor.layout.axes == common and tensor.mesh is mesh:
+        if tensor.layout.axes == common_axes and tensor.mesh is mesh:
             return tensor.layout
-    return Layout(common, mesh)
+    return Layout(common_axes, mesh)
 
 
-def _is_more_even(names: Names, others: Names, length: int, mesh: Mesh) -> bool:
-    """Return whether *names* cut an axis close to where *others* do, into blocks that differ less in length."""
+def _is_more_even(names: Names, other_names: Names, length: int, mesh: Mesh) -> bool:
+    """Return whether *names* cut an axis close to the cuts of *other_names*, into blocks of more equal lengths."""
     count = devices_along(mesh, names)
-    cut, other = cut_of(names, length, count), cut_of(others, length, count)
-    if not cut.is_consecutive or not other.is_consecutive:
+    cut, other_cut = cut_of(names, length, count), cut_of(other_names, length, count)
+    if not cut.is_consecutive or not other_cut.is_consecutive:
         return False
     longest = cut.longest
-    if longest - cut.shortest >= other.longest - other.shortest:
+    if longest - cut.shortest >= other_cut.longest - other_cut.shortest:
         return False
-    apart = max(abs(a - b) for a, b in zip(cut.all_starts(), other.all_starts(), strict=True))
-    return apart <= _CLOSE * longest
+    max_shift = max(abs(a - b) for a, b in zip(cut.all_starts(), other_cut.all_starts(), strict=True))
+    return max_shift <= _CLOSE * longest
 
 
 _CLOSE = 1 / 16
@@ -196,7 +196,7 @@ _CLOSE = 1 / 16
 
 
 def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
-    """Return how an operand of this shape is sharded for a result of *shape* in *layout*.
+    """Return how an operand of shape *operand* is sharded for a result of *shape* in *layout*.
 
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
     >>> aligned_axes((1, 6), (5, 4, 6), Layout([(), "x", "y"], mesh))
@@ -210,6 +210,6 @@ def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
 
 
 def dims_that_cut(mesh: Mesh, names: Iterable[str]) -> Names:
-    """Return those of *names* that cut something, in the order of the mesh."""
-    wanted = set(names)
-    return tuple(name for name, size in mesh.dims if name in wanted and size > 1)
+    """Return the mesh dimensions among *names* with more than one device, in mesh order."""
+    name_set = set(names)
+    return tuple(name for name, size in mesh.dims if name in name_set and size > 1)

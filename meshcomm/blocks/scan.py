@@ -1,8 +1,8 @@
-"""A function of all elements up to each one: devices scan their blocks, and then what the blocks add up to.
+"""Prefix scans, such as cumsum: devices scan their blocks, and then the totals of the blocks.
 
-One small exchange gives each device what all blocks before its own come to. So the order of summation is that within
-a block, and then that of the blocks. A `Cyclic` axis is relaid to consecutive blocks over the
-same mesh dimensions, and the result back.
+One small exchange gives each device the total of all blocks before its own. So the sum runs within each block first,
+and then over the blocks. A `Cyclic` axis is relaid to consecutive blocks over the same mesh dimensions, and the result
+back.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,13 @@ from meshcomm.core.transport.reduce import ExclusiveScan
 
 
 class Scan(NamedTuple):
-    """A function along one axis of a tensor, whose results are those of all elements up to each one.
+    """A prefix scan along one axis of a tensor: each result combines all elements up to its index.
 
     Parameters
     ----------
     name: name of the operation
     function: function of NumPy that takes a block, ``axis=`` and ``dtype=``
-    ufunc: combines two results; it is associative
+    ufunc: associative function that combines two results
     axis: counted from 0
     dtype: dtype of the result
     """
@@ -43,7 +43,7 @@ class Scan(NamedTuple):
     dtype: DType
 
     @property
-    def wide(self) -> DType:
+    def compute_dtype(self) -> DType:
         """The dtype of the computation: float32 for float16."""
         return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
 
@@ -64,40 +64,44 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     if not dims_that_cut(mesh, layout.axes[scan.axis]):
         local = scan.function(tensor._block, axis=scan.axis, dtype=scan.dtype)
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
-    name, kind = scan.name, tensor.dtype
-    key = (name, layout, shape, kind, scan.axis, scan.dtype)
-    block = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor._block,))
+    name, tensor_dtype = scan.name, tensor.dtype
+    key = (name, layout, shape, tensor_dtype, scan.axis, scan.dtype)
+    block = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, tensor_dtype), (tensor._block,))
     return DTensor(block, layout, shape, scan.dtype)
 
 
-def _scan_text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
-    where = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
-    return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
+def _scan_text(scan: Scan, layout: Layout, shape: Shape, tensor_dtype: DType) -> str:
+    layout_text = f"{layout.specs_text} on {mesh_description(layout.mesh)}"
+    return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {tensor_dtype} in {layout_text}"
 
 
-def _block_scan(scan: Scan, layout: Layout, shape: Shape, kind: DType, location: Location) -> Callable[[Array], Array]:
-    """Return a function that makes the block of the result from that of the tensor."""
+def _block_scan(
+    scan: Scan, layout: Layout, shape: Shape, tensor_dtype: DType, location: Location
+) -> Callable[[Array], Array]:
+    """Return a function from the block of the tensor to that of the result."""
     mesh, axis = layout.mesh, scan.axis
     group, position = group_along(location, mesh, dims_that_cut(mesh, layout.axes[axis]))
     devices = [mesh.ranks.index(rank) for rank in group.members]
-    filled = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
-    order = sorted(filled, key=lambda i: layout.block_numbers(devices[i])[axis])
-    mine = layout.block_shape(shape, location.device)
-    n = prod(length for a, length in enumerate(mine) if a != axis)
-    before = ExclusiveScan(group, position, scan.ufunc, n, scan.wide.itemsize, order=order).run
-    is_first = position not in order[1:]  # or has no elements
+    filled_positions = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
+    order = sorted(filled_positions, key=lambda i: layout.block_numbers(devices[i])[axis])
+    block_shape = layout.block_shape(shape, location.device)
+    row_elements = prod(length for a, length in enumerate(block_shape) if a != axis)
+    exclusive_scan = ExclusiveScan(
+        group, position, scan.ufunc, row_elements, scan.compute_dtype.itemsize, order=order
+    ).run
+    is_first = position not in order[1:]  # True also without elements
 
     def run(block: Array) -> Array:
-        # What happens to the numbers of one rank must not stop it while the others go on to the exchange.
+        # A floating-point error on one rank must not stop it while the others go on to the exchange.
         with unstopped():
-            result = np.asarray(scan.function(block, axis=axis, dtype=scan.wide), order="C")
+            result = np.asarray(scan.function(block, axis=axis, dtype=scan.compute_dtype), order="C")
             if block.shape[axis]:
                 totals = np.asarray(result.take(-1, axis=axis), order="C")
             else:
-                totals = np.zeros(block.shape[:axis] + block.shape[axis + 1 :], scan.wide)
-            carried = before(totals)
+                totals = np.zeros(block.shape[:axis] + block.shape[axis + 1 :], scan.compute_dtype)
+            preceding_totals = exclusive_scan(totals)
             if not is_first:
-                scan.ufunc(result, np.expand_dims(carried, axis), out=result)
+                scan.ufunc(result, np.expand_dims(preceding_totals, axis), out=result)
             return result.astype(scan.dtype, copy=False)
 
     return run

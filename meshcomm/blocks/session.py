@@ -1,4 +1,4 @@
-"""Several steps of one call that its ranks make together: what they compare, gather, and broadcast."""
+"""One collective call of several steps, in which its ranks compare, gather and broadcast."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,7 +33,7 @@ _OUTSIDE: AbstractContextManager[None] = nullcontext()
 def session(
     operation: str, mesh: Mesh, target: Mesh | None = None
 ) -> "AbstractContextManager[Session] | AbstractContextManager[None]":
-    """Return the context of one call, of several steps, which the ranks of *mesh*, and of *target*, make. Collective.
+    """Return the context of one call of several steps by the ranks of *mesh*, and of *target*. Collective.
 
     It gives a `Session`, or None on a rank outside of the meshes. Messages and the watchdog report collective calls
     inside the context under the name *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
@@ -51,7 +51,7 @@ def session(
 
 
 def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
-    """Return what *steps* returns in a `session`; None on a rank outside, where it is not called. Collective.
+    """Return the result of *steps* in a `session`; None on a rank outside, without a call. Collective.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -66,9 +66,9 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
 
 
 class Session:
-    """What a rank does together with the others of a mesh, in a call that `session` has begun.
+    """What a rank can do together with the others of a mesh, in a call that `session` has begun.
 
-    Collective methods are so over the ranks of the call: those of the mesh, and of the target mesh if there is one.
+    Collective methods are collective over the ranks of the call: the ranks of the mesh, and of the target mesh if any.
     """
 
     __slots__ = ("_mesh", "_rank_set", "location")
@@ -137,9 +137,9 @@ class Session:
         """Make further calls of these ranks impossible, as an *error* ends this one on this rank only."""
         leave_with(error, self._rank_set)
 
-    def join_and_raise(self, wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
-        """Take part in the *exchange* of a known call, so that no rank waits; then raise *wrong*. Collective."""
-        join_and_raise(wrong, self._rank_set, exchange)
+    def join_and_raise(self, error: Exception, exchange: Callable[[], object]) -> NoReturn:
+        """Take part in the *exchange* of a known call, so that no rank waits; then raise *error*. Collective."""
+        join_and_raise(error, self._rank_set, exchange)
 
     def agree(self, call: str, error: Exception | None = None, value: int = 0) -> int:
         """Return the largest *value*; raise on all ranks if one has an *error* or another *call*. Collective."""
@@ -148,7 +148,7 @@ class Session:
     def agree_on_result(self, call: str | Callable[[R], str], function: Callable[[], R]) -> R:
         """Return the local result of *function*; all ranks raise if it raises on one. Collective.
 
-        They also raise if *call* differs: a text, or a function that makes one of the result.
+        They also raise if *call* differs: a text, or a function from the result to a text.
         """
         return agree_on(self._rank_set, call, function)
 
@@ -169,14 +169,16 @@ class Session:
 
     def gather_to_first(self, value: R) -> list[R]:
         """Return on device 0 the *value* of each device, sent as JSON, in their order; else []. Collective."""
-        first = member(self.location, self._mesh, 0)
+        first_rank = member(self.location, self._mesh, 0)
         with exchanging(self._rank_set):
-            every = self.communicator.gather_json(first, value)
-        return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
+            values = self.communicator.gather_json(first_rank, value)
+        return (
+            [values[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if values else []
+        )
 
     def broadcast(self, array: Array) -> None:
-        """Overwrite a C-contiguous *array* by that of `position` 0. Collective."""
+        """Overwrite a C-contiguous *array* with the array of `position` 0. Collective."""
         if array.nbytes:
-            began, sender = monotonic_ns(), self._rank_set.ranks[:1]
+            start_ns, sender = monotonic_ns(), self._rank_set.ranks[:1]
             self.communicator.broadcast(as_bytes(array), 0)
-            note_received(self._rank_set, sender, [array.nbytes if self._rank_set.rank else 0], began)
+            note_received(self._rank_set, sender, [array.nbytes if self._rank_set.rank else 0], start_ns)

@@ -1,6 +1,6 @@
 """Small data: gathered to all ranks, broadcast from one of them, or computed by each and compared.
 
-:mod:`meshcomm.core.arrays.short` sends what is short without a plan of the ranks.
+:mod:`meshcomm.core.arrays.short` sends short tensors without a plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,17 +47,17 @@ def agree_on_result(operation: str, mesh: Mesh, call: str | Callable[[R], str], 
     ----------
     operation: name of the operation for messages and the watchdog
     mesh: the ranks that agree; a rank outside of it agrees with nobody
-    call: text that they compare, or a function from the local result to it
-    function: runs on each rank
+    call: text that they compare, or a function from the local result to that text
+    function: function that runs on each rank
     """
     with collective(operation, mesh) as location:
         return function() if location is None else agree_on(location.rank_set, call, function)
 
 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:
-    """Add this *call* to the digest that goes with the next exchange; compare it now if all calls are.
+    """Add *call* to the digest that the next exchange compares; compare it now if every call is checked.
 
-    *operation* is what messages and the watchdog call it. Collective over the mesh.
+    *operation* is its name for messages and the watchdog. Collective over the mesh.
     """
     with collective(operation, mesh) as location:
         if location is not None:
@@ -70,14 +70,14 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
 def broadcast_from_device(operation: str, mesh: Mesh, call: str, function: Callable[[], R], root: int = 0) -> R | None:
     """Return the result of *function* on device *root*, sent as JSON; None outside of the mesh. Collective over it.
 
-    What it raises there, all ranks raise.
+    If it raises there, all ranks raise.
 
     Parameters
     ----------
     operation: name of the operation for messages and the watchdog
     mesh: mesh of *root*
     call: text of the call, which the ranks compare before it
-    function: function that returns what JSON can hold; it runs on *root* only
+    function: function that runs on *root* only; JSON can hold its result
     root: the device that runs it; ``MeshError`` if the mesh has no such device
     """
     with collective(operation, mesh) as location:
@@ -86,7 +86,7 @@ def broadcast_from_device(operation: str, mesh: Mesh, call: str, function: Calla
 
 
 def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
-    """Return the tensor of blocks of any lengths, which the ranks tell each other. Collective over the mesh.
+    """Return the tensor of blocks of any lengths, which the ranks exchange. Collective over the mesh.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names
 
 
 def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor:
-    """Return the tensor of blocks with any number of rows, which the ranks tell each other. Collective over the mesh.
+    """Return the tensor of blocks with any number of rows, which the ranks exchange. Collective over the mesh.
 
     Parameters
     ----------
@@ -109,15 +109,15 @@ def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor
     """
     if block is None or mesh.size > SMALL_MESHES:
         return of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
-    row = block.shape[1:]
-    layout = Layout([tuple(names), *((),) * len(row)], mesh)
-    call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {mesh_description(mesh)}"
+    row_shape = block.shape[1:]
+    layout = Layout([tuple(names), *((),) * len(row_shape)], mesh)
+    call = f"{name}: blocks with rows of {row_shape} {block.dtype} along {names} on {mesh_description(mesh)}"
     ends = ends_of_rows(name, call, layout, len(block))
-    return DTensor(np.ascontiguousarray(block), cut_by_ends(layout, ends), (ends[-1], *row), block.dtype)
+    return DTensor(np.ascontiguousarray(block), cut_by_ends(layout, ends), (ends[-1], *row_shape), block.dtype)
 
 
 def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int, ...]:
-    """Return where the rows of each block end, after a 0, in the order of the blocks. Collective over the mesh.
+    """Return 0, and the index where the rows of each block end, in the order of the blocks. Collective over the mesh.
 
     Parameters
     ----------
@@ -132,37 +132,37 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
         if layout.num_shards(0) == 1:
             return 0, count
         counts = gathered_counts(location.rank_set, call, count)
-        of_blocks = {
+        counts_by_block = {
             layout.block_numbers(device)[0]: counts[location.rank_set.ranks.index(rank)]
             for device, rank in enumerate(mesh.ranks)
         }
-        return 0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))
+        return 0, *accumulate(counts_by_block[number] for number in range(len(counts_by_block)))
 
 
 def cut_by_ends(layout: Layout, ends: Sequence[int]) -> Layout:
     """Return *layout* with the first axis cut where the rows of its blocks end, as `ends_of_rows` says."""
-    names, *rest = layout.axes
-    return layout._recut((cut_at(tuple(names), ends, ends[-1]) if len(ends) > 2 else names, *rest))
+    names, *other_names = layout.axes
+    return layout._recut((cut_at(tuple(names), ends, ends[-1]) if len(ends) > 2 else names, *other_names))
 
 
 def is_passing(tensor: DTensor) -> bool:
-    """Return whether a tensor is a short row of another one: of many that a loop takes, each of another length."""
+    """Return whether a tensor is a short view, such as one of many slices of different lengths that a loop takes."""
     return tensor._view is not None and is_short(tensor)
 
 
 def is_short(tensor: DTensor) -> bool:
-    """Return whether a tensor of one axis goes to all devices as it is, without a plan."""
+    """Return whether a tensor of at most one axis is short enough to go to all devices without a plan."""
     if tensor.ndim > 1 or not 0 < tensor.nbytes <= MAX_UNPLANNED_BYTES or tensor.mesh.size > SMALL_MESHES:
         return False
     return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 
 
 def to_all(tensor: DTensor, name: str) -> DTensor:
-    """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
+    """Return a small tensor replicated on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
     with collective(name, tensor.mesh) as location:
-        whole = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.rank_set)
-    return DTensor(whole, target, tensor.shape, tensor.dtype)
+        local = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.rank_set)
+    return DTensor(local, target, tensor.shape, tensor.dtype)
 
 
 def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: int) -> bytes:
@@ -172,27 +172,27 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     ----------
     name: name of the operation
     spec, number: spec of the tensor, and the number of the call, the same on all ranks
-    data: on *device*, as many bytes as an element has; on others it does not count
-    device: whose it is
+    data: the bytes of one element on *device*; ignored on other devices
+    device: device whose bytes are returned
     """
     return shares_of_all(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
 
 
 def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_bytes: int) -> Callable[[int], bytes]:
-    """Return a function that returns the bytes *data* of a device, filled up to *max_bytes*. Collective over the mesh.
+    """Return a function from a device to its *data*, padded to *max_bytes*. Collective over the mesh.
 
     Other arguments are those of `one_of_all`.
     """
     size = short.HEADER + max_bytes
     with collective(name, spec.mesh) as location:
         assert location is not None
-        came = short.exchange_messages(
+        messages = short.exchange_messages(
             location.rank_set, number ^ short.number_of("t[index]", spec), lambda: name, data, size
         )
         positions = location.rank_set.ranks
 
-    def of_device(device: int) -> bytes:
+    def data_of(device: int) -> bytes:
         begin = positions.index(spec.mesh.ranks[device]) * size
-        return came[begin + short.HEADER : begin + size]
+        return messages[begin + short.HEADER : begin + size]
 
-    return of_device
+    return data_of

@@ -1,4 +1,4 @@
-"""NumPy as it is for tensors: its own stubs say that its functions return ndarray, also of a DTensor."""
+"""NumPy with types for tensors: NumPy's own stubs say that its functions return ndarray, even for a DTensor."""
 
 from typing import Any, Protocol, TypeAlias, cast
 

@@ -1,12 +1,11 @@
 """Views: tensors that share memory with another one where NumPy's arrays do. Nothing moves, and nothing is compared.
 
-NumPy itself says what a view is. The `abstract_array` of a tensor is an array that has the shape, the dtype and the
-strides of NumPy's global array, and no memory. What a function makes of it has those of NumPy's result: also whether
-it may be written to. So all ranks find alike what the blocks do not tell, since an axis of which a rank has one
-element, or none, fits every shape.
+NumPy itself decides what a view is. The `abstract_array` of a tensor is an array with the shape, the dtype and the
+strides of NumPy's global array, and no memory. A function of it returns the shape, dtype, strides and flags of NumPy's
+result. So all ranks decide alike. Blocks could not decide: an axis with one local element, or none, fits every shape.
 
-**An abstract array must never be read, printed or copied:** its elements are not there. So only functions that always
-return views take one, and an index begins with an ellipsis, or it would take an element.
+**An abstract array must never be read, printed or copied:** it has no elements. So only functions that always return
+views take one, and an index begins with an ellipsis, or it would read an element.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from meshcomm.core.layouts.slicing import AxisSlice, Items
 
 
 def abstract_array(tensor: DTensor) -> Array:
-    """Return NumPy's global array of *tensor*, without memory: its shape, dtype, strides, and if they are writeable.
+    """Return NumPy's global array of *tensor* without memory: its shape, dtype, strides and writeable flag.
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.zeros((2, 3), "f8", mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2))
@@ -54,70 +53,82 @@ def reshaped_abstract_array(tensor: DTensor, shape: Shape) -> Array | None:
 
 
 def sliced_abstract_array(tensor: DTensor, items: Items) -> Array:
-    """Return the `abstract_array` of the slice that *items* take."""
+    """Return the `abstract_array` of a slice of *tensor*."""
     return abstract_array(tensor)[(..., *(item.slice if isinstance(item, AxisSlice) else item for item in items))]
 
 
 def abstract_array_like(tensor: DTensor) -> Array:
-    """Return the abstract array of a new array that NumPy makes like *tensor*, as the imaginary part of real numbers.
+    """Return the abstract array of a new array that NumPy makes like *tensor*, e.g. the imaginary part of a real one.
 
     It is in Fortran's order if that of *tensor* is, and must not be written to.
     """
     flags, shape = abstract_array(tensor).flags, tensor.shape
-    new = _abstract(shape[::-1], tensor.dtype).T if flags.fnc else _abstract(shape, tensor.dtype)
-    return np.broadcast_to(new, shape)
+    result = _abstract(shape[::-1], tensor.dtype).T if flags.fnc else _abstract(shape, tensor.dtype)
+    return np.broadcast_to(result, shape)
 
 
 def viewing(
-    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None
+    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, abstract_view: Array | None = None
 ) -> DTensor | Call:
     """Return a view of *tensor*, or the call that makes it: *take* depends on the signature of the call only.
 
     The parameters are those of `viewed`.
     """
-    of = take(abstract_array(tensor)) if of is None else of
-    if not of.flags.writeable:
-        return viewed(take, tensor, layout, of)
-    spec = TensorSpec(layout, of.shape, _dtype_of(of, tensor))
-    return Call(OfView(take, spec, of.strides, offset_of(of, tensor)), (tensor,))
+    abstract_view = take(abstract_array(tensor)) if abstract_view is None else abstract_view
+    if not abstract_view.flags.writeable:
+        return viewed(take, tensor, layout, abstract_view)
+    spec = TensorSpec(layout, abstract_view.shape, _dtype_of(abstract_view, tensor))
+    return Call(OfView(take, spec, abstract_view.strides, offset_of(abstract_view, tensor)), (tensor,))
 
 
-def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None) -> DTensor:
+def viewed(
+    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, abstract_view: Array | None = None
+) -> DTensor:
     """Return a view of *tensor*.
 
     Parameters
     ----------
     take: function from the block to a view of it, the block of the result
-    tensor: whose memory it is
+    tensor: tensor whose memory the view shares
     layout: layout of the result
-    of: the `abstract_array` of the result, if *take* does not make it of that of *tensor*
+    abstract_view: the `abstract_array` of the result, by default *take* of that of *tensor*
     """
-    of = take(abstract_array(tensor)) if of is None else of
-    return sharing(take, tensor, layout, of, offset_of(of, tensor))
+    abstract_view = take(abstract_array(tensor)) if abstract_view is None else abstract_view
+    return sharing(take, tensor, layout, abstract_view, offset_of(abstract_view, tensor))
 
 
-def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array, offset: int) -> DTensor:
-    """Return a view whose block *take* makes of that of *tensor*, *offset* bytes behind it in NumPy's global array."""
-    view, writeable = tensor._view, of.flags.writeable
+def sharing(
+    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, abstract_view: Array, offset: int
+) -> DTensor:
+    """Return a view whose block is *take* of the block of *tensor*; it begins *offset* bytes behind it, globally."""
+    view, writeable = tensor._view, abstract_view.flags.writeable
     root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
     local = None if not tensor._has_block else marked_read_only(take(tensor._block), writeable)
-    return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
+    return DTensor(
+        local,
+        layout,
+        abstract_view.shape,
+        _dtype_of(abstract_view, tensor),
+        View(root, abstract_view.strides, writeable, begin + offset),
+    )
 
 
-def _dtype_of(of: Array, tensor: DTensor) -> DType:
-    return tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
+def _dtype_of(abstract_view: Array, tensor: DTensor) -> DType:
+    return (
+        tensor.dtype if abstract_view.dtype == tensor.dtype else abstract_view.dtype
+    )  # the tensor's dtype may have metadata
 
 
-def offset_of(of: Array, tensor: DTensor) -> int:
-    """Return how many bytes behind the first element of *tensor* that of a view is in NumPy's global array.
+def offset_of(abstract_view: Array, tensor: DTensor) -> int:
+    """Return the byte offset of a view from the first element of *tensor* in NumPy's global array.
 
-    *of* is what was made of the `abstract_array` of *tensor*.
+    *abstract_view* is a view of the `abstract_array` of *tensor*.
     """
-    return int(of.ctypes.data - abstract_array(tensor).ctypes.data) if of.size else 0
+    return int(abstract_view.ctypes.data - abstract_array(tensor).ctypes.data) if abstract_view.size else 0
 
 
 def marked_read_only(local: Array | None, writeable: bool) -> Array | None:
-    """Return a block that NumPy does not write to, unless it is *writeable*."""
+    """Return a block that NumPy refuses to write to, unless *writeable*."""
     if local is None or writeable or not local.flags.writeable:
         return local
     local = local.view()
@@ -126,23 +137,25 @@ def marked_read_only(local: Array | None, writeable: bool) -> Array | None:
 
 
 def axes_in_memory(tensor: DTensor) -> Shape | None:
-    """Return which axis of a contiguous block in memory each axis is; None for a block that may have gaps.
+    """Return the position of each axis in the memory order of a contiguous block; None if the block may have gaps.
 
     It is the same on all ranks, which read each other's blocks.
     """
     return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
 
 
-def tensor_of_inner_blocks(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
-    """Return a tensor whose blocks are parts of larger ones, which no tensor owns: those of a shape *around* it."""
-    return DTensor(local, layout, shape, dtype, View(None, _abstract(around, dtype).strides))
+def tensor_of_inner_blocks(
+    local: Array | None, layout: Layout, shape: Shape, dtype: DType, outer_shape: Shape
+) -> DTensor:
+    """Return a tensor whose blocks are boxes of larger blocks, which no tensor owns; *outer_shape* is their shape."""
+    return DTensor(local, layout, shape, dtype, View(None, _abstract(outer_shape, dtype).strides))
 
 
-def with_strides(tensor: DTensor, of: Array) -> DTensor:
-    """Return *tensor*, which shares no memory, with the strides and the flags of the abstract array *of*."""
-    view = View[DTensor](None, of.strides, of.flags.writeable)
+def with_strides(tensor: DTensor, abstract_view: Array) -> DTensor:
+    """Return *tensor*, which shares no memory, with the strides and the flags of an abstract array."""
+    view = View[DTensor](None, abstract_view.strides, abstract_view.flags.writeable)
     return DTensor(
-        marked_read_only(tensor._block, of.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view
+        marked_read_only(tensor._block, abstract_view.flags.writeable), tensor.layout, tensor.shape, tensor.dtype, view
     )
 
 
@@ -151,6 +164,6 @@ def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueErr
 
     *index* says where it is written, if not everywhere.
     """
-    why = refusal(tensor, index)
-    if why is not None:
-        raise error(f"{name}: {why}")
+    reason = refusal(tensor, index)
+    if reason is not None:
+        raise error(f"{name}: {reason}")

@@ -41,7 +41,7 @@ from meshcomm.fft.trigonometric import idctn as idctn
 from meshcomm.fft.trigonometric import idst as idst
 from meshcomm.fft.trigonometric import idstn as idstn
 
-# What makes the module itself a backend for ``scipy.fft.set_backend``.
+# These make the module itself a backend for ``scipy.fft.set_backend``.
 __ua_domain__, __ua_function__ = scipy_backend.__ua_domain__, scipy_backend.__ua_function__
 
 if not TYPE_CHECKING:

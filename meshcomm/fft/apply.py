@@ -1,4 +1,4 @@
-"""One transform of one tensor: every function of `meshcomm.fft` calls it."""
+"""`transform_as_scipy`: every transform of one tensor in `meshcomm.fft` calls it."""
 
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import as_integer

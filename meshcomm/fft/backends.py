@@ -58,11 +58,11 @@ class _Numpy:
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         lengths, axes, norm = transform.lengths, transform.axes, transform.norm
         dtype = transform.dtype_after(array.dtype)
-        turned = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
+        opposite_norm = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
         if transform.kind == "hfftn":
-            result = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, turned)
+            result = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, opposite_norm)
         elif transform.kind == "ihfftn":
-            result = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
+            result = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, opposite_norm))
         else:
             result = _function(np.fft, self.name, transform.kind, transform.name)(array, lengths, axes, norm)
         return np.asarray(result).astype(dtype, copy=False)
@@ -85,23 +85,23 @@ class _Ducc:
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith("i")
         threads = threads_of(workers)
-        which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
+        inorm = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
         sizes = list(transform.lengths)
         if transform.change == "doubles":
             sizes[-1] = sizes[-1] // 2 + 1
         padded = _pad_or_crop(array, axes, sizes)
         if transform.change == "complex":
-            complexes = padded.astype(transform.dtype_after(array.dtype), copy=False)
-            return np.asarray(module.c2c(complexes, axes=axes, forward=forward, inorm=which, nthreads=threads))
+            complex_array = padded.astype(transform.dtype_after(array.dtype), copy=False)
+            return np.asarray(module.c2c(complex_array, axes=axes, forward=forward, inorm=inorm, nthreads=threads))
         if transform.change == "halves":
-            return np.asarray(module.r2c(padded, axes=axes, forward=forward, inorm=which, nthreads=threads))
-        options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": which, "nthreads": threads}
-        complexes = padded.astype(np.result_type(array.dtype, np.complex64), copy=False)
-        return np.asarray(module.c2r(complexes, axes=axes, **options))
+            return np.asarray(module.r2c(padded, axes=axes, forward=forward, inorm=inorm, nthreads=threads))
+        options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": inorm, "nthreads": threads}
+        complex_array = padded.astype(np.result_type(array.dtype, np.complex64), copy=False)
+        return np.asarray(module.c2r(complex_array, axes=axes, **options))
 
 
 def threads_of(workers: int | None) -> int:
-    """Return the number of threads for *workers*: below 0 they count from all cores of this host, as in SciPy."""
+    """Return the number of threads for *workers*: negative numbers count from all cores of this host, as in SciPy."""
     cores = os.cpu_count() or 1
     threads = 1 if workers is None else as_integer(workers, "workers", ShapeError)
     if not (threads >= 1 or -cores <= threads <= -1):
@@ -112,20 +112,20 @@ def threads_of(workers: int | None) -> int:
 
 
 def _pad_or_crop(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
-    """Return *array* cropped to *lengths* along *axes*, or padded with zeros."""
+    """Return *array* cropped, or padded with zeros, to *lengths* along *axes*."""
     sizes = dict(zip(axes, lengths, strict=True))
     cropped = array[tuple(slice(sizes.get(axis)) for axis in range(array.ndim))]
-    missing = [(0, 0)] * array.ndim
+    pad_widths = [(0, 0)] * array.ndim
     for axis, n in sizes.items():
-        missing[axis] = 0, n - cropped.shape[axis]
-    return np.pad(cropped, missing) if any(n for _, n in missing) else cropped
+        pad_widths[axis] = 0, n - cropped.shape[axis]
+    return np.pad(cropped, pad_widths) if any(n for _, n in pad_widths) else cropped
 
 
-def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:
-    """Return the function *kind* of the backend *name*; errors name the function that the user has *called*."""
+def _function(module: ModuleType, name: str, kind: str, display_name: str = "") -> Callable[..., Array]:
+    """Return the function *kind* of the backend *name*; errors call it *display_name*."""
     function: Callable[..., Array] | None = getattr(module, kind, None)
     if function is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: pip install scipy")
+        raise MeshcommError(f"the FFT backend {name!r} has no {display_name or kind}; SciPy has it: pip install scipy")
     return function
 
 

@@ -1,4 +1,4 @@
-"""From SciPy's arguments of a call to a `Transform`."""
+"""Conversion of SciPy's arguments of a call to a `Transform`."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -34,31 +34,31 @@ def transform_of(
     """
     kind = full_name(name)
     requested: list[int | None] = [None if n is None else as_integer(n, "a length", ShapeError) for n in listed(s)]
-    chosen = axes_of(axes, None if s is None else requested, len(shape))
-    lengths = [None] * len(chosen) if s is None else requested
-    if len(lengths) != len(chosen):
+    axis_numbers = axes_of(axes, None if s is None else requested, len(shape))
+    lengths = [None] * len(axis_numbers) if s is None else requested
+    if len(lengths) != len(axis_numbers):
         raise ShapeError(f"when given, axes and shape arguments have to be of the same length: {axes}, {s}")
     doubles = KINDS[kind].change == "doubles"
-    if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "same_dtype":
+    if not axis_numbers and KINDS[kind].change != "complex" and KINDS[kind].change != "same_dtype":
         raise ShapeError(f"at least 1 axis must be transformed by {name}")
-    several = name.endswith(("n", "2"))  # SciPy's transforms of one axis do not take -1 for the length of the axis
+    is_nd = name.endswith(("n", "2"))  # SciPy's transforms of one axis do not take -1 for its length
     sizes = []
-    for a, n in zip(chosen, lengths, strict=True):
-        if n is None and doubles and a == chosen[-1]:
-            sizes.append(2 * (shape[a] - 1) or int(several))  # one frequency is that of one point in SciPy's irfftn
+    for a, n in zip(axis_numbers, lengths, strict=True):
+        if n is None and doubles and a == axis_numbers[-1]:
+            sizes.append(2 * (shape[a] - 1) or int(is_nd))  # one frequency comes from one point in SciPy's irfftn
         else:
-            sizes.append(shape[a] if n is None or (n == -1 and several) else n)
+            sizes.append(shape[a] if n is None or (n == -1 and is_nd) else n)
         if sizes[-1] < 1:
             raise ShapeError(f"invalid number of data points ({sizes[-1]}) specified for axis {a} of shape {shape}")
-    if len(set(chosen)) != len(chosen):
-        raise ShapeError(f"all axes must be unique, not {tuple(chosen)}")
+    if len(set(axis_numbers)) != len(axis_numbers):
+        raise ShapeError(f"all axes must be unique, not {tuple(axis_numbers)}")
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
     if variant not in (1, 2, 3, 4):
         raise ShapeError(f"invalid type ({quote(variant)}) of {name}, should be 1, 2, 3 or 4")
     if variant == 1 and KINDS[kind].change == "same_dtype" and kind.endswith("dctn") and min(sizes, default=2) < 2:
         raise ShapeError("the cosine transform of type 1 needs 2 elements or more along each axis")
-    return Transform(kind, tuple(chosen), tuple(sizes), norm, variant, orthogonalize, name)
+    return Transform(kind, tuple(axis_numbers), tuple(sizes), norm, variant, orthogonalize, name)
 
 
 def listed(values: Ints) -> list[int]:

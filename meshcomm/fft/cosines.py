@@ -27,7 +27,7 @@ from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 
 RunSharded: TypeAlias = Callable[[ShardedStep, DTensor], DTensor]
-"""Transforms a tensor, by a step that leaves its axis sharded."""
+"""A function that transforms a tensor by a step that leaves its axis sharded."""
 
 
 class Formula(NamedTuple):
@@ -59,7 +59,7 @@ def formula_of(transform: Transform) -> Formula:
     Formula(cosine=False, twice_a=1, twice_b=2, half_weighted=[7], ortho_inputs=[], ortho_outputs=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
-    matrix_type, ends, orthogonal = transform.matrix_type, transform.ends(n), transform.is_orthogonal
+    matrix_type, ends, is_orthogonal = transform.matrix_type, transform.ends(n), transform.is_orthogonal
     twice_a, twice_b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[matrix_type]
     if not cosine and matrix_type != 4:
         twice_a, twice_b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[matrix_type]
@@ -68,8 +68,8 @@ def formula_of(transform: Transform) -> Formula:
         twice_a,
         twice_b,
         half_weighted=ends if matrix_type in (1, 3) else [],
-        ortho_inputs=ends if orthogonal and matrix_type in (1, 3) else [],
-        ortho_outputs=ends if orthogonal and matrix_type in (1, 2) else [],
+        ortho_inputs=ends if is_orthogonal and matrix_type in (1, 3) else [],
+        ortho_outputs=ends if is_orthogonal and matrix_type in (1, 2) else [],
     )
 
 

@@ -21,7 +21,7 @@ from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep
 
 
 class FFTOptions(NamedTuple):
-    """FFTOptions of all steps: the backend, its threads, and whether the input may be overwritten."""
+    """Options of all steps: the backend, its threads, and whether the input may be overwritten."""
 
     backend: str | None = None
     workers: int | None = None
@@ -50,19 +50,19 @@ def run_steps(
     """
     backend = backend_of(options.backend)
     results, owned = list(tensors), options.overwrite
-    last = len(steps) - 1
+    last_number = len(steps) - 1
     for number, step in enumerate(steps):
-        into = list(outs) if outs is not None and number == last else [None] * len(results)
+        targets = list(outs) if outs is not None and number == last_number else [None] * len(results)
         if isinstance(step, RelayoutStep):
-            results = _relaid(results, step.layout, outs if number == last else None)
+            results = _relaid(results, step.layout, outs if number == last_number else None)
         elif isinstance(step, LocalStep):
             results = [
                 _on_block(backend, step, t, out, owned=owned, workers=options.workers)
-                for t, out in zip(results, into, strict=True)
+                for t, out in zip(results, targets, strict=True)
             ]
         else:
             results = [_sharded_result(step, t, options) for t in results]
-            if outs is not None and number == last:
+            if outs is not None and number == last_number:
                 results = _relaid(results, step.layout, outs)
         owned = True
     if not steps:
@@ -79,28 +79,28 @@ def _relaid(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | No
 def _on_block(
     backend: FFTBackend, step: LocalStep, tensor: DTensor, out: DTensor | None, *, owned: bool, workers: int | None
 ) -> DTensor:
-    def run(block: Array, into: Array | None = None) -> Array:
-        return transform_block(backend, step.transform, block, into=into, owned=owned, workers=workers)
+    def run(block: Array, target: Array | None = None) -> Array:
+        return transform_block(backend, step.transform, block, into=target, owned=owned, workers=workers)
 
     if out is not None:
-        return map_into(lambda into, block: run(block, into), out, tensor)
+        return map_into(lambda target, block: run(block, target), out, tensor)
     return mapped(run, tensor, layout=step.layout, shape=step.shape_after, dtype=step.dtype_after)
 
 
 def _sharded_result(step: FFTStep, tensor: DTensor, options: FFTOptions) -> DTensor:
     backend = backend_of(options.backend)
-    again = FFTOptions(options.backend, options.workers, overwrite=True)
+    next_options = FFTOptions(options.backend, options.workers, overwrite=True)
 
     def by_blocks(transform: Transform, matrix: DTensor) -> DTensor:
         # A matrix may be a view of the tensor that the caller still has.
         owned = not on_blocks(np.may_share_memory, matrix, tensor)
-        whole = LocalStep(transform, matrix.shape, matrix.dtype, matrix.layout)
-        return _on_block(backend, whole, matrix, None, owned=owned, workers=options.workers)
+        local_step = LocalStep(transform, matrix.shape, matrix.dtype, matrix.layout)
+        return _on_block(backend, local_step, matrix, None, owned=owned, workers=options.workers)
 
-    def anywhere(transform: Transform, source: DTensor) -> DTensor:
-        described = source.shape, source.dtype
-        steps = cheapest(transform, described, source.layout, None, machine_of(source.mesh))
-        return run_steps(steps, [source], again)[0]
+    def run_anywhere(transform: Transform, source: DTensor) -> DTensor:
+        shape_and_dtype = source.shape, source.dtype
+        steps = cheapest(transform, shape_and_dtype, source.layout, None, machine_of(source.mesh))
+        return run_steps(steps, [source], next_options)[0]
 
     assert not isinstance(step, LocalStep | RelayoutStep)
-    return transformed_sharded(step, tensor, by_blocks, anywhere)
+    return transformed_sharded(step, tensor, by_blocks, run_anywhere)

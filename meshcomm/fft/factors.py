@@ -10,7 +10,7 @@ from meshcomm.fft.kinds import Transform
 
 
 def rows_of(n: int, blocks: int, cyclic: Cyclic | None = None) -> int:
-    """Return the rows of the matrix for an axis of *n* elements in *blocks* blocks, or 0 if there is none.
+    """Return the number of rows of the matrix for an axis of *n* elements in *blocks* blocks; 0 if there is none.
 
     There are at least as many rows and columns as blocks. Multiples of *blocks* are best, then nearly square matrices.
     A *cyclic* axis may already have whole columns on each device.
@@ -39,21 +39,21 @@ def convolved_length(n: int) -> int:
     return 1 << (2 * n - 2).bit_length()
 
 
-def scale_of(transform: Transform, n: int, real: DType, times: int = 1) -> Array:
-    """Return the factor for the norm of a transform of *n* elements, *times* a number, as an array without axes.
+def scale_of(transform: Transform, n: int, real_dtype: DType, factor: int = 1) -> Array:
+    """Return the scale for the norm of a transform of *n* elements, times *factor*, as an array without axes.
 
     >>> scale_of(Transform("fftn", (0,), (4,), "ortho"), 4, np.dtype("f4"))
     array(0.5, dtype=float32)
     """
     if transform.norm == "ortho":
-        return np.asarray(times / np.sqrt(np.array(n, real)))
-    divides = (transform.norm == "forward") != transform.kind.startswith("i")
-    return np.asarray(times / np.array(n if divides else 1, real))
+        return np.asarray(factor / np.sqrt(np.array(n, real_dtype)))
+    is_scaled = (transform.norm == "forward") != transform.kind.startswith("i")
+    return np.asarray(factor / np.array(n if is_scaled else 1, real_dtype))
 
 
 def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
     """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
-    real = np.longdouble if dtype.itemsize > 16 else np.float64
-    angles: Array = numerators.astype(real)
-    angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
+    real_type = np.longdouble if dtype.itemsize > 16 else np.float64
+    angles: Array = numerators.astype(real_type)
+    angles *= (-2 if forward else 2) * np.arccos(real_type(-1)) / n
     return np.cos(angles) + 1j * np.sin(angles)

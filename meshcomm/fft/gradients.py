@@ -55,10 +55,10 @@ def _transposed_product(grad: DTensor, transform: Transform, options: FFTOptions
     """
     norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
     if untraced(grad).dtype.kind == "c":
-        transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
-    orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
-    inverse = replace(transform.inverse, norm=norm, orthogonalize=orthogonal)
-    needs_end_factors = not orthogonal and matrix_type != 4
+        transform = replace(transform, orthogonalize=None)  # SciPy drops it for complex numbers
+    is_orthogonal, matrix_type = transform.is_orthogonal, transform.matrix_type
+    inverse = replace(transform.inverse, norm=norm, orthogonalize=is_orthogonal)
+    needs_end_factors = not is_orthogonal and matrix_type != 4
     result = grad
     # Scale the input for types 1 and 2, the output for types 1 and 3.
     if needs_end_factors and matrix_type != 3:
@@ -81,9 +81,9 @@ def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
 
 def _undo_resizing(grad: DTensor, transform: Transform, shape: Shape) -> DTensor:
     """Pad or crop the gradient back to the *shape* of the transform's input."""
-    last = transform.last if transform.change == "doubles" else None
+    doubled_axis = transform.last if transform.change == "doubles" else None
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
-        if axis == last:
+        if axis == doubled_axis:
             grad = pad_or_crop(grad, axis, n // 2 + 1)
         grad = pad_or_crop(grad, axis, shape[axis])
     return grad
@@ -96,12 +96,14 @@ def _weights(spectrum: DTensor, transform: Transform) -> DTensor:
 
 
 def _tensor_along(spectrum: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTensor:
-    """Return a tensor of *values* of the indices along *axis*; it broadcasts with *spectrum*, and is sharded alike."""
+    """Return *values* of the indices along *axis*, as a tensor that broadcasts with *spectrum*, sharded alike."""
     shape = tuple(spectrum.shape[a] if a == axis else 1 for a in range(spectrum.ndim))
     layout = spectrum.layout.only(axis)
-    real = np.empty(0, spectrum.dtype).real.dtype
+    real_dtype = np.empty(0, spectrum.dtype).real.dtype
     index = partial(indices_along, layout, shape, axis)
-    return mapped(lambda block: values(index()).astype(real), spectrum, layout=layout, shape=shape, dtype=real)
+    return mapped(
+        lambda block: values(index()).astype(real_dtype), spectrum, layout=layout, shape=shape, dtype=real_dtype
+    )
 
 
 def _vjp(grad: DTensor, x: DTensor, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:

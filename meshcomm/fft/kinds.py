@@ -1,8 +1,8 @@
 """Kinds of transforms: their effects on lengths and dtypes, and their stages.
 
-A transform over several axes is done in stages, each over the axes that are whole on every device at that time.
-Complex transforms, and those of cosines and sines, may take their axes in any order. A transform of real input halves
-its *last* axis, and takes that one first; one with real output takes it last, and doubles it.
+A transform over several axes is done in stages, each over the axes that are unsharded at that time. Complex, cosine
+and sine transforms may take their axes in any order. A transform of real input halves its *last* axis, and transforms
+it first; one with real output transforms it last, and doubles it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,10 +24,10 @@ class Kind(NamedTuple):
     Parameters
     ----------
     name: SciPy's name
-    complex_kind: the kind for all other axes than the halved or doubled one: without such an axis, the kind itself
+    complex_kind: the kind for all axes but the halved or doubled one; the kind itself if there is no such axis
     inverse: the kind of the inverse
-    change: "complex": to complex elements; "halves": from real ones to the half of a Hermitian spectrum; "doubles":
-        from such a half to real ones; "same_dtype": to elements of the same dtype
+    change: "complex": to complex elements; "halves": from real elements to half a Hermitian spectrum; "doubles": from
+        half a Hermitian spectrum to real elements; "same_dtype": to elements of the same dtype
     """
 
     name: str
@@ -106,7 +106,7 @@ class Transform:
         return self.norm == "ortho" if self.orthogonalize is None else self.orthogonalize
 
     def ends(self, n: int) -> list[int]:
-        """Return the indices of an axis of *n* elements that cosines and sines count once, not twice."""
+        """Return the indices of an axis of *n* elements that a cosine or sine transform counts once, not twice."""
         if self.variant == 1:
             return [0, n - 1] if "c" in self.kind else []
         return [0] if "c" in self.kind else [n - 1]
@@ -146,33 +146,33 @@ class Transform:
         return np.result_type(work, np.complex64)
 
     def stage(self, axes: frozenset[int]) -> "Transform":
-        """Return the stage over those of the axes that are in *axes*."""
+        """Return the stage over the transformed axes that are in *axes*."""
         kind = self.kind if self.last is None or self.last in axes else KINDS[self.kind].complex_kind
         pairs = [(a, n) for a, n in zip(self.axes, self.lengths, strict=True) if a in axes]
-        chosen, lengths = tuple(a for a, _ in pairs), tuple(n for _, n in pairs)
-        return Transform(kind, chosen, lengths, self.norm, self.variant, self.orthogonalize)
+        axes_of_stage, lengths = tuple(a for a, _ in pairs), tuple(n for _, n in pairs)
+        return Transform(kind, axes_of_stage, lengths, self.norm, self.variant, self.orthogonalize)
 
-    def ready(self, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
-        """Return the axes of *todo* that can be transformed now, if the axes *whole* are unsharded.
+    def ready(self, todo: frozenset[int], unsharded: frozenset[int]) -> frozenset[int]:
+        """Return the axes of *todo* that can be transformed now; *unsharded* are the unsharded axes.
 
         >>> sorted(Transform("rfftn", (0, 1), (4, 6)).ready(frozenset({0, 1}), frozenset({0})))
         []
         """
-        now = todo & whole
+        ready_axes = todo & unsharded
         if self.last not in todo:
-            return now
+            return ready_axes
         if self.change == "halves":
-            return now if self.last in now else frozenset()
-        return now if now == todo else now - {self.last}
+            return ready_axes if self.last in ready_axes else frozenset()
+        return ready_axes if ready_axes == todo else ready_axes - {self.last}
 
     def check_input(self, dtype: DType) -> None:
         """Raise ``DTypeError`` for input that a kind does not take."""
         if dtype.kind not in "biufc":
             raise DTypeError(f"{self.name} transforms numbers, not {dtype}")
         if self.change == "halves" and dtype.kind == "c":
-            along = self.name.removeprefix(self.kind[:-1])  # "", "2" or "n"
+            suffix = self.name.removeprefix(self.kind[:-1])  # "", "2" or "n"
             raise DTypeError(
-                f"{self.name} transforms real numbers, not {dtype}: use {KINDS[self.kind].complex_kind[:-1]}{along}"
+                f"{self.name} transforms real numbers, not {dtype}: use {KINDS[self.kind].complex_kind[:-1]}{suffix}"
             )
 
     def __str__(self) -> str:

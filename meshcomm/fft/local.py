@@ -1,8 +1,8 @@
 """Transforms of the block of one device, in pieces that fit into the caches.
 
-FFT libraries allocate their results: this costs page faults, and the memory is not shared with the other ranks of the
+FFT libraries allocate their results: this costs page faults, and the memory is not shared with other ranks of the
 node. So each piece of the block is first copied to the new block, in reused shared memory, and transformed there while
-it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
+it is in the caches. This is faster than one call for the whole block: see benchmarks/fft.py.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from meshcomm.fft.kinds import Transform, working_dtype
 FFT_PIECE = 2**19
 """Bytes. A block is transformed in pieces of about this size, which stay in the caches of a processor. Measured with
 SciPy for planes of 256 x 256 and rows of 4096: about 0.8 of the time of one call for a block of 64 MiB. With pieces of
-1 MiB, malloc gives the memory of irfftn's results back after each piece: 14,000 page faults for a block of 32 MiB of
-float32, and 76 instead of 43 ms of a core for a backward transform."""
+1 MiB, malloc gives the memory of irfftn's results back after each piece: for a block of 32 MiB of float32, 14,000 page
+faults, and 76 instead of 43 ms of a core for a backward transform."""
 
 MIN_CONTIGUOUS_BYTES = 2**9
-"""Bytes. The minimum extent along the last axis of a piece: a processor reads whole lines of its cache.
-Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
+"""Bytes. The minimum extent of a piece along the last axis: a processor reads whole cache lines. Measured with SciPy
+for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
 
 
 def transform_block(
@@ -41,17 +41,17 @@ def transform_block(
     workers: threads of the backend
     """
     shape, dtype = transform.shape_after(block.shape), transform.dtype_after(block.dtype)
-    fits = (block.shape, block.dtype) == (shape, dtype)
+    is_same_spec = (block.shape, block.dtype) == (shape, dtype)
     if into is None:
         can_overwrite = owned and block.flags.c_contiguous and block.flags.writeable
-        into = block if can_overwrite and fits else new_block(shape, dtype)
+        into = block if can_overwrite and is_same_spec else new_block(shape, dtype)
     elif not _is_same(block, into) and np.may_share_memory(block, into):
-        block = block.copy()  # as each piece is written before the next one is read
+        block = block.copy()  # each piece is written before the next one is read
     if 0 in shape:
         return into
     max_shape = tuple(map(max, shape, block.shape))
-    for where in pieces(max_shape, transform.axes, max(dtype.itemsize, block.dtype.itemsize)):
-        _transform_piece(backend, transform, block[where], into[where], workers)
+    for piece in pieces(max_shape, transform.axes, max(dtype.itemsize, block.dtype.itemsize)):
+        _transform_piece(backend, transform, block[piece], into[piece], workers)
     return into
 
 
@@ -68,19 +68,21 @@ def _transform_piece(
         if np.may_share_memory(result, target):
             return
     else:
-        work = working_dtype(source.dtype)
-        result = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
+        work_dtype = working_dtype(source.dtype)
+        result = backend.apply(
+            transform, source.astype(work_dtype) if source.dtype != work_dtype else source, False, workers
+        )
     np.copyto(target, result)
 
 
 def _is_same(a: Array, b: Array) -> bool:
-    """Return whether two blocks are the same elements of the same memory."""
-    first, second = ((x.__array_interface__["data"][0], x.strides, x.shape, x.dtype) for x in (a, b))
-    return first == second
+    """Return whether two blocks are the same view of the same memory."""
+    memory_of_a, memory_of_b = ((x.__array_interface__["data"][0], x.strides, x.shape, x.dtype) for x in (a, b))
+    return memory_of_a == memory_of_b
 
 
 def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
-    """Yield the pieces of a block, of about `FFT_PIECE` bytes each, that are whole along *axes*.
+    """Yield pieces of a block, of about `FFT_PIECE` bytes each, that are uncut along *axes*.
 
     Along the last axis, a piece has `MIN_CONTIGUOUS_BYTES` bytes or more.
 

@@ -8,11 +8,11 @@ from meshcomm.numpy.joining.pieces import put
 
 def pad_or_crop(tensor: DTensor, axis: int, n: int) -> DTensor:
     """Return *tensor* cropped to *n* elements along *axis*, or padded with zeros. Collective if elements move."""
-    has = tensor.shape[axis]
-    if has >= n:
-        return tensor if has == n else getitem(tensor, leading(tensor.ndim, axis, n))
+    length = tensor.shape[axis]
+    if length >= n:
+        return tensor if length == n else getitem(tensor, leading(tensor.ndim, axis, n))
     longer = longer_zeros(tensor, axis, n)
-    put("fft", longer, leading(tensor.ndim, axis, has), tensor)
+    put("fft", longer, leading(tensor.ndim, axis, length), tensor)
     return longer
 
 

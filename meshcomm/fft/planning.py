@@ -1,4 +1,4 @@
-"""Plans of transforms: to run them many times, or to see their steps first."""
+"""Plans of transforms: to run transforms many times, or to see their steps first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ ResultLayout: TypeAlias = Layout | Literal["same"] | None
 
 
 Tensors = TypeVar("Tensors", DTensor, list[DTensor])
-"""A tensor, or several, which move together."""
+"""A tensor, or several that move together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +46,7 @@ class FFTPlan:
     transform: the transform
     source, target: the layouts of the arrays and of their spectra
     steps, steps_back: the steps of `forward` and `backward`
-    machine: the cost model that has chosen them
+    machine: the cost model that chose the steps
     """
 
     shape: Shape
@@ -133,19 +133,19 @@ class FFTPlan:
         outs = None if out is None else _as_list(f"plan.{direction}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{direction}: out names a tensor twice")
-        before = self.source, self.shape, self.dtype
-        after = self.target, self.spectrum_shape, self.spectrum_dtype
+        input_spec = self.source, self.shape, self.dtype
+        output_spec = self.target, self.spectrum_shape, self.spectrum_dtype
         if direction == "backward":
-            inverse, before = self.transform.inverse, after
-            after = self.source, inverse.shape_after(before[1]), inverse.dtype_after(before[2])
+            inverse, input_spec = self.transform.inverse, output_spec
+            output_spec = self.source, inverse.shape_after(input_spec[1]), inverse.dtype_after(input_spec[2])
         for t in tensors:
-            _check_operand(f"plan.{direction}", untraced(t), *before)
+            _check_operand(f"plan.{direction}", untraced(t), *input_spec)
         if outs is not None and len(outs) != len(tensors):
             raise ShapeError(
                 f"plan.{direction}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
             )
         for target in outs or ():
-            _check_operand(f"plan.{direction}, out", target, *after)
+            _check_operand(f"plan.{direction}, out", target, *output_spec)
             check_writable(f"plan.{direction}, out", target)
         if any(is_traced(t) for t in tensors):
             if outs is not None:
@@ -159,23 +159,25 @@ class FFTPlan:
 
     def __str__(self) -> str:
         transform, source = self.transform, self.source
-        first = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh"
+        heading = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh"
         totals = (
             f"forward: each device does at most {self.flops:.3g} operations, "
             f"receives {bytes_text(self.bytes_moved)} and holds {bytes_text(self.peak_bytes)} of blocks; "
             f"predicted {seconds_text(self.seconds)}"
         )
-        ways = (("forward", self.steps), ("backward", self.steps_back))
+        directions = (("forward", self.steps), ("backward", self.steps_back))
         return outline(
-            f"{first} {source.mesh.dims_text}: {source.specs_text} -> {self.target.specs_text}",
-            rows=[*(outline(direction, map(self._step_text, steps)) for direction, steps in ways), totals],
+            f"{heading} {source.mesh.dims_text}: {source.specs_text} -> {self.target.specs_text}",
+            rows=[*(outline(direction, map(self._step_text, steps)) for direction, steps in directions), totals],
         )
 
     def _step_text(self, step: FFTStep) -> str:
         about = "about " if isinstance(step, ShardedStep) else ""
-        moved = "" if isinstance(step, LocalStep) else f"  {about}{bytes_text(step.received(self.machine))} received"
+        received = (
+            "" if isinstance(step, LocalStep) else f"  {about}{bytes_text(step.received(self.machine))} received"
+        )
         cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
-        return f"{step}{moved}  [{cost}]"
+        return f"{step}{received}  [{cost}]"
 
     __repr__ = __str__
 
@@ -238,25 +240,25 @@ def plan(
     >>> plan.target.sharding_specs, plan.spectrum_shape
     (['unsharded', 'unsharded', ('x', 'y')], (8, 8, 5))
     """
-    lengths, elements = as_shape(shape), as_dtype(dtype)
+    lengths, array_dtype = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
     if axes is None and s is None and kind != full_name(kind):
         axes = (-2, -1) if kind.endswith("2") else (-1,)
     transform = transform_of(kind, lengths, s, axes, norm=norm, variant=type)
-    transform.check_input(elements)
+    transform.check_input(array_dtype)
     options = FFTOptions(backend, workers)
     check_options(options, transform)  # the backend is imported now, not in the first transform
     if machine is not None and not isinstance(machine, Machine):
         raise MeshError(f"machine must be a Machine, not {quote(machine)}")
     machine = machine or Machine()
     spectrum_layout = target_layout(target, source, transform, lengths)
-    steps = cheapest(transform, (lengths, elements), source, spectrum_layout, machine)
-    reached = spectrum_layout if spectrum_layout is not None else steps[-1].layout if steps else source
-    spectrum = transform.shape_after(lengths), transform.dtype_after(elements)
+    steps = cheapest(transform, (lengths, array_dtype), source, spectrum_layout, machine)
+    spectrum_source = spectrum_layout if spectrum_layout is not None else steps[-1].layout if steps else source
+    spectrum = transform.shape_after(lengths), transform.dtype_after(array_dtype)
     inverse = transform.inverse
-    back = source.for_shape(inverse.shape_after(spectrum[0]))
-    steps_back = cheapest(inverse, spectrum, reached, back, machine)
-    return FFTPlan(lengths, elements, transform, source, reached, steps, steps_back, machine, options)
+    array_layout = source.for_shape(inverse.shape_after(spectrum[0]))
+    steps_back = cheapest(inverse, spectrum, spectrum_source, array_layout, machine)
+    return FFTPlan(lengths, array_dtype, transform, source, spectrum_source, steps, steps_back, machine, options)
 
 
 def check_source(source: object, shape: Shape) -> None:
@@ -272,26 +274,27 @@ def check_source(source: object, shape: Shape) -> None:
 
 
 def target_layout(spectrum_layout: ResultLayout, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
-    """Return the layout for ``layout=wanted``; None if any layout will do."""
+    """Return the layout for ``layout=spectrum_layout``; None if any layout will do."""
     if spectrum_layout is None:
         return None
-    after = transform.shape_after(shape)
+    shape_after = transform.shape_after(shape)
     if isinstance(spectrum_layout, Layout):
-        if spectrum_layout.ndim != len(after):
+        if spectrum_layout.ndim != len(shape_after):
             raise LayoutError(
-                f"layout: the result of shape {after} has {counted(len(after), 'axis')}, not {spectrum_layout.ndim}"
+                f"layout: the result of shape {shape_after} has {counted(len(shape_after), 'axis')}, "
+                f"not {spectrum_layout.ndim}"
             )
         matched = spectrum_layout.matched(source)
-        matched.check_fits(after)
+        matched.check_fits(shape_after)
         return matched
     if spectrum_layout != "same":
         raise LayoutError(f'layout must be a Layout, "same" or None, not {quote(spectrum_layout)}')
-    return source.for_shape(after)
+    return source.for_shape(shape_after)
 
 
 def _as_list(name: str, operand: object) -> list[DTensor]:
     if isinstance(untraced(operand), DTensor):
-        return [cast("DTensor", operand)]  # or what autograd follows as one
+        return [cast("DTensor", operand)]  # or a value that autograd follows
     if not isinstance(operand, list | tuple):
         raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(operand).__name__}")
     return list(operand)

@@ -31,20 +31,20 @@ def _along_several(name: str, default_axes: Axis = None) -> Function:
     kind = full_name(name)
 
     def transform(a: DTensor, s: Ints = None, axes: Ints = default_axes, norm: str | None = None) -> DTensor:
-        chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
-        lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
-        if s is None and chosen and kind == "irfftn":
-            lengths[-1] = 2 * (lengths[-1] - 1)  # for one frequency 0, which NumPy refuses, and SciPy does not
-            s, axes = lengths, chosen
-        if len(set(chosen)) == len(chosen):
+        axis_numbers = axes_of(axes, None if s is None else listed(s), np.ndim(a))
+        lengths = [untraced(a).shape[axis] for axis in axis_numbers] if s is None else listed(s)
+        if s is None and axis_numbers and kind == "irfftn":
+            lengths[-1] = 2 * (lengths[-1] - 1)  # 0 for one frequency: NumPy refuses it, SciPy does not
+            s, axes = lengths, axis_numbers
+        if len(set(axis_numbers)) == len(axis_numbers):
             return transform_as_scipy(name, a, (s, axes), FFTOptions(), None, norm=norm)
-        # NumPy transforms a repeated axis twice, in reverse order of the list, and both times to the length that the
-        # array had before.
-        result, passes = a, list(zip(lengths, chosen, strict=True))
+        # NumPy transforms a repeated axis twice, in reverse order of the list, both times to the length that the array
+        # had before.
+        result, passes = a, list(zip(lengths, axis_numbers, strict=True))
         for number, (n, axis) in enumerate(passes if kind == "irfftn" else passes[::-1]):
             is_real_pass = {"rfftn": number == 0, "irfftn": number == len(passes) - 1}.get(kind, True)
-            single = kind if is_real_pass else kind.replace("r", "", 1)
-            result = transform_as_scipy(single, result, (n, axis), FFTOptions(), None, norm=norm)
+            pass_kind = kind if is_real_pass else kind.replace("r", "", 1)
+            result = transform_as_scipy(pass_kind, result, (n, axis), FFTOptions(), None, norm=norm)
         return result
 
     return transform

@@ -6,8 +6,8 @@ Along an axis, elements of low frequencies are kept. Here are a grid of 4 elemen
     common  0  1  2  2  3      so it is twice in the common elements
     7       0  1  2  .  .  2  3
 
-The common elements have the same order in both grids. So each device takes the common elements of its block; a
-relayout cuts them where the blocks of the new grid begin; and each device copies them to its new block.
+The common elements have the same order in both grids. So each device takes the common elements of its block, a
+relayout cuts them at the starts of the new blocks, and each device copies them to its new block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.joining.rolling import flip, roll
 
 Spectra = TypeVar("Spectra", DTensor, list[DTensor])
-"""A spectrum, or several, which move together."""
+"""A spectrum, or several that move together."""
 
 OPERATION = "fft.spectra on another grid"
 """The text that ranks compare, also for messages."""
@@ -130,14 +130,14 @@ class ResizedAxis(NamedTuple):
         if source_length == target_length:
             return [IndexRange(0, 0, source_length)]
         ranges = [IndexRange(0, 0, low)]
-        if target_length < low + high:  # the Nyquist element, which the source has twice
+        if target_length < low + high:  # the source has the Nyquist element twice
             ranges.append(IndexRange(source_length - high, target_length - high, 1, accumulate=True))
             high -= 1
         return [*ranges, IndexRange(source_length - high, target_length - high, high)]
 
 
 class Resizing(NamedTuple):
-    """From a spectrum to the spectrum of the same field on another grid.
+    """The change from a spectrum to that of the same field on another grid.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def _on_grid(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: st
     spectra: list[DTensor] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
     resizings = [_resizing(name, as_tensor(name, untraced(spectrum)), grids, kind, norm) for spectrum in spectra]
     if any(is_traced(spectrum) for spectrum in spectra):
-        results: Value = [resize(x, how) for x, how in zip(spectra, resizings, strict=True)]
+        results: Value = [resize(x, resizing) for x, resizing in zip(spectra, resizings, strict=True)]
     else:
         results = _resize_all(spectra, resizings)
     return results if isinstance(t_hat, list | tuple) else results[0]
@@ -228,22 +228,27 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
     if s is None:
         raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
     new_lengths = [as_integer(n, "s", ShapeError) for n in listed(s)]
-    chosen = axes_of(axes, list(new_lengths), tensor.ndim)
-    if len(new_lengths) != len(chosen):
-        raise ShapeError(f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(chosen), 'axis')}")
+    axis_numbers = axes_of(axes, list(new_lengths), tensor.ndim)
+    if len(new_lengths) != len(axis_numbers):
+        raise ShapeError(
+            f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(axis_numbers), 'axis')}"
+        )
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
-    old_lengths = lengths_of(tensor, chosen, old_s, kind, "was")
+    old_lengths = lengths_of(tensor, axis_numbers, old_s, kind, "was")
     grows = name.endswith("pad_spectrum")
-    for axis, n, m in zip(chosen, old_lengths, new_lengths, strict=True):
+    for axis, n, m in zip(axis_numbers, old_lengths, new_lengths, strict=True):
         if (m < n) if grows else not 1 <= m <= n:
             raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
-    ratio, last = prod(new_lengths) / prod(old_lengths), chosen[-1] if halves(kind) and chosen else None
-    lengths = zip(chosen, old_lengths, new_lengths, strict=True)
+    ratio, halved_axis = (
+        prod(new_lengths) / prod(old_lengths),
+        axis_numbers[-1] if halves(kind) and axis_numbers else None,
+    )
+    lengths = zip(axis_numbers, old_lengths, new_lengths, strict=True)
     return Resizing(
-        resized_axes=tuple(ResizedAxis(axis, n, m, axis == last) for axis, n, m in lengths if n != m),
+        resized_axes=tuple(ResizedAxis(axis, n, m, axis == halved_axis) for axis, n, m in lengths if n != m),
         nyquist_factor=0.5 if grows else 1.0,
-        conjugate_axes=None if grows else tuple(chosen[:-1]),
+        conjugate_axes=None if grows else tuple(axis_numbers[:-1]),
         scale={"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio),
         grows=grows,
     )
@@ -253,57 +258,59 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
 
 
 @traceable()
-def resize(x: DTensor, how: Resizing) -> DTensor:
+def resize(x: DTensor, resizing: Resizing) -> DTensor:
     """Return the spectrum *x* on another grid. Collective if elements move."""
-    return _resize_all([x], [how])[0]
+    return _resize_all([x], [resizing])[0]
 
 
-def _vjp(grad: DTensor, x: DTensor, how: Resizing) -> DTensor:
-    """Return the gradient with respect to the old spectrum: elements are copied back, with the same factors."""
-    back = tuple(
+def _vjp(grad: DTensor, x: DTensor, resizing: Resizing) -> DTensor:
+    """Return the gradient with respect to the old spectrum: copy elements back, with the same factors."""
+    swapped_axes = tuple(
         axis._replace(old_grid_length=axis.new_grid_length, new_grid_length=axis.old_grid_length)
-        for axis in how.resized_axes
+        for axis in resizing.resized_axes
     )
-    return in_layout_of(resize(grad, how._replace(resized_axes=back, grows=not how.grows)), x)
+    return in_layout_of(resize(grad, resizing._replace(resized_axes=swapped_axes, grows=not resizing.grows)), x)
 
 
 differentiable(resize, _vjp)
 
 
 def _resize_all(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> list[DTensor]:
-    """Return spectra on other grids, one for each. Collective if elements move: in one exchange."""
+    """Return each spectrum on its new grid. Collective if elements move: in one exchange."""
     resizers = [_Resizer(tensor, resizing) for tensor, resizing in zip(tensors, resizings, strict=True)]
-    moved = _relayout_all(
+    common_tensors = _relayout_all(
         [resizer.common_elements() for resizer in resizers], [resizer.common_layout for resizer in resizers]
     )
-    return [resizer.to_new_grid(tensor) for resizer, tensor in zip(resizers, moved, strict=True)]
+    return [resizer.to_new_grid(tensor) for resizer, tensor in zip(resizers, common_tensors, strict=True)]
 
 
 def _relayout_all(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     """Return *tensors* in other *layouts*. Collective if elements move: in one exchange."""
     spectra = dict(enumerate(tensors))
-    moving = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
-    if moving:
-        with session(OPERATION, spectra[moving[0]].mesh):
-            results = relayout([spectra[number] for number in moving], [layouts[number] for number in moving])
-        spectra.update(zip(moving, results, strict=True))
+    moving_numbers = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
+    if moving_numbers:
+        with session(OPERATION, spectra[moving_numbers[0]].mesh):
+            results = relayout(
+                [spectra[number] for number in moving_numbers], [layouts[number] for number in moving_numbers]
+            )
+        spectra.update(zip(moving_numbers, results, strict=True))
     return list(spectra.values())
 
 
 class _Resizer:
-    """One spectrum on its way to another grid: the elements taken from each block, and those put into the new one."""
+    """Resizes one spectrum: takes the common elements from each block, and puts them into the new block."""
 
-    def __init__(self, tensor: DTensor, how: Resizing) -> None:
-        self._how = how
-        self._tensor = _with_consecutive_blocks(tensor, how)
+    def __init__(self, tensor: DTensor, resizing: Resizing) -> None:
+        self._resizing = resizing
+        self._tensor = _with_consecutive_blocks(tensor, resizing)
         axes, result_shape, common_shape = list(self._tensor.layout.axes), list(tensor.shape), list(tensor.shape)
         source_axes, common_axes = list(axes), list(axes)
-        for resized_axis in how.resized_axes:
+        for resized_axis in resizing.resized_axes:
             axis, num_old, num_new = resized_axis.axis, resized_axis.num_old, resized_axis.num_new
             num_common, blocks = resized_axis.num_common, self._tensor.layout.num_shards(axis)
             source_axes[axis] = common_axes[axis] = axes[axis] = names = tuple(axes[axis])
             result_shape[axis] = num_new
-            # An unsharded axis changes its length where less is copied: on the smaller side.
+            # The common elements of an unsharded axis have the shorter length: so the least is copied.
             common_shape[axis] = num_common if blocks > 1 else min(num_old, num_new)
             if blocks > 1:
                 cut = self._tensor.layout.cut(axis, num_old)
@@ -312,29 +319,34 @@ class _Resizer:
                 source_axes[axis] = cut_at(names, resized_axis.boundaries(starts, num_old), num_common)
                 common_axes[axis] = cut_at(names, resized_axis.boundaries(new_starts, num_new), num_common)
         self._common_shape, self._result_shape = tuple(common_shape), tuple(result_shape)
-        # The common elements lie as those of the old spectrum, then as those of the new one.
+        # Layouts of the common elements: cut as the old spectrum, and then as the new one.
         self._source_layout, self.common_layout = Layout(source_axes, tensor.mesh), Layout(common_axes, tensor.mesh)
         self._result_layout = Layout(axes, tensor.mesh)
 
     def common_elements(self) -> DTensor:
-        """Return the common elements of the old spectrum, where it has them."""
-        scale = 1.0 if self._how.grows else self._how.scale
+        """Return the common elements of the old spectrum, on the devices that hold them."""
+        scale = 1.0 if self._resizing.grows else self._resizing.scale
         return self._copy_elements(self._tensor, self._source_layout, self._common_shape, scale)
 
     def to_new_grid(self, common: DTensor) -> DTensor:
         """Return the new spectrum from *common* elements. Collective if the Nyquist plane is on several devices."""
-        scale = self._how.scale if self._how.grows else 1.0
+        scale = self._resizing.scale if self._resizing.grows else 1.0
         spectrum = self._copy_elements(common, self._result_layout, self._result_shape, scale)
-        if spectrum is self._tensor:  # nothing changes, and nothing moved
+        if spectrum is self._tensor:  # nothing has changed or moved
             spectrum = spectrum.copy()
-        for resized_axis in self._how.resized_axes:
+        for resized_axis in self._resizing.resized_axes:
             self._scale_nyquist(spectrum, resized_axis)
-        for resized_axis in self._how.resized_axes:
+        for resized_axis in self._resizing.resized_axes:
             index = resized_axis.nyquist_index
-            if index is not None and resized_axis.halved and self._how.conjugate_axes is not None:
-                where = span(spectrum.ndim, resized_axis.axis, index, index + 1)
-                plane = getitem(spectrum, where)
-                put(OPERATION, spectrum, where, plane + _opposite_frequencies(plane, self._how.conjugate_axes))
+            if index is not None and resized_axis.halved and self._resizing.conjugate_axes is not None:
+                plane_index = span(spectrum.ndim, resized_axis.axis, index, index + 1)
+                plane = getitem(spectrum, plane_index)
+                put(
+                    OPERATION,
+                    spectrum,
+                    plane_index,
+                    plane + _opposite_frequencies(plane, self._resizing.conjugate_axes),
+                )
         return spectrum
 
     def _copy_elements(self, tensor: DTensor, layout: Layout, shape: Shape, scale: float) -> DTensor:
@@ -342,20 +354,20 @@ class _Resizer:
         if tensor.shape == shape and scale == 1:
             return tensor
 
-        def copy(new: Array, block: Array) -> None:
+        def copy(out: Array, block: Array) -> None:
             source, target = tensor.layout.block_box(tensor.shape), layout.block_box(shape)
             ranges = [[IndexRange(0, 0, n)] for n in block.shape]
-            for resized_axis in self._how.resized_axes:
+            for resized_axis in self._resizing.resized_axes:
                 axis = resized_axis.axis
-                of_axis = resized_axis.copy_ranges(tensor.shape[axis], shape[axis])
-                ranges[axis] = list(_in_block(of_axis, source[axis][:2], target[axis][0]))
-            _copy_block(block, ranges, new, scale)
+                axis_ranges = resized_axis.copy_ranges(tensor.shape[axis], shape[axis])
+                ranges[axis] = list(_in_block(axis_ranges, source[axis][:2], target[axis][0]))
+            _copy_block(block, ranges, out, scale)
 
         return map_to_new(copy, tensor, layout=layout, shape=shape)
 
     def _scale_nyquist(self, tensor: DTensor, resized_axis: ResizedAxis) -> None:
         """Multiply the elements at half the sampling frequency of the coarser grid by their factor."""
-        nyquist_index, factor = resized_axis.nyquist_index, self._how.nyquist_factor
+        nyquist_index, factor = resized_axis.nyquist_index, self._resizing.nyquist_factor
         if nyquist_index is None or factor == 1:
             return
 
@@ -370,10 +382,10 @@ class _Resizer:
         map_into(scale, tensor)
 
 
-def _with_consecutive_blocks(tensor: DTensor, how: Resizing) -> DTensor:
+def _with_consecutive_blocks(tensor: DTensor, resizing: Resizing) -> DTensor:
     """Return *tensor* with consecutive blocks on the axes that change. Collective if some are cyclic."""
     axes = list(tensor.layout.axes)
-    for resized_axis in how.resized_axes:
+    for resized_axis in resizing.resized_axes:
         axis, num_old, num_new = resized_axis.axis, resized_axis.num_old, resized_axis.num_new
         cut = tensor.layout.cut(axis, num_old)
         if not cut.is_consecutive:
@@ -384,7 +396,7 @@ def _with_consecutive_blocks(tensor: DTensor, how: Resizing) -> DTensor:
 
 
 def _in_block(ranges: Sequence[IndexRange], interval: tuple[int, int], target_start: int) -> Iterator[IndexRange]:
-    """Yield the parts of *ranges* in a block, in its indices and in those of the new block.
+    """Yield the parts of *ranges* that are in a block, with local indices of this block and of the new one.
 
     Parameters
     ----------
@@ -392,23 +404,26 @@ def _in_block(ranges: Sequence[IndexRange], interval: tuple[int, int], target_st
     interval: start and stop of the block
     target_start: start of the new block
     """
-    for whole in ranges:
-        start, stop = max(whole.source_start, interval[0]), min(whole.source_start + whole.length, interval[1])
+    for axis_range in ranges:
+        start, stop = (
+            max(axis_range.source_start, interval[0]),
+            min(axis_range.source_start + axis_range.length, interval[1]),
+        )
         if start < stop:
-            new_start = whole.target_start + start - whole.source_start - target_start
-            yield IndexRange(start - interval[0], new_start, stop - start, whole.accumulate)
+            new_start = axis_range.target_start + start - axis_range.source_start - target_start
+            yield IndexRange(start - interval[0], new_start, stop - start, axis_range.accumulate)
 
 
-def _copy_block(block: Array, axes: list[list[IndexRange]], new: Array, scale: float) -> None:
-    """Fill the *new* block with the elements of *block* times *scale*, and zeros elsewhere."""
-    overwritten = [sum(part.length for part in ranges if not part.accumulate) for ranges in axes]
-    if any(count < n for count, n in zip(overwritten, new.shape, strict=True)):
-        new[...] = 0
-    # Elements are added after others were copied there.
-    for box in sorted(product(*axes), key=lambda box: sum(part.accumulate for part in box)):
-        source = block[tuple(slice(part.source_start, part.source_start + part.length) for part in box)]
-        target = new[tuple(slice(part.target_start, part.target_start + part.length) for part in box)]
-        if any(part.accumulate for part in box):
+def _copy_block(block: Array, axes: list[list[IndexRange]], out: Array, scale: float) -> None:
+    """Fill *out*, the new block, with the elements of *block* times *scale*, and zeros elsewhere."""
+    overwritten = [sum(r.length for r in ranges if not r.accumulate) for ranges in axes]
+    if any(count < n for count, n in zip(overwritten, out.shape, strict=True)):
+        out[...] = 0
+    # Copies come before additions to the same elements.
+    for box in sorted(product(*axes), key=lambda box: sum(r.accumulate for r in box)):
+        source = block[tuple(slice(r.source_start, r.source_start + r.length) for r in box)]
+        target = out[tuple(slice(r.target_start, r.target_start + r.length) for r in box)]
+        if any(r.accumulate for r in box):
             target += source * block.dtype.type(scale)
         elif scale == 1:
             np.copyto(target, source)
@@ -417,6 +432,6 @@ def _copy_block(block: Array, axes: list[list[IndexRange]], new: Array, scale: f
 
 
 def _opposite_frequencies(tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
-    """Return the elements of the opposite frequencies: half a spectrum has only their conjugates."""
+    """Return the elements at the opposite frequencies, which half a spectrum has as conjugates."""
     reversed_plane = roll(flip(tensor.copy(), axes), [1] * len(axes), axes) if axes else tensor
     return mapped(np.conj, reversed_plane)

@@ -1,8 +1,8 @@
-"""The order of axes and the relayouts between them: the cheapest path by the cost model of a machine.
+"""Search for the order of the transformed axes and the relayouts between: the cheapest path by a cost model.
 
-A state is a layout of the axes, with the axes that are still to be transformed. Unsharded axes are transformed at
-once. An edge makes other axes whole: each mesh dimension on them goes to another axis. If no axis can take it, the
-axis is gathered, or stays sharded, and is transformed by `meshcomm.fft.sharded`.
+A state is a layout of the axes, and the axes that are still to be transformed. Unsharded axes are transformed at
+once. An edge makes other axes unsharded: their mesh dimensions go to other axes. If no axis can take one, the axis is
+gathered, or stays sharded, and is transformed by `meshcomm.fft.sharded`.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep, ShardedStep, is_allowed
 
 GATHERED_FFT = 2**25
-"""Bytes of an array, up to which an axis is gathered on every rank if no other axis can be sharded instead, and its
-length has no suitable factors. Larger arrays are transformed by a convolution. A compromise, not measured."""
+"""Bytes of an array. Up to this size, an axis is gathered on every rank if no other axis can be sharded instead, and
+its length has no suitable factors. Larger arrays are transformed by a convolution. A compromise, not measured."""
 
 MAX_WAYS = 64
-"""The most edges of a state that make the same axes whole. Few meshes have enough dimensions to reach it."""
+"""Maximum number of edges of a state that make the same axes unsharded. Few meshes have enough dimensions for it."""
 
 
 @dataclass(frozen=True)
@@ -39,54 +39,54 @@ class SearchState:
 
 
 def cheapest(
-    transform: Transform, described: tuple[Shape, DType], source: Layout, target: Layout | None, machine: Machine
+    transform: Transform, shape_and_dtype: tuple[Shape, DType], source: Layout, target: Layout | None, machine: Machine
 ) -> tuple[FFTStep, ...]:
     """Return the steps of *transform* from *source* to *target*, or to the layout after the last of them.
 
-    *described* is the shape and dtype of the array. All ranks find the same steps.
+    All ranks find the same steps.
     """
     # Layouts on equal meshes are equal, but the steps need these mesh objects. An entry of the cache keeps its layouts
     # alive, so no other mesh gets their ids.
     meshes = id(source.mesh), None if target is None else id(target.mesh)
-    return _cheapest_steps(transform, described, source, target, machine, meshes)
+    return _cheapest_steps(transform, shape_and_dtype, source, target, machine, meshes)
 
 
 @lru_cache(maxsize=256)
 def _cheapest_steps(
     transform: Transform,
-    described: tuple[Shape, DType],
+    shape_and_dtype: tuple[Shape, DType],
     source: Layout,
     target: Layout | None,
-    *others: Machine | tuple[int, int | None],
+    *machine_and_meshes: Machine | tuple[int, int | None],
 ) -> tuple[FFTStep, ...]:
-    transform = replace(transform, called="")  # equal transforms share the steps, also from other functions
-    shape, dtype = described
-    machine = others[0]
+    transform = replace(transform, called="")  # equal transforms share the steps, whatever function is called
+    shape, dtype = shape_and_dtype
+    machine = machine_and_meshes[0]
     assert isinstance(machine, Machine)
-    number = count()  # of equal costs, the first that was found
-    first = SearchState(source.axes, shape, dtype, frozenset(transform.axes))
-    heap: list[tuple[float, int, SearchState, tuple[FFTStep, ...]]] = [(0.0, next(number), first, ())]
-    settled: dict[SearchState, float] = {}
+    numbers = count()  # to take the first of equal costs
+    start = SearchState(source.axes, shape, dtype, frozenset(transform.axes))
+    heap: list[tuple[float, int, SearchState, tuple[FFTStep, ...]]] = [(0.0, next(numbers), start, ())]
+    settled_costs: dict[SearchState, float] = {}
     end = SearchState((), (), dtype, frozenset())
     while heap:
         cost, _, state, steps = heapq.heappop(heap)
         if state == end:
             return steps
-        if settled.get(state, inf) <= cost:
+        if settled_costs.get(state, inf) <= cost:
             continue
-        settled[state] = cost
+        settled_costs[state] = cost
         if not state.todo:
-            last = _last_relayout(state, source, target)
-            more = last[0].estimate(machine) if last else 0.0
-            heapq.heappush(heap, (cost + more, next(number), end, (*steps, *last)))
+            final_steps = _final_relayout(state, source, target)
+            final_cost = final_steps[0].estimate(machine) if final_steps else 0.0
+            heapq.heappush(heap, (cost + final_cost, next(numbers), end, (*steps, *final_steps)))
             continue
-        for step, after in _edges(transform, state, source, target):
-            heapq.heappush(heap, (cost + step.estimate(machine), next(number), after, (*steps, step)))
+        for step, next_state in _edges(transform, state, source, target):
+            heapq.heappush(heap, (cost + step.estimate(machine), next(numbers), next_state, (*steps, step)))
     raise AssertionError("an axis can always be gathered")
 
 
-def _last_relayout(state: SearchState, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
-    """Return the relayout to the target, if there has to be one."""
+def _final_relayout(state: SearchState, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
+    """Return the relayout to the target as a tuple; () if none is needed."""
     if target is None or (target.axes == state.axes and target.mesh == source.mesh):
         return ()
     return (RelayoutStep(state.shape, state.dtype, source._recut(state.axes), target),)
@@ -96,83 +96,85 @@ def _edges(
     transform: Transform, state: SearchState, source: Layout, target: Layout | None
 ) -> Iterator[tuple[FFTStep, SearchState]]:
     layout = source._recut(state.axes)
-    whole = frozenset(axis for axis in range(len(state.axes)) if layout.num_shards(axis) == 1)
-    ready = transform.ready(state.todo, whole)
+    unsharded = frozenset(axis for axis in range(len(state.axes)) if layout.num_shards(axis) == 1)
+    ready = transform.ready(state.todo, unsharded)
     if ready:
-        yield _local(transform.stage(ready), state, layout, ready)
+        yield _local_edge(transform.stage(ready), state, layout, ready)
         return
-    layouts = dict.fromkeys(_next_layouts(transform, state, layout, whole, target))
-    staying = [
+    layouts = dict.fromkeys(_next_layouts(transform, state, layout, unsharded, target))
+    sharded_edges = [
         edge
-        for axis in sorted(state.todo - whole)
-        if axis in transform.ready(state.todo, whole | {axis})
-        for edge in _staying_sharded(transform, state, layout, axis)
+        for axis in sorted(state.todo - unsharded)
+        if axis in transform.ready(state.todo, unsharded | {axis})
+        for edge in _sharded_edges(transform, state, layout, axis)
     ]
-    yield from staying
-    if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (layouts or staying):
-        needed = _next_axes(transform, state.todo, whole)
-        layouts[layout.replace(needed, ()).axes] = None
+    yield from sharded_edges
+    if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (layouts or sharded_edges):
+        gathered_axes = _next_axes(transform, state.todo, unsharded)
+        layouts[layout.replace(gathered_axes, ()).axes] = None
     for axes in layouts:
         yield RelayoutStep(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
 
 
-def _local(stage: Transform, state: SearchState, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, SearchState]:
-    # Along an axis that is whole, the mesh dimensions have one device: boundaries for the old length mean nothing.
+def _local_edge(
+    stage: Transform, state: SearchState, layout: Layout, ready: frozenset[int]
+) -> tuple[FFTStep, SearchState]:
+    # The mesh dimensions of an unsharded axis have one device: boundaries for the old length mean nothing.
     step = LocalStep(stage, state.shape, state.dtype, layout.usual_cut(ready))
     return step, SearchState(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 
-def _next_axes(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
-    """Return axes that have to be whole before any can be transformed; if there is a choice, all of them."""
+def _next_axes(transform: Transform, todo: frozenset[int], unsharded: frozenset[int]) -> frozenset[int]:
+    """Return the axes to make unsharded next: the one that must come next, or all candidates if there is a choice."""
     if transform.change == "halves" and transform.last in todo:
         return frozenset({transform.last}) if transform.last is not None else frozenset()
-    others = todo - {transform.last} if transform.change == "doubles" else todo
-    return (others or todo) - whole
+    other_axes = todo - {transform.last} if transform.change == "doubles" else todo
+    return (other_axes or todo) - unsharded
 
 
 def _next_layouts(
-    transform: Transform, state: SearchState, layout: Layout, whole: frozenset[int], target: Layout | None
+    transform: Transform, state: SearchState, layout: Layout, unsharded: frozenset[int], target: Layout | None
 ) -> Iterator[Axes]:
     """Yield layouts of the axes in which at least one axis can be transformed next."""
     if target is not None and target.mesh == layout.mesh and is_allowed(target, state.shape):
-        there = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
-        if transform.ready(state.todo, there):
+        target_unsharded = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
+        if transform.ready(state.todo, target_unsharded):
             yield target.axes
-    cut = sorted(state.todo - whole)
-    for size in range(1, len(cut) + 1):
-        for chosen in combinations(cut, size):
-            if transform.ready(state.todo, whole | set(chosen)):
-                yield from islice(_moved_layouts(state, layout, frozenset(chosen)), MAX_WAYS)
+    sharded_axes = sorted(state.todo - unsharded)
+    for size in range(1, len(sharded_axes) + 1):
+        for moved_axes in combinations(sharded_axes, size):
+            if transform.ready(state.todo, unsharded | set(moved_axes)):
+                yield from islice(_moved_layouts(state, layout, frozenset(moved_axes)), MAX_WAYS)
 
 
-def _moved_layouts(state: SearchState, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
-    """Yield all layouts of the axes with the mesh dimensions of the *chosen* axes on other axes."""
+def _moved_layouts(state: SearchState, layout: Layout, moved_axes: frozenset[int]) -> Iterator[Axes]:
+    """Yield all layouts with the mesh dimensions of *moved_axes* on other axes."""
     mesh = layout.mesh
-    names = [name for axis in sorted(chosen) for name in state.axes[axis] if mesh.dim_size(name) > 1]
-    takers = [axis for axis, n in enumerate(state.shape) if axis not in chosen and n > 1]
-    for takes in product(takers, repeat=len(names)):
+    names = [name for axis in sorted(moved_axes) for name in state.axes[axis] if mesh.dim_size(name) > 1]
+    receiving_axes = [axis for axis, n in enumerate(state.shape) if axis not in moved_axes and n > 1]
+    for receivers in product(receiving_axes, repeat=len(names)):
         axes = [
-            tuple(name for name in spec if mesh.dim_size(name) == 1) if axis in chosen else spec
+            tuple(name for name in spec if mesh.dim_size(name) == 1) if axis in moved_axes else spec
             for axis, spec in enumerate(state.axes)
         ]
-        for name, axis in zip(names, takes, strict=True):
+        for name, axis in zip(names, receivers, strict=True):
             axes[axis] = (*axes[axis], name)
         yield tuple(axes)
 
 
-def _staying_sharded(
+def _sharded_edges(
     transform: Transform, state: SearchState, layout: Layout, axis: int
 ) -> Iterator[tuple[FFTStep, SearchState]]:
     """Yield the transforms of an *axis* that stays sharded."""
     stage = transform.stage(frozenset({axis}))
     blocks, n = layout.num_shards(axis), fourier_length(stage)
-    left, plain = state.todo - {axis}, tuple(state.axes[axis])
-    after = stage.shape_after(state.shape)
+    remaining, names = state.todo - {axis}, tuple(state.axes[axis])
+    result_shape = stage.shape_after(state.shape)
     rows = rows_of(n, blocks, layout.cyclic(axis) if state.shape[axis] == n else None)
-    results: list[Names] = [plain]
+    results: list[Names] = [names]
     if rows and rows % blocks == 0 and stage.change not in ("doubles", "same_dtype"):
-        results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
+        results.insert(0, Cyclic.made(names, (rows // blocks, 0)).canonical(blocks))
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:
             step = ShardedStep(stage, state.shape, state.dtype, layout, layout.replace(axis, result), rows)
-            yield step, SearchState(step.layout.axes, after, step.dtype_after, left)
+            yield step, SearchState(step.layout.axes, result_shape, step.dtype_after, remaining)

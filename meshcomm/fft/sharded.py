@@ -4,11 +4,12 @@ With n = rows * columns, j = columns * j1 + j2 and k = k1 + rows * k2, an array 
 
     X[k1 + rows * k2] = sum over j2 of w_columns^(j2 k2) * w_n^(j2 k1) * (sum over j1 of w_rows^(j1 k1) * x[j1, j2])
 
-So there are two transforms of short axes, factors between them, and an exchange before each: first every device holds
-whole columns, then whole rows. The result has k1 sharded, which is a `Cyclic` axis; one more exchange makes its blocks
+So there are two transforms of short axes, factors between them, and an exchange before each: first each device holds
+whole columns, then whole rows. The result is sharded along k1: a `Cyclic` axis. One more exchange makes its blocks
 consecutive. Source: D. H. Bailey, FFTs in external or hierarchical memory, 1990.
 
-A length without such factors becomes a convolution of a length that has them. Source: L. I. Bluestein, 1970.
+A transform of a length without suitable factors becomes a convolution of a length that has them. Source: L. I.
+Bluestein, 1970.
 Cosine and sine transforms are Fourier transforms of longer arrays: :mod:`meshcomm.fft.cosines`.
 """
 
@@ -41,7 +42,7 @@ RunTransform: TypeAlias = Callable[[Transform, DTensor], DTensor]
 
 
 def transformed_sharded(
-    step: ShardedStep, tensor: DTensor, on_blocks: RunTransform, anywhere: RunTransform
+    step: ShardedStep, tensor: DTensor, run_on_blocks: RunTransform, run_anywhere: RunTransform
 ) -> DTensor:
     """Return the transform of *tensor* by *step*. Collective over the mesh.
 
@@ -49,13 +50,13 @@ def transformed_sharded(
     ----------
     step: the transform and its layouts
     tensor: tensor in the source layout of the step
-    on_blocks: function that transforms axes that are whole on each device
-    anywhere: function that transforms any axes
+    run_on_blocks: function that transforms unsharded axes
+    run_anywhere: function that transforms any axes
     """
     transform = step.transform
     if transform.change == "same_dtype":
         return transformed_by_fourier(
-            step, tensor, lambda inner, t: transformed_sharded(inner, t, on_blocks, anywhere)
+            step, tensor, lambda inner, t: transformed_sharded(inner, t, run_on_blocks, run_anywhere)
         )
     (axis,), (n,) = transform.axes, transform.lengths
     source = pad_or_crop(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
@@ -63,60 +64,60 @@ def transformed_sharded(
         source = _full_spectrum(source, axis, n)
     inner = Transform(KINDS[transform.kind].complex_kind, (axis,), (n,), transform.norm)
     if step.rows:
-        whole = _four_steps(replace(step, transform=inner), source, on_blocks)
+        result = _four_steps(replace(step, transform=inner), source, run_on_blocks)
     else:
-        whole = _by_convolution(inner, source, anywhere)
+        result = _by_convolution(inner, source, run_anywhere)
     dtype, shape = step.dtype_after, step.shape_after
     if transform.change == "doubles":
-        whole = mapped(lambda block: np.array(block.real, dtype, order="C"), whole, dtype=dtype)
-    elif whole.dtype != dtype:
-        whole = mapped(lambda block: block.astype(dtype), whole, dtype=dtype)
-    if whole.shape != shape:
-        whole = getitem(whole, leading(len(shape), axis, shape[axis])).copy()
-    return relaid(whole, step.layout.axes, transform.kind)
+        result = mapped(lambda block: np.array(block.real, dtype, order="C"), result, dtype=dtype)
+    elif result.dtype != dtype:
+        result = mapped(lambda block: block.astype(dtype), result, dtype=dtype)
+    if result.shape != shape:
+        result = getitem(result, leading(len(shape), axis, shape[axis])).copy()
+    return relaid(result, step.layout.axes, transform.kind)
 
 
-def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
+def _full_spectrum(half_spectrum: DTensor, axis: int, n: int) -> DTensor:
     """Return all *n* elements of a Hermitian spectrum from its first half."""
-    others = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half.ndim))
-    return concatenate([half, mapped(np.conj, flip(getitem(half, others).copy(), axis))], axis)
+    mirrored = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half_spectrum.ndim))
+    return concatenate([half_spectrum, mapped(np.conj, flip(getitem(half_spectrum, mirrored).copy(), axis))], axis)
 
 
 # -- four steps -------------------------------------------------------------------------------------------------------
 
 
-def _four_steps(step: ShardedStep, tensor: DTensor, on_blocks: RunTransform) -> DTensor:
+def _four_steps(step: ShardedStep, tensor: DTensor, run_on_blocks: RunTransform) -> DTensor:
     """Return the complex transform of one axis, in the layout of *step* if it is cyclic."""
     transform, rows = step.transform, step.rows
     (axis,), (n,) = transform.axes, transform.lengths
     columns = n // rows
     matrix = _as_matrix(tensor, axis, rows, columns)
-    one = replace(transform, lengths=(rows,))
-    turned = on_blocks(one, matrix)
-    _multiply_by_factors(turned, axis, n, forward=transform.kind == "fftn")
-    turned = relaid(turned, _swapped(turned.layout.axes, axis), transform.kind)
-    spectrum = on_blocks(replace(transform, axes=(axis + 1,), lengths=(columns,)), turned)
+    column_transform = replace(transform, lengths=(rows,))
+    intermediate = run_on_blocks(column_transform, matrix)
+    _multiply_by_factors(intermediate, axis, n, forward=transform.kind == "fftn")
+    intermediate = relaid(intermediate, _swapped(intermediate.layout.axes, axis), transform.kind)
+    spectrum = run_on_blocks(replace(transform, axes=(axis + 1,), lengths=(columns,)), intermediate)
     if step.layout.cyclic(axis) is not None:
         return _as_cyclic(spectrum, axis, step.layout)
     order = list(range(spectrum.ndim))
     order[axis : axis + 2] = axis + 1, axis
-    # The names are on the rows before the transpose, and on the columns after it: both come first.
-    across = transpose(spectrum, order, spectrum.layout)
-    return _as_line(across, axis)
+    # The mesh dimensions cut the rows before the transpose, and the columns after it: both come first.
+    transposed = transpose(spectrum, order, spectrum.layout)
+    return _as_line(transposed, axis)
 
 
 def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
-    """Return *tensor* with *axis* as two axes of rows and columns, the columns sharded."""
+    """Return *tensor* with *axis* split into two axes, rows and columns; the columns are sharded."""
     names, cyclic = tensor.layout.axes[axis], tensor.layout.cyclic(axis)
     blocks = tensor.layout.num_shards(axis)
     shape = (*tensor.shape[:axis], rows, columns, *tensor.shape[axis + 1 :])
-    usual = tensor.layout.usual_cut(axis)
+    usual_layout = tensor.layout.usual_cut(axis)
     if cyclic and cyclic.offset == 0 and cyclic.block * blocks == columns:
-        return _viewed(tensor, shape, usual.insert(axis))
+        return _viewed(tensor, shape, usual_layout.insert(axis))
     boundaries = [start * columns for start in Cut(rows, blocks).all_starts()]
     cut = cut_at(tuple(names), boundaries, rows * columns)
-    consecutive = relaid(tensor, usual.replace(axis, cut).axes, "fft")
-    return relaid(_viewed(consecutive, shape, usual.insert(axis + 1)), usual.insert(axis).axes, "fft")
+    consecutive = relaid(tensor, usual_layout.replace(axis, cut).axes, "fft")
+    return relaid(_viewed(consecutive, shape, usual_layout.insert(axis + 1)), usual_layout.insert(axis).axes, "fft")
 
 
 def _viewed(tensor: DTensor, shape: Shape, layout: Layout) -> DTensor:
@@ -125,7 +126,7 @@ def _viewed(tensor: DTensor, shape: Shape, layout: Layout) -> DTensor:
 
 
 def _as_line(matrix: DTensor, axis: int) -> DTensor:
-    """Return a matrix with sharded rows as one axis, row after row."""
+    """Return a matrix with sharded rows, flattened to one axis."""
     rows, columns = matrix.shape[axis : axis + 2]
     shape = (*matrix.shape[:axis], rows * columns, *matrix.shape[axis + 2 :])
     boundaries = [start * columns for start in Cut(rows, matrix.layout.num_shards(axis)).all_starts()]
@@ -136,13 +137,13 @@ def _as_line(matrix: DTensor, axis: int) -> DTensor:
 def _as_cyclic(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
     """Return a spectrum, given as a matrix with evenly sharded rows, as a cyclic axis."""
     shape = (*spectrum.shape[:axis], spectrum.shape[axis] * spectrum.shape[axis + 1], *spectrum.shape[axis + 2 :])
-    whole = Layout(layout.axes, spectrum.mesh)
+    cyclic_layout = Layout(layout.axes, spectrum.mesh)
 
-    def swap(new: Array, block: Array) -> None:
+    def swap(out: Array, block: Array) -> None:
         swapped = np.swapaxes(block, axis, axis + 1)
-        np.copyto(new.reshape(swapped.shape), swapped)
+        np.copyto(out.reshape(swapped.shape), swapped)
 
-    return map_to_new(swap, spectrum, layout=whole, shape=shape)
+    return map_to_new(swap, spectrum, layout=cyclic_layout, shape=shape)
 
 
 def _swapped(axes: Axes, axis: int) -> Axes:
@@ -154,11 +155,11 @@ def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> N
 
     def multiply(block: Array) -> None:
         powers = _Powers(n, forward, matrix.dtype)
-        second = matrix.layout.global_indices(matrix.shape, None, axis + 1)
-        between = (1,) * (matrix.ndim - axis - 2)
-        for first in range(block.shape[axis]):
-            row = block[(slice(None),) * axis + (first,)]
-            row *= powers.of(first * second % n).reshape(-1, *between)
+        j2 = matrix.layout.global_indices(matrix.shape, None, axis + 1)
+        trailing_ones = (1,) * (matrix.ndim - axis - 2)
+        for k1 in range(block.shape[axis]):
+            row = block[(slice(None),) * axis + (k1,)]
+            row *= powers.of(k1 * j2 % n).reshape(-1, *trailing_ones)
 
     map_into(multiply, matrix)
 
@@ -166,7 +167,7 @@ def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> N
 class _Powers:
     """The powers of a root of unity: exp(-2 pi i m / n), or its conjugate.
 
-    Two tables of about sqrt(n) entries each: to compute every power by itself takes longer than the transform.
+    There are two tables of about sqrt(n) entries: to compute each power separately takes longer than the transform.
     """
 
     def __init__(self, n: int, forward: bool, dtype: DType) -> None:
@@ -177,33 +178,37 @@ class _Powers:
 
     def of(self, exponents: Array) -> Array:
         """Return the powers for *exponents* from 0 to n - 1."""
-        high, low = np.divmod(exponents, self._step)
-        return (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
+        coarse_index, fine_index = np.divmod(exponents, self._step)
+        return (self._coarse[coarse_index] * self._fine[fine_index]).astype(self._dtype, copy=False)
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _by_convolution(transform: Transform, tensor: DTensor, anywhere: RunTransform) -> DTensor:
+def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTransform) -> DTensor:
     """Return the complex transform of one axis of any length."""
     (axis,), (n,) = transform.axes, transform.lengths
     forward = transform.kind == "fftn"
-    padded = convolved_length(n)
-    work = np.result_type(tensor.dtype, np.complex128)
-    line = tensor.layout.only(axis).usual_cut(axis)
+    padded_length = convolved_length(n)
+    complex_dtype = np.result_type(tensor.dtype, np.complex128)
+    line_layout = tensor.layout.only(axis).usual_cut(axis)
 
     def chirp(length: int) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:
             index = np.arange(length, dtype=np.int64)[slices[axis]]
             index = np.minimum(index, length - index) if length != n else index
-            values_at_index = roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
+            values_at_index = roots(index * index % (2 * n), 2 * n, forward == (length == n), complex_dtype)
             return values_at_index.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
-        return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
+        return from_callback(
+            [length if a == axis else 1 for a in range(tensor.ndim)], complex_dtype, line_layout, values
+        )
 
-    large = replace(transform, kind="fftn", lengths=(padded,), norm=None)
+    padded_transform = replace(transform, kind="fftn", lengths=(padded_length,), norm=None)
     factors = chirp(n)
-    product = anywhere(large, factors * tensor)
-    back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
-    scale = scale_of(transform, n, np.empty(0, work).real.dtype)
-    return getitem(back, leading(tensor.ndim, axis, n)) * factors * scale
+    product = run_anywhere(padded_transform, factors * tensor)
+    convolution = run_anywhere(
+        replace(padded_transform, kind="ifftn"), product * run_anywhere(padded_transform, chirp(padded_length))
+    )
+    scale = scale_of(transform, n, np.empty(0, complex_dtype).real.dtype)
+    return getitem(convolution, leading(tensor.ndim, axis, n)) * factors * scale

@@ -80,11 +80,11 @@ def frequencies(
     [((1, 4), [[0.0, 1.0]], True), ((1, 4), [[2.0, 3.0]], True)]
     """
     tensor = as_tensor("fft.frequencies", t_hat)
-    chosen = axes_of(axes, None, tensor.ndim)
-    lengths = lengths_of(tensor, chosen, s, kind, "s")
-    distances = distances_of("fft.frequencies", d, len(chosen))
-    grids = list(zip(chosen, lengths, distances, strict=True))
-    return along_axes(tensor.layout, tensor.shape, tensor.dtype, grids, chosen[-1] if halves(kind) else None)
+    axis_numbers = axes_of(axes, None, tensor.ndim)
+    lengths = lengths_of(tensor, axis_numbers, s, kind, "s")
+    distances = distances_of("fft.frequencies", d, len(axis_numbers))
+    grids = list(zip(axis_numbers, lengths, distances, strict=True))
+    return along_axes(tensor.layout, tensor.shape, tensor.dtype, grids, axis_numbers[-1] if halves(kind) else None)
 
 
 def along_axes(
@@ -96,32 +96,33 @@ def along_axes(
     ----------
     layout, shape, dtype: layout, shape and dtype of the spectrum
     axes: for each axis its number, the length of the array along it, and the distance of two elements
-    halved: the axis of which only the first half is stored; None if there is none
+    halved: the axis that stores only the first half of the spectrum; None if there is none
     """
     results = []
     for axis, n, distance in axes:
-        only = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
-        like = empty(only, np.empty(0, dtype).real.dtype, layout.only(axis))
-        results.append(_on_axis(like, axis, (n, distance), halved=axis == halved))
+        line_shape = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
+        line = empty(line_shape, np.empty(0, dtype).real.dtype, layout.only(axis))
+        results.append(_on_axis(line, axis, (n, distance), halved=axis == halved))
     return tuple(results)
 
 
 def lengths_of(tensor: DTensor, axes: list[int], s: Ints, kind: str, argument: str) -> list[int]:
     """Return the lengths of the array with the spectrum *tensor* along *axes*."""
     is_halved = halves(kind)
-    usual = [tensor.shape[a] for a in axes]
+    default_lengths = [tensor.shape[a] for a in axes]
     if is_halved and axes:
-        usual[-1] = 2 * (usual[-1] - 1)
-    lengths = usual if s is None else [as_integer(n, argument, ShapeError) for n in listed(s)]
+        default_lengths[-1] = 2 * (default_lengths[-1] - 1)
+    lengths = default_lengths if s is None else [as_integer(n, argument, ShapeError) for n in listed(s)]
     if len(lengths) != len(axes):
         raise ShapeError(f"{argument} has {counted(len(lengths), 'length')} for {counted(len(axes), 'axis')}")
     for number, (axis, n) in enumerate(zip(axes, lengths, strict=True)):
-        has = n // 2 + 1 if is_halved and number == len(axes) - 1 else n
-        if has != tensor.shape[axis]:
-            wrong = (
-                f"{counted(n, 'element')} along axis {axis} have {has} in the spectrum, which has {tensor.shape[axis]}"
+        stored = n // 2 + 1 if is_halved and number == len(axes) - 1 else n
+        if stored != tensor.shape[axis]:
+            mismatch = (
+                f"{counted(n, 'element')} along axis {axis} have {stored} in the spectrum, which has "
+                f"{tensor.shape[axis]}"
             )
-            raise ShapeError(f"{argument}: {wrong}")
+            raise ShapeError(f"{argument}: {mismatch}")
     return lengths
 
 
@@ -162,8 +163,8 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
     def fill(block: Array) -> None:
         index = indices_along(result.layout, result.shape, axis)
         # The second half of a whole spectrum has negative frequencies.
-        signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
-        block[...] = signed * (1.0 / (n * d))
+        frequency_index = index if halved else np.where(index < (n + 1) // 2, index, index - n)
+        block[...] = frequency_index * (1.0 / (n * d))
 
     return map_into(fill, result)
 
@@ -188,5 +189,5 @@ def ifftshift(x: DTensor, axes: Axis = None) -> DTensor:
 
 def _shifted(name: str, x: DTensor, axes: Axis, sign: int) -> DTensor:
     tensor = as_tensor(name, x)
-    chosen = axes_of(axes, None, tensor.ndim)
-    return roll(tensor, [sign * (tensor.shape[a] // 2) for a in chosen], tuple(chosen))
+    axis_numbers = axes_of(axes, None, tensor.ndim)
+    return roll(tensor, [sign * (tensor.shape[a] // 2) for a in axis_numbers], tuple(axis_numbers))

@@ -38,7 +38,7 @@ class TransformStep:
 
 @dataclass(frozen=True)
 class LocalStep(TransformStep):
-    """Transform the block of each device over axes that are whole on it."""
+    """Transform the block of each device over unsharded axes."""
 
     layout: Layout
     """The layout of the result."""
@@ -51,9 +51,9 @@ class LocalStep(TransformStep):
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device: of the input or of the result."""
-        before = self.layout.largest_block(self.shape) if is_allowed(self.layout, self.shape) else 0
-        after = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
-        return max(before * self.dtype.itemsize, after)
+        input_elements = self.layout.largest_block(self.shape) if is_allowed(self.layout, self.shape) else 0
+        result_bytes = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
+        return max(input_elements * self.dtype.itemsize, result_bytes)
 
     def received(self, machine: Machine) -> int:
         """Return 0: a device receives nothing."""
@@ -71,7 +71,7 @@ class LocalStep(TransformStep):
 
 @dataclass(frozen=True)
 class RelayoutStep:
-    """Relayout the array, so that other axes are whole."""
+    """Relayout the array, so that other axes are unsharded."""
 
     shape: Shape
     dtype: DType
@@ -106,16 +106,22 @@ class RelayoutStep:
         if self.source.mesh != self.layout.mesh:
             return exchange_seconds(machine, largest * self.dtype.itemsize, size - 1)
         devices = sorted({0, size // 2, size - 1})
-        missing = largest - min(_common_elements(self.source, self.layout, self.shape, device) for device in devices)
-        if missing <= 0:
+        missing_elements = largest - min(
+            _common_elements(self.source, self.layout, self.shape, device) for device in devices
+        )
+        if missing_elements <= 0:
             return 0.0
-        before, after = (
+        old_positions, new_positions = (
             {name: (axis, names.index(name)) for axis, names in enumerate(layout.axes) for name in names}
             for layout in (self.source, self.layout)
         )
-        moved = [name for name in (*before, *after) if before.get(name) != after.get(name)]
-        peers = prod(self.layout.mesh.dim_size(name) for name in set(moved)) - 1 if moved else size - 1  # a new cut
-        return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
+        moved_names = [
+            name for name in (*old_positions, *new_positions) if old_positions.get(name) != new_positions.get(name)
+        ]
+        peers = (
+            prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
+        )  # only the cut changes
+        return exchange_seconds(machine, missing_elements * self.dtype.itemsize, peers)
 
     def received(self, machine: Machine) -> int:
         """Return the most bytes that a device receives."""
@@ -153,14 +159,14 @@ class ShardedStep(TransformStep):
     @property
     def flops(self) -> float:
         """The operations of the device with the largest block."""
-        longer = 4 if self.transform.change == "same_dtype" else 1  # complex, and twice as long
-        return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8) * longer
+        growth = 4 if self.transform.change == "same_dtype" else 1  # complex, and twice as long
+        return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8) * growth
 
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device."""
-        longer = 4 if self.transform.change == "same_dtype" else 1
-        return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * longer
+        growth = 4 if self.transform.change == "same_dtype" else 1
+        return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * growth
 
     def received(self, machine: Machine) -> int:
         """Return an estimate of the bytes that a device receives; exact for complex four steps of even blocks."""
@@ -176,8 +182,8 @@ class ShardedStep(TransformStep):
         if not self.rows:
             return 8
         (axis,) = self.transform.axes
-        to_columns, to_rows, back = 1, 1, 1 if self.layout.cyclic(axis) is None else 0
-        return to_columns + to_rows + back + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
+        to_columns, to_rows, to_line = 1, 1, 1 if self.layout.cyclic(axis) is None else 0
+        return to_columns + to_rows + to_line + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
 
     @property
     def _shards(self) -> int:
@@ -185,15 +191,17 @@ class ShardedStep(TransformStep):
 
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take."""
-        once = exchange_seconds(machine, self.block_bytes * (1 - 1 / self._shards), self._shards - 1)
-        return self.flops * FFT_FLOP + once * (3 if self.rows else 8)
+        exchange = exchange_seconds(machine, self.block_bytes * (1 - 1 / self._shards), self._shards - 1)
+        return self.flops * FFT_FLOP + exchange * (3 if self.rows else 8)
 
     estimate = seconds
 
     def __str__(self) -> str:
-        how = f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
+        algorithm = (
+            f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
+        )
         target = self.layout.specs_text
-        return f"{self.transform}, sharded ({how}) -> {target}  {_count_text(self.flops)}flop"
+        return f"{self.transform}, sharded ({algorithm}) -> {target}  {_count_text(self.flops)}flop"
 
 
 FFTStep: TypeAlias = LocalStep | RelayoutStep | ShardedStep
@@ -201,36 +209,36 @@ FFTStep: TypeAlias = LocalStep | RelayoutStep | ShardedStep
 
 def flops_of(transform: Transform, shape: Shape, layout: Layout) -> float:
     """Return the operations of the device with the largest block; half as many if input or output is real."""
-    longer = [max(n, m) for n, m in zip(shape, transform.shape_after(shape), strict=True)]
-    size = layout._recut(tuple(tuple(spec) for spec in layout.axes)).largest_block(longer)
+    lengths = [max(n, m) for n, m in zip(shape, transform.shape_after(shape), strict=True)]
+    size = layout._recut(tuple(tuple(spec) for spec in layout.axes)).largest_block(lengths)
     logs = sum(log2(max(2, n)) for n in transform.lengths)
     return 5.0 * size * logs * (1.0 if transform.change == "complex" else 0.5)
 
 
 def exchange_seconds(machine: Machine, nbytes: float, peers: int) -> float:
     """Return an estimate of the time to receive *nbytes* from *peers* peers, packed and unpacked."""
-    beta, wait, alpha = (
+    beta, latency, alpha = (
         (machine.beta_within, machine.wait_within, machine.alpha_within)
         if machine.one_node
         else (machine.beta_between, machine.wait_between, machine.alpha_between)
     )
-    return wait + alpha * peers + nbytes * (beta + 2 * machine.gamma)
+    return latency + alpha * peers + nbytes * (beta + 2 * machine.gamma)
 
 
 def _common_elements(source: Layout, target: Layout, shape: Shape, device: int) -> float:
-    """Return an estimate of the elements of its new block that a device already has."""
-    common, before, after = 1.0, source.block_numbers(device), target.block_numbers(device)
+    """Return an estimate of the number of elements of its new block that a device already holds."""
+    common, old_numbers, new_numbers = 1.0, source.block_numbers(device), target.block_numbers(device)
     for axis, n in enumerate(shape):
-        old, new = source.cut(axis, n), target.cut(axis, n)
-        if old == new and before[axis] == after[axis]:
-            common *= new.longest
+        old_cut, new_cut = source.cut(axis, n), target.cut(axis, n)
+        if old_cut == new_cut and old_numbers[axis] == new_numbers[axis]:
+            common *= new_cut.longest
         else:
-            common *= old.common(before[axis], new, after[axis])
+            common *= old_cut.common(old_numbers[axis], new_cut, new_numbers[axis])
     return common
 
 
 def is_allowed(layout: Layout, shape: Shape) -> bool:
-    """Return whether an array of *shape* can have *layout*: chosen boundaries are for one length."""
+    """Return whether an array of *shape* can have *layout*: explicit boundaries fit one length only."""
     try:
         layout.check_fits(shape)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Functions whose operations wait on all their operands, also on plain arrays.
+"""Functions whose operations wait, also on plain arrays.
 
-`fuse` runs a function so. `deferred` has what stands for plain arrays; the expressions are those of tensors.
+`fuse` runs such a function. `deferred` has the class that stands for plain arrays; its expressions are as for tensors.
 """

@@ -42,13 +42,13 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
 
     @refusable
     @wraps(function)
-    def fused(*args: P.args, **named: P.kwargs) -> R:
-        values = [*map(unwrapped, args), *map(unwrapped, named.values())]
+    def fused(*args: P.args, **kwargs: P.kwargs) -> R:
+        values = [*map(unwrapped, args), *map(unwrapped, kwargs.values())]
         if any(map(is_traced, values)) or not begin_fusing():  # autograd calls this, or a fused function
-            return function(*args, **named)
+            return function(*args, **kwargs)
         succeeded = False
         try:
-            result = function(*args, **named) if _has_tensor(values) else _of_arrays(function, args, named)
+            result = function(*args, **kwargs) if _has_tensor(values) else _of_arrays(function, args, kwargs)
             succeeded = True
         finally:
             end_fusing(succeeded)
@@ -61,5 +61,5 @@ def _has_tensor(values: list[object]) -> bool:
     return any(isinstance(x, DTensor) for x in values)
 
 
-def _of_arrays(function: Callable[..., R], args: tuple[object, ...], named: dict[str, object]) -> R:
-    return compute_nested(function(*map(operand, args), **{name: operand(x) for name, x in named.items()}))
+def _of_arrays(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
+    return compute_nested(function(*map(operand, args), **{name: operand(x) for name, x in kwargs.items()}))

@@ -54,7 +54,7 @@ class HaloRun(NamedTuple):
 
 @lru_cache(maxsize=256)
 def runs_of(rule: AxisRule, number: int) -> tuple[HaloRun, ...]:
-    """Return the runs of block *number*, in order. Ghosts that are filled with a constant are in no run.
+    """Return the runs of block *number*, in order, without ghosts that are filled with a constant.
 
     The source indices of a run ascend by one, descend by one, or stay the same.
 
@@ -110,6 +110,6 @@ def runs_from(rule: AxisRule, owner: int) -> tuple[HaloRun, ...]:
 
 def sources_of(rule: AxisRule, starts: Indices, stops: Indices) -> tuple[Indices, Indices]:
     """Return the source index of the first element of each run, and the step to the next one."""
-    first = source_indices(rule.boundary, starts, rule.cut.length)
-    last = source_indices(rule.boundary, stops - 1, rule.cut.length)
-    return first, (last - first) // np.maximum(stops - starts - 1, 1)
+    first_sources = source_indices(rule.boundary, starts, rule.cut.length)
+    last_sources = source_indices(rule.boundary, stops - 1, rule.cut.length)
+    return first_sources, (last_sources - first_sources) // np.maximum(stops - starts - 1, 1)

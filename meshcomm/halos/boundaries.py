@@ -1,6 +1,6 @@
-"""Boundaries: beyond the edges of an array is nothing, a constant, or elements of the array are repeated.
+"""Boundaries: beyond the edges of an array there is nothing, or a constant, or repeated elements of the array.
 
-The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis:
+Names are as in :mod:`scipy.ndimage`. For the elements a b c d of an axis:
 
     none                      a b c d                 there are no ghosts
     0.0, or another number    0 0 0 | a b c d | 0 0 0
@@ -37,33 +37,33 @@ class Boundary(NamedTuple):
         return self.name in SOURCES
 
 
-def _folded_indices(at: Indices, period: int, n: int, last: int) -> Indices:
-    within = at % period
-    return np.where(within < n, within, last - within)
+def _folded_indices(indices: Indices, period: int, n: int, mirror_sum: int) -> Indices:
+    folded = indices % period
+    return np.where(folded < n, folded, mirror_sum - folded)
 
 
 SOURCES: dict[str, Callable[[Indices, int], Indices]] = {
-    "periodic": lambda at, n: at % n,
-    "nearest": lambda at, n: np.clip(at, 0, n - 1),
-    "reflect": lambda at, n: _folded_indices(at, 2 * n, n, 2 * n - 1),
-    "mirror": lambda at, n: _folded_indices(at, max(2 * n - 2, 1), n, 2 * n - 2),
+    "periodic": lambda indices, n: indices % n,
+    "nearest": lambda indices, n: np.clip(indices, 0, n - 1),
+    "reflect": lambda indices, n: _folded_indices(indices, 2 * n, n, 2 * n - 1),
+    "mirror": lambda indices, n: _folded_indices(indices, max(2 * n - 2, 1), n, 2 * n - 2),
 }
 """Boundaries that repeat elements: functions from indices beyond the edges to indices of *n* elements."""
 
-_SAME = {"wrap": "periodic", "grid-wrap": "periodic", "grid-mirror": "reflect", "grid-constant": "constant"}
+_SCIPY_NAMES = {"wrap": "periodic", "grid-wrap": "periodic", "grid-mirror": "reflect", "grid-constant": "constant"}
 """Other names of scipy.ndimage for its modes."""
 
-_ELSEWHERE = {
+_HINTS = {
     "edge": "numpy.pad's 'edge' is 'nearest' here",
     "symmetric": "numpy.pad's 'symmetric' is 'reflect' here, as in scipy.ndimage",
     "ghosted": "PETSc's GHOSTED is a number here, such as 0.0",
 }
 
-ONE = "'none', 'periodic', 'nearest', 'reflect', 'mirror' or a number"
+_KINDS_TEXT = "'none', 'periodic', 'nearest', 'reflect', 'mirror' or a number"
 
 
 def as_boundary(boundary: object, value: Number = 0) -> Boundary:
-    """Return a boundary from its name, or from a number; *value* is that of ``"constant"``.
+    """Return a boundary from its name, or from a number; *value* is the constant of ``"constant"``.
 
     >>> print(as_boundary("grid-wrap"), as_boundary(1.5), as_boundary(None))
     periodic constant 1.5 none
@@ -73,15 +73,15 @@ def as_boundary(boundary: object, value: Number = 0) -> Boundary:
     if isinstance(boundary, Boundary):
         return boundary
     if isinstance(boundary, str):
-        name = _SAME.get(boundary, boundary)
+        name = _SCIPY_NAMES.get(boundary, boundary)
         if name == "none" or name in SOURCES:
             return Boundary(name)
         if name == "constant":
             return Boundary(name, value)
-        hint = _ELSEWHERE.get(boundary.lower())
-        raise ShapeError(f"boundary {quote(boundary)} is not known: it is {ONE}{f'; {hint}' if hint else ''}")
+        hint = _HINTS.get(boundary.lower())
+        raise ShapeError(f"boundary {quote(boundary)} is not known: it is {_KINDS_TEXT}{f'; {hint}' if hint else ''}")
     if not isinstance(boundary, int | float | complex | np.generic | np.ndarray) or np.ndim(boundary):
-        raise ShapeError(f"boundary {quote(boundary)}: it is {ONE}, or one of these for each axis")
+        raise ShapeError(f"boundary {quote(boundary)}: it is {_KINDS_TEXT}, or one of these for each axis")
     return Boundary("constant", boundary.item() if isinstance(boundary, np.ndarray) else boundary)
 
 
@@ -95,15 +95,15 @@ def as_boundaries(boundary: object, ndim: int, value: Number = 0) -> tuple[Bound
     """
     if isinstance(boundary, Mapping):
         boundaries = [Boundary("none")] * ndim
-        for axis, one in boundary.items():
-            boundaries[axis_of(axis, ndim)] = as_boundary(one, value)
+        for axis, entry in boundary.items():
+            boundaries[axis_of(axis, ndim)] = as_boundary(entry, value)
         return tuple(boundaries)
     if isinstance(boundary, Sequence) and not isinstance(boundary, str | Boundary):
         if len(boundary) != ndim:
             raise ShapeError(
                 f"boundary {quote(boundary)} has {counted(len(boundary), 'entry')} for {counted(ndim, 'axis')}"
             )
-        return tuple(as_boundary(one, value) for one in boundary)
+        return tuple(as_boundary(entry, value) for entry in boundary)
     return (as_boundary(boundary, value),) * ndim
 
 
@@ -114,12 +114,12 @@ def axis_of(axis: object, ndim: int) -> int:
     return int(axis) % ndim
 
 
-def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
-    """Return the index among the *n* elements of an axis for each index *at*, inside or beyond the edges."""
-    inside = (at >= 0) & (at < n)
-    if inside.all():
-        return at
-    return SOURCES[boundary.name](at, n)
+def source_indices(boundary: Boundary, indices: Indices, n: int) -> Indices:
+    """Return the index among the *n* elements of an axis for each of *indices*, inside or beyond the edges."""
+    is_inside = (indices >= 0) & (indices < n)
+    if is_inside.all():
+        return indices
+    return SOURCES[boundary.name](indices, n)
 
 
 def as_element(value: object, dtype: DType) -> np.generic:

@@ -1,9 +1,9 @@
 """From ghosts to boxes: how the ranks of a group exchange them.
 
-An exchange of ghosts reads and writes the same memory: elements of the inner block become ghosts of other blocks, so
-no byte is both read and written. In all other exchanges an element has one index before and after. Here a ghost has
-its own index, and `Ghosts` maps it to its source in the owner's block: at another index for ghosts beyond the edges of
-the array, and perhaps in the other direction.
+An exchange of ghosts reads and writes the same arrays, but no byte is both read and written: elements of the inner
+block become ghosts of other blocks. In all other exchanges an element has one index before and after. Here a ghost has
+its own index, and `Ghosts` maps it to its source in the owner's block. Beyond the edges of the array, the source has
+another index, and the direction may be reversed.
 
 The exchange back, for `reduce`, goes from the ghosts to a buffer at the owner: `GhostReturns`.
 """
@@ -62,8 +62,10 @@ class HaloPattern:
     def inner_slices(self, device: int) -> tuple[slice, ...]:
         """Return the slices of the block of *device* in the block with its ghosts."""
         block = self.layout.block_box(self.shape, device)
-        both = zip(self.padded(device), block, strict=True)
-        return tuple(slice(start - first, stop - first) for (first, *_), (start, stop, *_) in both)
+        intervals = zip(self.padded(device), block, strict=True)
+        return tuple(
+            slice(start - padded_start, stop - padded_start) for (padded_start, *_), (start, stop, *_) in intervals
+        )
 
     def most_bytes(self) -> int:
         """Return an upper bound on the bytes of the ghosts of a device."""
@@ -97,14 +99,14 @@ class HaloPeers:
         for name in reversed(dims):
             strides[name], stride = stride, stride * mesh.dim_size(name)
         self._strides, coordinates = strides, coordinates_of(mesh, device)
-        self._first = device - sum(coordinates[name] * mesh.stride(name) for name in dims)
+        self._first_device = device - sum(coordinates[name] * mesh.stride(name) for name in dims)
         sharded = {name for names in layout.axes for name in names}
         # Replicas of a block differ in these coordinates. Each device gets ghosts from its own replica.
         self._replica = sum(coordinates[name] * strides[name] for name in dims if name not in sharded)
 
     def device(self, position: int) -> int:
         """Return the device at a *position*."""
-        mesh, device = self._layout.mesh, self._first
+        mesh, device = self._layout.mesh, self._first_device
         for name in self._dims:
             device += position // self._strides[name] % mesh.dim_size(name) * mesh.stride(name)
         return device
@@ -114,7 +116,7 @@ class HaloPeers:
         positions = np.full(len(numbers), self._replica, dtype=np.intp)
         for axis, names in enumerate(self._layout.axes):
             for name, coordinate in unravel(self._layout.mesh, tuple(names), numbers[:, axis]):
-                positions += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
+                positions += coordinate * self._strides.get(name, 0)  # 0 for a mesh dimension of size 1
         return positions
 
 
@@ -147,11 +149,11 @@ class Ghosts(BoxExchange):
 
 
 def _from_inner(rules: tuple[AxisRule, ...], box: Box, boxes: Boxes, region: int, itemsize: int) -> Strided:
-    """Return the sources of ghosts in memory: in the block of their owner, *box* with its ghosts."""
+    """Return the sources of ghosts in the memory of their owner's block; *box* is that block with its ghosts."""
     starts, steps = np.empty_like(boxes.starts), np.empty_like(boxes.starts)
     for axis, rule in enumerate(rules):
-        first, steps[:, axis] = sources_of(rule, boxes.starts[:, axis], boxes.stops[:, axis])
-        starts[:, axis] = first - box[axis][0]
+        first_sources, steps[:, axis] = sources_of(rule, boxes.starts[:, axis], boxes.stops[:, axis])
+        starts[:, axis] = first_sources - box[axis][0]
     extents = (boxes.stops - boxes.starts)[:, :, None]
     return strided(region, _lengths(box), itemsize, BoxLoops(starts, extents, steps[:, :, None]))
 
@@ -167,12 +169,12 @@ def ghosts(pattern: HaloPattern, dims: Names, device: int) -> Ghosts:
     def block(position: int) -> Box:
         return pattern.padded(peers.device(position))
 
-    def boxes(ghosts: list[tuple[HaloRun, ...]], other: Callable[[HaloRun], int]) -> Boxes:
-        positions = peers.positions(_field_rows(ghosts, other, ndim))
+    def boxes(ghost_boxes: list[tuple[HaloRun, ...]], peer_number: Callable[[HaloRun], int]) -> Boxes:
+        positions = peers.positions(_field_rows(ghost_boxes, peer_number, ndim))
         return _as_boxes(
             positions,
-            _field_rows(ghosts, lambda run: run.start, ndim),
-            _field_rows(ghosts, lambda run: run.stop, ndim),
+            _field_rows(ghost_boxes, lambda run: run.start, ndim),
+            _field_rows(ghost_boxes, lambda run: run.stop, ndim),
         )
 
     return Ghosts(
@@ -194,7 +196,7 @@ class GhostReturns(BoxExchange):
 
     Parameters
     ----------
-    there: the exchange in the other direction
+    there: the exchange in the other direction, of an update
     """
 
     there: Ghosts | None = None
@@ -204,7 +206,7 @@ class GhostReturns(BoxExchange):
         return {}
 
     def offsets(self, position: int) -> dict[tuple[int, ...], int]:
-        """Return the start of each box in the buffer of *position*, by the first index of the box; in order."""
+        """Return the byte offset of each box in the buffer of *position*, by the first index of the box, ascending."""
         offsets = self._buffers.get(position)
         if offsets is None:
             boxes = self._all_for(position)
@@ -225,35 +227,35 @@ class GhostReturns(BoxExchange):
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
         extents = boxes.stops - boxes.starts
-        after = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
+        trailing_sizes = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
         strides = np.ones_like(extents)
-        strides[:, :-1] = after
-        begins = self.offsets(position)
-        offsets = np.array([begins[tuple(start)] for start in boxes.starts.tolist()], dtype=np.intp)
+        strides[:, :-1] = trailing_sizes
+        offset_of_start = self.offsets(position)
+        offsets = np.array([offset_of_start[tuple(start)] for start in boxes.starts.tolist()], dtype=np.intp)
         return Strided(np.full(len(offsets), region, dtype=np.intp), offsets, strides * self.itemsize, extents)
 
     def target_bytes(self, position: int) -> int:
         return int(self._all_for(position).sizes.sum()) * self.itemsize
 
     def _all_for(self, position: int) -> Boxes:
-        """Return the boxes that *position* receives from all peers, also if this exchange is with some of them."""
+        """Return the boxes that *position* receives from all peers, even if this exchange has only some of them."""
         assert self.there is not None
         boxes = self.there.sends_of(position)
         return _with_holders(boxes, boxes.peers)
 
 
-def returns(there: Ghosts) -> GhostReturns:
-    """Return the exchange in which the ghosts of *there* go back to their owners."""
+def returns(update: Ghosts) -> GhostReturns:
+    """Return the exchange in which the ghosts of *update* go back to their owners."""
 
     def sends(position: int) -> Boxes:
-        boxes = there.receives_of(position)
+        boxes = update.receives_of(position)
         return _with_holders(boxes, np.full_like(boxes.peers, position))
 
     def receives(position: int) -> Boxes:
-        boxes = there.sends_of(position)
+        boxes = update.sends_of(position)
         return _with_holders(boxes, boxes.peers)
 
-    return GhostReturns(there.itemsize, there.position, there.source, there.source, sends, receives, there=there)
+    return GhostReturns(update.itemsize, update.position, update.source, update.source, sends, receives, there=update)
 
 
 def _with_holders(boxes: Boxes, holders: Indices) -> Boxes:

@@ -79,7 +79,7 @@ class Halo:
         self._made = True
 
     def __setattr__(self, name: str, value: object) -> None:
-        # h.inner += 1 is fine: it assigns what is there.
+        # h.inner += 1 is fine: it assigns the same object.
         if not name.startswith("_") and getattr(self, "_made", False) and getattr(self, name, None) is not value:
             raise AttributeError(f"a Halo cannot be given another {name}; write into it: h.{name}[...] = values")
         object.__setattr__(self, name, value)
@@ -93,20 +93,25 @@ class Halo:
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
         for axis, (padded_interval, block_interval) in enumerate(zip(padded, block, strict=True)):
-            first, start, stop = padded_interval[0], block_interval[0], block_interval[1]
-            leading, rule = (slice(None),) * axis, pattern.rules[axis]
-            self._ghosts += [local[(*leading, slice(start - first))], local[(*leading, slice(stop - first, None))]]
+            padded_start, start, stop = padded_interval[0], block_interval[0], block_interval[1]
+            leading_slices, rule = (slice(None),) * axis, pattern.rules[axis]
+            self._ghosts += [
+                local[(*leading_slices, slice(start - padded_start))],
+                local[(*leading_slices, slice(stop - padded_start, None))],
+            ]
             if rule.boundary.name == "constant":
-                outside_slices = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
-                self._constants += [(local[(*leading, outside)], rule.boundary) for outside in outside_slices]
+                outside_slices = [slice(max(0, -padded_start)), slice(max(0, rule.cut.length - padded_start), None)]
+                self._constants += [
+                    (local[(*leading_slices, outside_slice)], rule.boundary) for outside_slice in outside_slices
+                ]
         self.inner_slices = pattern.inner_slices(device)
-        where: Slices = (..., *self.inner_slices)  # a view, also without axes
-        self.inner = local[where]
-        for ghosts in self._ghosts:  # corners may stay as they are
-            as_raw = opaque(ghosts)
-            as_raw[...] = np.zeros((), as_raw.dtype)
+        inner_index: Slices = (..., *self.inner_slices)  # the ellipsis makes a view even without axes
+        self.inner = local[inner_index]
+        for ghosts in self._ghosts:  # corners may never be filled
+            raw_ghosts = opaque(ghosts)
+            raw_ghosts[...] = np.zeros((), raw_ghosts.dtype)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -178,14 +183,14 @@ class Halo:
         >>> h.local.shape, h.tensor().to_numpy().tolist()
         ((6,), [5, 5, 5, 5])
         """
-        around = tuple(n + sum(rule.width) for n, rule in zip(self.shape, self._pattern.rules, strict=True))
-        return tensor_of_inner_blocks(self.inner, self.layout, self.shape, self.dtype, around)
+        padded_shape = tuple(n + sum(rule.width) for n, rule in zip(self.shape, self._pattern.rules, strict=True))
+        return tensor_of_inner_blocks(self.inner, self.layout, self.shape, self.dtype, padded_shape)
 
     def __repr__(self) -> str:
         shape = f"{self.local.shape} with ghosts here" if self._blocks else "this rank is outside of the mesh"
         return f"Halo of {self._pattern}; {shape}"
 
-    # -- what it does -------------------------------------------------------------------------------------------------
+    # -- exchanges of ghosts ------------------------------------------------------------------------------------------
 
     def update(self) -> None:
         """Fill the ghosts from the blocks that own their elements. Collective over the mesh.
@@ -279,17 +284,17 @@ class Halo:
         if self._request is not None:
             self._request.wait()
 
-    def _buffer(self, use: str, size: int) -> Bytes:
-        buffer = self._buffers.get(use)
+    def _buffer(self, purpose: str, size: int) -> Bytes:
+        buffer = self._buffers.get(purpose)
         if buffer is None or len(buffer) != size:
-            buffer = self._buffers[use] = new_bytes(size)
+            buffer = self._buffers[purpose] = new_bytes(size)
         return buffer
 
     def reduce(self) -> None:
         """Add the ghosts to their source elements, and set the ghosts to zero. Collective over the mesh.
 
         It is the adjoint of `update`: ``<update(x), y> == <x, reduce(y)>``, where products are over all of `local`.
-        So it is the gradient of `update`, and the sum of what ranks have computed for elements of others. Ghosts
+        So it is the gradient of `update`, and sums what ranks have computed for elements of others. Ghosts
         outside of the array are discarded on axes with a constant boundary. Ghosts are added in the order of the
         devices that have them: results do not depend on timing. Source: DMLocalToGlobal with ADD_VALUES of PETSc.
 
@@ -315,8 +320,8 @@ class Halo:
             key = "reduce a halo", self._pattern
             arguments = self.local, self._blocks[0], self._reduce_buffers
             self._reduce_buffers = REDUCE.run(call_session, key, (self._pattern,), arguments)
-        for into, ghosts in self._reduce_buffers.sums:
-            np.add(into, ghosts, out=into)
+        for target, ghosts in self._reduce_buffers.sums:
+            np.add(target, ghosts, out=target)
         for ghosts in self._ghosts:
             ghosts[...] = 0
 
@@ -332,8 +337,8 @@ class UpdateRequest(Request):
     def __init__(self, halo: Halo, *begun: *BegunExchange) -> None:
         self._halo = halo
         self.in_flight = True
-        """Whether the update may be incomplete. It is True also without an exchange: so a program that forgets to wait
-        has the same error on one rank as on several."""
+        """Whether the update may be incomplete. It is True even without an exchange: so a program that forgets to wait
+        gets the same error on one rank as on several."""
         super().__init__(*begun)
         if begun[0] is None:
             halo._fill_constant_ghosts()
@@ -385,15 +390,15 @@ def update_halos(halos: Sequence[Halo]) -> None:
     ...     print(world.run(program)[0])
     ([1.0, 1.0, 1.0], [2, 2, 2])
     """
-    listed = list(halos)
-    for member in listed:
+    halo_list = list(halos)
+    for member in halo_list:
         if not isinstance(member, Halo):
             raise LayoutError(f"update_halos takes halos, not {type(member).__name__}")
         member._refuse_in_flight()
-    if len({*map(id, listed)}) < len(listed):
+    if len({*map(id, halo_list)}) < len(halo_list):
         raise LayoutError("update_halos: a halo is there twice")
     by_mesh: dict[Mesh, list[Halo]] = {}
-    for member in listed:
+    for member in halo_list:
         by_mesh.setdefault(member.mesh, []).append(member)
     for group in by_mesh.values():
         if len(group) == 1:

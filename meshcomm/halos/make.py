@@ -1,4 +1,4 @@
-"""halo: a tensor's blocks with ghosts, also of a tensor that autograd follows."""
+"""`halo`: a tensor's blocks with ghosts, also for a tensor that autograd follows."""
 
 from dataclasses import replace
 from typing import cast
@@ -72,13 +72,13 @@ def _filled_halo(tensor: DTensor, pattern: HaloPattern) -> Halo:
     with session("halo", tensor.mesh) as call_session:
         if call_session is None:
             return Halo(pattern, None)
-        call_session.open()  # as blocks have to lie in memory that the ranks of a node share
-        result, wrong = Halo(pattern, call_session.device), None
+        call_session.open()  # blocks must be in memory that the ranks of a node share
+        result, error = Halo(pattern, call_session.device), None
         if tensor.local.shape != result.inner.shape:
-            wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {result.inner.shape}")
+            error = ShapeError(f"the block is {tensor.local.shape}, but by its layout {result.inner.shape}")
         else:
             opaque(result.inner)[...] = opaque(tensor.local)
-        UPDATE.run(call_session, result._key, (pattern,), (result._blocks,), wrong)
+        UPDATE.run(call_session, result._key, (pattern,), (result._blocks,), error)
     result._fill_constant_ghosts()
     return result
 
@@ -96,8 +96,8 @@ class FollowedHalo(Halo):
             assert local is not None
             self._set("inner_slices", pattern.inner_slices(device))
             self._set("local", local)
-            where: Slices = (..., *self.inner_slices)
-            self._set("inner", local[where])
+            inner_index: Slices = (..., *self.inner_slices)
+            self._set("inner", local[inner_index])
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -121,14 +121,14 @@ def block_with_ghosts(tensor: DTensor, pattern: HaloPattern) -> Array | None:
 @traceable()
 def add_ghosts_to_owners(block: Array, pattern: HaloPattern) -> DTensor:
     """Return the adjoint of `block_with_ghosts`: the tensor of *block*, with ghosts added to owners. Collective."""
-    ghosts = Halo(_linear_pattern(pattern, block.dtype), pattern.layout.mesh.rank)
-    map_into(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
-    Halo.reduce(ghosts)
-    return ghosts.tensor().copy()
+    gradient_halo = Halo(_linear_pattern(pattern, block.dtype), pattern.layout.mesh.rank)
+    map_into(lambda inner: np.copyto(gradient_halo.local, block), gradient_halo.tensor())
+    Halo.reduce(gradient_halo)
+    return gradient_halo.tensor().copy()
 
 
 def _linear_pattern(pattern: HaloPattern, dtype: DType) -> HaloPattern:
-    """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
+    """Return the pattern for a gradient of this *dtype*, which is zero beyond edges with a constant."""
     zero = as_boundary(0)
     rules = [rule._replace(boundary=zero) if rule.boundary.name == "constant" else rule for rule in pattern.rules]
     return replace(pattern, dtype=dtype, rules=tuple(rules))
@@ -168,15 +168,15 @@ def _pattern_of(
 
 
 def _check_constant(boundary: Boundary, dtype: DType) -> None:
-    """Raise ``DTypeError`` if ghosts of *dtype* cannot have the value: floats may be rounded, integers may not."""
-    why = ""
+    """Raise ``DTypeError`` if ghosts of *dtype* cannot have the constant: floats may be rounded, integers may not."""
+    reason = ""
     try:
         element = as_element(boundary.value, dtype)
         if dtype.kind in "biu" and element != boundary.value:
-            why = f": it would be {element}"
+            reason = f": it would be {element}"
         elif dtype.kind in "fc" and np.isinf(element) and not np.isinf(np.asarray(boundary.value)):
-            why = ": it is too large"
+            reason = ": it is too large"
     except (TypeError, ValueError, OverflowError) as error:
-        why = f": {error}"
-    if why:
-        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}{why}")
+        reason = f": {error}"
+    if reason:
+        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}{reason}")

@@ -55,7 +55,7 @@ def map_overlap(
     depth: number of ghosts, as the width of `halo`; or a list of those, one for each tensor
     boundary: boundary of the array, as for `halo`; or a list of those, one for each tensor. An axis without elements
         has no ghosts where the boundary repeats elements
-    trim: whether to cut off as many elements as the first array has ghosts. If not, the result has the blocks that
+    trim: whether to cut off the ghosts of the first array from each result. If not, the result has the blocks that
         *fn* returns, of any lengths, one after the other along each sharded axis (`Cuts`). Ranks outside of the mesh
         then have no shape, and may not call
     dtype: dtype of the result; by default that of *fn*, on ranks outside of the mesh for an array of ones
@@ -78,24 +78,26 @@ def map_overlap(
     if any(map(is_traced, args)):
         return _by_autograd(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
     tensors, depth, boundary = _split_arguments(args, depth, boundary)
-    first, several = tensors[0], len(tensors) > 1
-    depths = _for_each(depth, tensors, several)
-    boundaries = _for_each(boundary, tensors, several)
+    first_tensor, has_several = tensors[0], len(tensors) > 1
+    depths = _for_each(depth, tensors, has_several)
+    boundaries = _for_each(boundary, tensors, has_several)
     settings = [
-        _widths_and_boundaries(first, *pair) for pair in zip(depths, boundaries, strict=True)
-    ]  # raise before all is sent
+        _widths_and_boundaries(first_tensor, *pair) for pair in zip(depths, boundaries, strict=True)
+    ]  # raises before anything is sent
     result_dtype = None if dtype is None else as_dtype(dtype)
     names = "".join(f", {name}=" for name in sorted(kwargs))
 
-    def call(result: Array) -> str:
+    def call_text(result: Array) -> str:
         return f"map_overlap of a function that returns {dtype_text(result.dtype)}, trim={bool(trim)}{names}"
 
-    def run(block: Array) -> Array:
-        return agree_on_result("map_overlap", first.mesh, call, lambda: _result(fn, halos, result_dtype, kwargs, trim))
+    def block_result(block: Array) -> Array:
+        return agree_on_result(
+            "map_overlap", first_tensor.mesh, call_text, lambda: _result(fn, halos, result_dtype, kwargs, trim)
+        )
 
-    with session("map_overlap", first.mesh):
+    with session("map_overlap", first_tensor.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_in_one_layout(tensors), settings, strict=True)]
-        result = on_blocks(run, first)
+        result = on_blocks(block_result, first_tensor)
     if trim:
         return _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
     return _joined_blocks(halos[0], result)
@@ -104,15 +106,15 @@ def map_overlap(
 def _widths_and_boundaries(
     tensor: DTensor, depth: object, boundary: object
 ) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
-    """Return width and boundary of each axis. An axis without elements to repeat gets no ghosts."""
+    """Return width and boundary of each axis; an axis without elements to repeat gets no ghosts."""
     boundaries = zip(tensor.shape, as_boundaries(boundary, tensor.ndim), strict=True)
-    ghost_boundaries = tuple(Boundary("none") if side.repeats and not n else side for n, side in boundaries)
+    ghost_boundaries = tuple(Boundary("none") if edge.repeats and not n else edge for n, edge in boundaries)
     return as_widths(depth, tensor.ndim, "depth"), ghost_boundaries
 
 
 def _result(fn: Function, halos: Sequence[Halo], dtype: DType | None, kwargs: Options, trim: bool) -> Array:
     """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
-    result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
+    result = np.asarray(fn(*(member.local for member in halos), **kwargs), dtype=dtype)
     as_dtype(result.dtype)
     shape = halos[0].local.shape
     if trim and result.shape != shape:
@@ -127,10 +129,14 @@ def _by_autograd(
     fn: Function, args: Sequence[object], edges: tuple[object, object], options: Options, trim: bool
 ) -> DTensor:
     """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
-    tensor, *rest = args
-    if not is_traced(tensor) or any(is_traced(value) or isinstance(value, DTensor) for value in rest) or not trim:
+    tensor, *positional = args
+    if (
+        not is_traced(tensor)
+        or any(is_traced(value) or isinstance(value, DTensor) for value in positional)
+        or not trim
+    ):
         raise NotImplementedError("map_overlap has a gradient for one tensor, with trim=True")
-    depth, boundary = (*rest, *edges[len(rest) :])[:2]
+    depth, boundary = (*positional, *edges[len(positional) :])[:2]
     return overlapped(tensor, fn, depth, boundary, options)
 
 
@@ -141,32 +147,32 @@ def overlapped(tensor: object, fn: Function, depth: object, boundary: object, op
 
 
 def overlapped_vjp(grad: DTensor, tensor: DTensor, call: OverlapCall) -> DTensor:
-    """Return the gradient in the tensor of `overlapped`. Collective over the mesh.
+    """Return the gradient of `overlapped` with respect to the tensor. Collective over the mesh.
 
     autograd computes the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn*
     must consist of autograd's functions, or have a gradient there.
 
     Parameters
     ----------
-    grad: the gradient in the result
+    grad: the gradient with respect to the result
     tensor: the tensor
     call: the other arguments of `overlapped`
     """
     fn, depth, boundary, options = call
     from autograd import make_vjp  # only a program that uses autograd comes here
 
-    ghosts = halo(tensor, *_widths_and_boundaries(tensor, 0 if depth is None else depth, boundary))
+    tensor_halo = halo(tensor, *_widths_and_boundaries(tensor, 0 if depth is None else depth, boundary))
 
     def propagate(inner: Array, grad_block: Array) -> None:
         arguments = {name: value for name, value in options.items() if name != "dtype"}
-        vjp, result = make_vjp(lambda block: fn(block, **arguments))(ghosts.local)
+        vjp, result = make_vjp(lambda block: fn(block, **arguments))(tensor_halo.local)
         full_grad = np.zeros_like(result)
-        full_grad[ghosts.inner_slices] = grad_block
-        ghosts.local[...] = vjp(full_grad)
+        full_grad[tensor_halo.inner_slices] = grad_block
+        tensor_halo.local[...] = vjp(full_grad)
 
-    map_into(propagate, ghosts.tensor(), grad)
-    Halo.reduce(ghosts)
-    return ghosts.tensor().copy()
+    map_into(propagate, tensor_halo.tensor(), grad)
+    Halo.reduce(tensor_halo)
+    return tensor_halo.tensor().copy()
 
 
 def _vjp(grad: DTensor, tensor: DTensor, *call: *OverlapCall) -> DTensor:
@@ -178,27 +184,27 @@ differentiable(overlapped, _vjp)
 
 
 def _split_arguments(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
-    """Return the tensors, and depth and boundary, which may follow them by position."""
+    """Return the tensors, and the depth and boundary that may follow them by position."""
     values = [unwrapped(argument) for argument in args]
     count = next((i for i, value in enumerate(values) if not isinstance(value, DTensor)), len(values))
-    tensors, rest = [value for value in values[:count] if isinstance(value, DTensor)], values[count:]
-    if len(rest) > 2 or (rest and depth is not None):
-        raise LayoutError(f"map_overlap takes tensors, depth and boundary; it got {quote(rest[0])} beside them")
+    tensors, positional = [value for value in values[:count] if isinstance(value, DTensor)], values[count:]
+    if len(positional) > 2 or (positional and depth is not None):
+        raise LayoutError(f"map_overlap takes tensors, depth and boundary; it got {quote(positional[0])} beside them")
     if not tensors:
         raise LayoutError("map_overlap needs a DTensor: call distribute first")
-    if rest:
-        depth = rest[0]
-    if len(rest) == 2:
-        boundary = rest[1]
+    if positional:
+        depth = positional[0]
+    if len(positional) == 2:
+        boundary = positional[1]
     if len({tensor.shape for tensor in tensors}) > 1:
         shapes = ", ".join(str(tensor.shape) for tensor in tensors)
         raise ShapeError(f"map_overlap takes tensors of one shape, not of {shapes}")
     return tensors, 0 if depth is None else depth, boundary
 
 
-def _for_each(setting: object, tensors: Sequence[DTensor], several: bool) -> list[object]:
-    """Return a depth or boundary for each tensor: a list of them for several tensors has one for each."""
-    if several and isinstance(setting, list):
+def _for_each(setting: object, tensors: Sequence[DTensor], has_several: bool) -> list[object]:
+    """Return a depth or boundary for each tensor; *setting* is one for all, or for several tensors a list."""
+    if has_several and isinstance(setting, list):
         if len(setting) != len(tensors):
             raise ShapeError(
                 f"{quote(setting)} has {counted(len(setting), 'entry')} for {counted(len(tensors), 'tensor')}"
@@ -217,18 +223,20 @@ def _dtype(fn: Function, halos: Sequence[Halo], result: Array | None, dtype: DTy
         return result.dtype
     if dtype is not None:
         return dtype
-    ones = [np.ones([1 + before + after for before, after in member.width], member.dtype) for member in halos]
-    return np.asarray(fn(*ones, **kwargs)).dtype
+    samples = [np.ones([1 + before + after for before, after in member.width], member.dtype) for member in halos]
+    return np.asarray(fn(*samples, **kwargs)).dtype
 
 
-def _trimmed(first: Halo, result: Array | None, dtype: DType) -> DTensor:
+def _trimmed(first_halo: Halo, result: Array | None, dtype: DType) -> DTensor:
     """Return the tensor of the blocks of *result* without ghosts."""
-    where: Slices = (..., *first.inner_slices)
-    block = None if result is None else contiguous(result[where])
-    return make(block, first.layout, first.shape, dtype)
+    inner_index: Slices = (..., *first_halo.inner_slices)
+    block = None if result is None else contiguous(result[inner_index])
+    return make(block, first_halo.layout, first_halo.shape, dtype)
 
 
-def _joined_blocks(first: Halo, result: Array | None) -> DTensor:
+def _joined_blocks(first_halo: Halo, result: Array | None) -> DTensor:
     """Return the tensor of blocks of any lengths. Collective over the mesh."""
     block = None if result is None else contiguous(result)
-    return of_lengths("map_overlap", block, first.mesh, first.layout.usual_cut(range(first.layout.ndim)).axes)
+    return of_lengths(
+        "map_overlap", block, first_halo.mesh, first_halo.layout.usual_cut(range(first_halo.layout.ndim)).axes
+    )

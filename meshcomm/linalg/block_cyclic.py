@@ -70,9 +70,9 @@ def cyclic_axes(layout: Layout) -> tuple[CyclicAxis, CyclicAxis] | None:
 def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     """Return a mesh of rows and columns over the devices of *mesh*, as square as their number allows.
 
-    With *along*, most devices lie along this axis: four times as many as along the other one, or all. Routines that
-    do something for each column, as a search of a pivot, are fast if few devices share a column: they wait for each
-    other n times.
+    With *along*, most devices lie along this axis: at least four times as many as along the other one, or all.
+    Routines that work column by column, such as a pivot search, are fast if few devices share a column: these wait
+    for each other n times.
 
     >>> [grid_mesh(Mesh(range(n), {"x": n})).shape() for n in (1, 3, 4, 12)]
     [[1, 1], [1, 3], [2, 2], [3, 4]]
@@ -80,13 +80,13 @@ def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     [[3, 1], [4, 1], [8, 2], [16, 4]]
     """
     limit = math.isqrt(mesh.size if along is None else mesh.size // 4)
-    short = max(n for n in range(1, max(1, limit) + 1) if mesh.size % n == 0)
-    rows = mesh.size // short if along == 0 else short
+    short_side = max(n for n in range(1, max(1, limit) + 1) if mesh.size % n == 0)
+    rows = mesh.size // short_side if along == 0 else short_side
     return mesh.of_ranks(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])
 
 
 def square_work(layout: Layout, block: int) -> WorkLayouts:
-    """Return the layout to factor a matrix in: square blocks; *layout* itself if it has them.
+    """Return the layout in which to factor a matrix: square blocks; *layout* itself if it has them.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64)[0][0].sharding_specs
@@ -102,10 +102,10 @@ def square_work(layout: Layout, block: int) -> WorkLayouts:
 
 
 def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
-    """Return the layouts of both operands of a product and of its result: those of the operands, if they fit.
+    """Return the layouts for both operands of a product and for its result; operands keep theirs if they fit.
 
-    Rows of the result are cut as those of *a*, columns as those of *b*. The summed axis has blocks of the same size in
-    both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
+    Rows of the result are cut as rows of *a*, columns as columns of *b*. The summed axis has equal block sizes in both
+    operands. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> rows, cyclic = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
@@ -113,19 +113,19 @@ def product_work(a: Layout, b: Layout, block: int) -> WorkLayouts:
     >>> layouts[0] == cyclic, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
     (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)], (5, 3, 64))
     """
-    of_a, of_b = cyclic_axes(a), cyclic_axes(b)
-    if of_a is None and of_b is None:
+    a_axes, b_axes = cyclic_axes(a), cyclic_axes(b)
+    if a_axes is None and b_axes is None:
         mesh, rows, summed = _default_axes(a.mesh, block)
         b_rows, columns = rows, summed
-    elif of_a is None:
-        assert of_b is not None
-        mesh, (b_rows, columns) = b.mesh, of_b
+    elif a_axes is None:
+        assert b_axes is not None
+        mesh, (b_rows, columns) = b.mesh, b_axes
         rows, summed = CyclicAxis(b_rows.names, block), CyclicAxis(columns.names, b_rows.block)
     else:
-        mesh, (rows, summed) = a.mesh, of_a
+        mesh, (rows, summed) = a.mesh, a_axes
         b_rows, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
-        if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*b_rows[:2], columns.names):
-            b_rows, columns = of_b  # b fits as it is
+        if b_axes is not None and (b_axes[0].names, b_axes[0].block, b_axes[1].names) == (*b_rows[:2], columns.names):
+            b_rows, columns = b_axes  # b keeps its layout
     pairs = (rows, summed), (b_rows, columns), (rows, columns)
     layouts = tuple(Layout([row_axis.spec, column_axis.spec], mesh) for row_axis, column_axis in pairs)
     return layouts, (rows.block, summed.block, columns.block)

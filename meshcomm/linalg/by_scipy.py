@@ -1,4 +1,4 @@
-"""LAPACK's routines that NumPy has not, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
+"""LAPACK's routines that NumPy lacks, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
 
 import warnings
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ def _scipy_function(name: str) -> AnyFunction:
 
 
 def _over_stacks(function: AnyFunction, cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the stacked results of *function* for each set of matrices; of empty stacks, empty results.
+    """Return the stacked results of *function* for each set of matrices; empty results for empty stacks.
 
-    *cores* are the numbers of axes of a matrix, the last ones, of each array.
+    *cores* says for each array how many of its last axes are those of a matrix.
     """
     stack = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores, strict=True)))
     operands = [np.broadcast_to(a, (*stack, *a.shape[a.ndim - core :])) for a, core in zip(arrays, cores, strict=True)]
@@ -30,7 +30,7 @@ def _over_stacks(function: AnyFunction, cores: Sequence[int], arrays: Sequence[A
         samples = [_regular_sample(a, core) for a, core in zip(arrays, cores, strict=True)]
         return tuple(np.empty((*stack, *sample.shape), sample.dtype) for sample in _as_arrays(function(*samples)))
     results = [_as_arrays(function(*(a[index] for a in operands))) for index in np.ndindex(*stack)]
-    return tuple(np.stack(parts).reshape(*stack, *parts[0].shape) for parts in zip(*results, strict=True))
+    return tuple(np.stack(matrices).reshape(*stack, *matrices[0].shape) for matrices in zip(*results, strict=True))
 
 
 def _regular_sample(array: Array, core: int) -> Array:
@@ -50,9 +50,9 @@ def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, .
     return _over_stacks(lambda m: eigh(m, lower=uplo.upper() == "L", subset_by_index=subset), (2,), [a])
 
 
-def triangular(a: Array, b: Array, trans: int, lower: bool, unit: bool) -> Array:
+def triangular(a: Array, b: Array, trans: int, lower: bool, unit_diagonal: bool) -> Array:
     """Return x with ``a @ x = b`` for triangular *a*; with *trans* 1 for its transpose, with 2 for its adjoint."""
-    solve = partial(_scipy_function("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit)
+    solve = partial(_scipy_function("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit_diagonal)
     return _over_stacks(solve, (2, 2), [a, b])[0]
 
 

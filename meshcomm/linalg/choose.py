@@ -16,7 +16,7 @@ from meshcomm.errors import LayoutError, ShapeError
 
 SMALL_MATRICES = 2**23
 """Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
-1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""
+1024 x 1024 float64; one core factors it in less than 0.1 s, and computes its singular values in a second."""
 
 TALL = ("qr", "svd", "svdvals", "lstsq", "pinv", "matrix_rank", "cond", "norm")
 """Functions of matrices with a long side and a short one that need a factorization of the short side only."""
@@ -32,7 +32,7 @@ ALONE = ("eig", "eigvals")
 
 
 class MatrixOperand(NamedTuple):
-    """Shape, dtype and layout of an operand; the last *core* axes are those of a matrix."""
+    """Shape, dtype and layout of an operand; its last *core* axes are the axes of a matrix."""
 
     shape: Shape
     dtype: DType
@@ -41,12 +41,12 @@ class MatrixOperand(NamedTuple):
 
     @property
     def stack(self) -> Shape:
-        """The axes along which matrices are stacked."""
+        """The lengths of the axes along which matrices are stacked."""
         return self.shape[: len(self.shape) - self.core]
 
     @property
     def matrix(self) -> Shape:
-        """The axes of a matrix."""
+        """The shape of a matrix."""
         return self.shape[len(self.shape) - self.core :]
 
     @property
@@ -78,7 +78,7 @@ class Way(NamedTuple):
 
 
 def choose_algorithm(name: str, operands: Sequence[MatrixOperand]) -> Way:
-    """Return the way of the function *name*: its matrix, the first of *operands*, decides.
+    """Return the way of the function *name* for *operands*; the first one is the matrix.
 
     >>> from meshcomm import Mesh
     >>> rows = Layout(["x", "unsharded"], Mesh(range(4), {"x": 4}))
@@ -88,21 +88,27 @@ def choose_algorithm(name: str, operands: Sequence[MatrixOperand]) -> Way:
     ...     ("qr", (1000, 64)), ("qr", (10**6, 64)), ("eig", (999, 999)), ("inv", (4096, 4096))]]
     ['small', 'tall', 'small', 'large']
     """
-    first = operands[0]
+    matrix_operand = operands[0]
     largest = max((operand.nbytes for operand in operands), default=0)
     if all(operand.is_whole() for operand in operands):
         return Way(name, "stacks", "matrices are whole on each device, which computes for its own ones")
-    alone = [operand.nbytes for operand in operands if not operand.is_whole() and prod(operand.stack) == 1]
-    if any(prod(operand.stack) != 1 for operand in operands) and max(alone, default=0) <= SMALL_MATRICES:
+    single_nbytes = [operand.nbytes for operand in operands if not operand.is_whole() and prod(operand.stack) == 1]
+    if any(prod(operand.stack) != 1 for operand in operands) and max(single_nbytes, default=0) <= SMALL_MATRICES:
         return Way(name, "stacks", "a relayout cuts the stack instead of its matrices; then each device has its own")
     if largest <= SMALL_MATRICES:
         return Way(name, "small", f"{largest:,} bytes, of {SMALL_MATRICES:,} at most, are gathered to one rank")
-    shape = first.matrix
-    short, long = min(shape), max(shape)
-    if name in TALL and long >= 2 * short and 2 * short**2 * first.dtype.itemsize <= DEFAULT_SCRATCH:
-        line = "columns" if shape[-1] == long else "rows"
+    shape = matrix_operand.matrix
+    short_side, long_side = min(shape), max(shape)
+    if (
+        name in TALL
+        and long_side >= 2 * short_side
+        and 2 * short_side**2 * matrix_operand.dtype.itemsize <= DEFAULT_SCRATCH
+    ):
+        line = "columns" if shape[-1] == long_side else "rows"
         return Way(
-            name, "tall", f"each device factors its share of the {long:,} {line}; {short}² elements are exchanged"
+            name,
+            "tall",
+            f"each device factors its share of the {long_side:,} {line}; {short_side}² elements are exchanged",
         )
     return Way(name, "large", f"{largest:,} bytes are more than the {SMALL_MATRICES:,} that one rank gathers")
 

@@ -24,17 +24,17 @@ from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, ResultLayouts, Task
 
 Results: TypeAlias = Any
-"""NumPy's named tuple of tensors; where only one is asked for, that tensor."""
+"""NumPy's named tuple of tensors, or one tensor if only one result is requested."""
 
-_LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
-_FREE = (None,)
+_SAME_AXES = ((0, -2), (0, -1))  # rows and columns like those of the first operand
+_NO_ORIGIN = (None,)
 
 
 @cache
 def result_type(name: str) -> Callable[..., Results]:
     """Return NumPy's named tuple for the results of a function; a tuple in versions without one."""
-    kind = type(getattr(np.linalg, name)(np.eye(1)))
-    return kind._make if hasattr(kind, "_make") else tuple
+    tuple_type = type(getattr(np.linalg, name)(np.eye(1)))
+    return tuple_type._make if hasattr(tuple_type, "_make") else tuple
 
 
 # -- systems of equations ---------------------------------------------------------------------------------------------
@@ -70,20 +70,22 @@ def task_of_solve(
     name: str,
     b: object,
     compute: Callable[[Array, Array], Array],
-    large: Callable[[DTensor, DTensor], DTensor],
+    solve_large: Callable[[DTensor, DTensor], DTensor],
     options: str = "",
 ) -> Task:
     """Return the task of a solver whose right sides are the columns of *b*, or a vector.
 
-    *compute* is for arrays and *large* for large matrices; both take the right sides as columns.
+    *compute* takes arrays, *solve_large* large matrices; both take the right sides as columns.
     """
     if ndim_of(unwrapped(b)) != 1:
         origins = (((1, -2), (1, -1)),)
-        return Task(name, compute, origins, (2, 2), options, columns=True, for_large=lambda way, m: [large(*m)])
+        return Task(
+            name, compute, origins, (2, 2), options, columns=True, for_large=lambda algorithm, m: [solve_large(*m)]
+        )
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         a, vector = matrices
-        x = large(a, _as_column(vector))
+        x = solve_large(a, _as_column(vector))
         return [x[:, 0]]
 
     def of_vector(a: Array, b: Array) -> Array:
@@ -110,7 +112,7 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     ...     print(world.run(program))
     [[[0.5, 0.0]], [[0.0, 0.25]]]
     """
-    task = Task("linalg.inv", LAPACK.inv, (_LIKE,), for_large=lambda way, m: [way_to(way, "inv")(*m)])
+    task = Task("linalg.inv", LAPACK.inv, (_SAME_AXES,), for_large=lambda algorithm, m: [way_to(algorithm, "inv")(*m)])
     return run(task, (a,), layout)[0]
 
 
@@ -118,8 +120,8 @@ def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     """Return the determinant of matrices, as numpy.linalg.det. Collective over the mesh if they are sharded."""
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        sign, logarithm = way_to(way, "slogdet")(*matrices)
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        sign, logarithm = way_to(algorithm, "slogdet")(*matrices)
         determinant = sign * np.exp(logarithm)
         return [determinant.astype(matrices[0].dtype)]
 
@@ -129,7 +131,9 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Results:
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
-    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda way, m: way_to(way, "slogdet")(*m))
+    task = Task(
+        "linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda algorithm, m: way_to(algorithm, "slogdet")(*m)
+    )
     return result_type("slogdet")(run(task, (a,), layout))
 
 
@@ -159,25 +163,25 @@ def lstsq(
     ...     print(world.run(program)[0])
     ([1.0, 2.0], 2)
     """
-    vector = np.ndim(unwrapped(b)) == 1
-    columns = () if vector else ((1, -1),)
+    is_vector = np.ndim(unwrapped(b)) == 1
+    columns = () if is_vector else ((1, -1),)
 
     def compute(a: Array, b: Array) -> object:
         return LAPACK.lstsq(a, b, rcond)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         a, b = matrices
         cutoff = float(np.finfo(a.dtype).eps) * max(a.shape) if rcond is None else rcond
-        sides = _as_column(b) if vector else b
-        if way == "tall":
-            x, residuals, rank, s = way_to(way, "lstsq")(a, sides, cutoff)
+        rhs = _as_column(b) if is_vector else b
+        if algorithm == "tall":
+            x, residuals, rank, s = way_to(algorithm, "lstsq")(a, rhs, cutoff)
         else:
-            x, residuals, rank, s = _lstsq_by_svd(a, sides, cutoff)
-        return x[:, 0] if vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
+            x, residuals, rank, s = _lstsq_by_svd(a, rhs, cutoff)
+        return x[:, 0] if is_vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
 
-    origins = (((0, -1), *columns), columns or _FREE, (), _FREE)
+    origins = (((0, -1), *columns), columns or _NO_ORIGIN, (), _NO_ORIGIN)
     task = Task(
-        "linalg.lstsq", compute, origins, (2, 1 if vector else 2), f"{rcond=}", stacked=False, for_large=for_large
+        "linalg.lstsq", compute, origins, (2, 1 if is_vector else 2), f"{rcond=}", stacked=False, for_large=for_large
     )
     x, residuals, rank, s = run(task, (a, b), layout)
     return x, residuals, rank, s
@@ -186,18 +190,18 @@ def lstsq(
 def _lstsq_by_svd(a: DTensor, b: object, rcond: float) -> tuple[Value, Value, int, DTensor]:
     """Return the results of `lstsq` for a large matrix. Collective over the mesh."""
     u, s, vh = svd(a, full_matrices=False)
-    inverses, large = _inverses(s, rcond)
-    rank = int(np.count_nonzero(large))
+    inverses, is_nonzero = _inverses(s, rcond)
+    rank = int(np.count_nonzero(is_nonzero))
     x = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
-    rest = np.abs(b - a @ x) ** 2
-    residuals = rest.sum(0) if rank == a.shape[1] < a.shape[0] else rest.sum(0)[:0]
+    squares = np.abs(b - a @ x) ** 2
+    residuals = squares.sum(0) if rank == a.shape[1] < a.shape[0] else squares.sum(0)[:0]
     return x, residuals, rank, s
 
 
 def _inverses(s: Value, rcond: float) -> tuple[Value, Value]:
-    """Return the inverses of singular values, 0 for those that count as zero, and which of them count."""
-    large = s > rcond * float(s[0])
-    return np.where(large, 1 / np.where(large, s, 1), 0), large
+    """Return the inverses of singular values, 0 for those that count as zero, and the mask of the others."""
+    is_nonzero = s > rcond * float(s[0])
+    return np.where(is_nonzero, 1 / np.where(is_nonzero, s, 1), 0), is_nonzero
 
 
 # -- decompositions ---------------------------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
 
     Parameters
     ----------
-    a: Hermitian matrices, of which only the triangle of the factor is read
+    a: Hermitian matrices; only the triangle of the factor is read
     upper: whether the factor is U with ``a = U^H U``, not L with ``a = L L^H``
     layout: layout of the factor
 
@@ -221,10 +225,12 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
             return LAPACK.cholesky(a)
         return LAPACK.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         return [scalapack.cholesky(*matrices, lower=not upper)]
 
-    return run(Task("linalg.cholesky", compute, (_LIKE,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[0]
+    return run(Task("linalg.cholesky", compute, (_SAME_AXES,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[
+        0
+    ]
 
 
 @refusable
@@ -248,13 +254,13 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Re
     [([[-0.6]], [[-5.0]]), ([[-0.8]], [[-5.0]])]
     """
     shape = np.shape(unwrapped(a))
-    rest = (None, (0, -1) if len(shape) > 1 and shape[-2] < shape[-1] else None)  # R of a wide matrix is wide
-    origins = {"r": (rest,), "raw": (rest, _FREE)}.get(mode, (((0, -2), None), rest))
+    r_axes = (None, (0, -1) if len(shape) > 1 and shape[-2] < shape[-1] else None)  # R of a wide matrix is wide
+    origins = {"r": (r_axes,), "raw": (r_axes, _NO_ORIGIN)}.get(mode, (((0, -2), None), r_axes))
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         if mode not in ("reduced", "r"):
             raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
-        factors = way_to(way, "qr")(*matrices, mode)
+        factors = way_to(algorithm, "qr")(*matrices, mode)
         return factors if mode == "reduced" else [factors if isinstance(factors, DTensor) else factors[1]]
 
     task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", for_large=for_large)
@@ -297,14 +303,14 @@ def svd(
     def compute(a: Array) -> object:
         return LAPACK.svd(a, full_matrices, compute_uv, hermitian)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         (m,) = matrices
         if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
             raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
-        factors = way_to(way, "svd")(m, compute_uv=compute_uv)
+        factors = way_to(algorithm, "svd")(m, compute_uv=compute_uv)
         return factors if compute_uv else [factors if isinstance(factors, DTensor) else factors[1]]
 
-    origins = (((0, -2), None), _FREE, (None, (0, -1))) if compute_uv else (_FREE,)
+    origins = (((0, -2), None), _NO_ORIGIN, (None, (0, -1))) if compute_uv else (_NO_ORIGIN,)
     options = f"{full_matrices=}, {compute_uv=}, {hermitian=}"
     results = run(Task("linalg.svd", compute, origins, (2,), options, for_large=for_large), (a,), layout)
     return result_type("svd")(results) if compute_uv else results[0]
@@ -327,7 +333,7 @@ def eigh(
 
     Parameters
     ----------
-    a: Hermitian matrices, of which one triangle is read
+    a: Hermitian matrices; only one triangle is read
     UPLO: triangle to read: ``"L"`` or ``"U"``
     subset_by_index: the first and the last eigenvalue to compute, counted from 0, the smallest one: as in SciPy, which
         computes them
@@ -335,16 +341,16 @@ def eigh(
     """
     subset = None
     if subset_by_index is not None:
-        first, last = (as_integer(n, "an index", ShapeError) for n in subset_by_index)
-        subset = first, last
+        first_number, last_number = (as_integer(n, "an index", ShapeError) for n in subset_by_index)
+        subset = first_number, last_number
 
     def compute(a: Array) -> object:
         return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
 
-    def for_large(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
-        return way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
+    def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        return way_to(algorithm, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
 
-    origins = (_FREE, ((0, -2), None))
+    origins = (_NO_ORIGIN, ((0, -2), None))
     task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", for_large=for_large)
     return result_type("eigh")(run(task, (a,), layout))
 
@@ -353,10 +359,12 @@ def eigh(
 def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DTensor:  # noqa: N803
     """Return eigenvalues of Hermitian matrices, smallest first, as numpy.linalg.eigvalsh. Collective, as `eigh`."""
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        return [way_to(way, "eigvalsh")(*matrices, UPLO=UPLO)]
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [way_to(algorithm, "eigvalsh")(*matrices, UPLO=UPLO)]
 
-    task = Task("linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_FREE,), (2,), f"{UPLO=}", for_large=for_large)
+    task = Task(
+        "linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_NO_ORIGIN,), (2,), f"{UPLO=}", for_large=for_large
+    )
     return run(task, (a,), layout)[0]
 
 
@@ -366,17 +374,17 @@ def eig(a: DTensor, *, layout: ResultLayouts = None) -> Results:
 
     ``ShapeError`` for sharded matrices above the limit of the small way: ScaLAPACK does not have it.
     """
-    origins = (_FREE, ((0, -2), None))
+    origins = (_NO_ORIGIN, ((0, -2), None))
     return result_type("eig")(run(Task("linalg.eig", LAPACK.eig, origins, either=True), (a,), layout))
 
 
 @refusable
 def eigvals(a: DTensor, *, layout: Layout | None = None) -> DTensor:
     """Return eigenvalues of any square matrices, as numpy.linalg.eigvals. Collective if they are sharded, as `eig`."""
-    return run(Task("linalg.eigvals", LAPACK.eigvals, (_FREE,), either=True), (a,), layout)[0]
+    return run(Task("linalg.eigvals", LAPACK.eigvals, (_NO_ORIGIN,), either=True), (a,), layout)[0]
 
 
-# -- what follows from them -------------------------------------------------------------------------------------------
+# -- functions of the decompositions ----------------------------------------------------------------------------------
 
 
 @refusable
@@ -411,12 +419,12 @@ def pinv(
             return LAPACK.pinv(a, hermitian=hermitian)
         return LAPACK.pinv(a, cutoff, hermitian=hermitian)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        relative = 1e-15 if cutoff is None else float(matrices[1])
-        if way == "tall":
-            return [way_to(way, "pinv")(matrices[0], relative)]
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        relative_cutoff = 1e-15 if cutoff is None else float(matrices[1])
+        if algorithm == "tall":
+            return [way_to(algorithm, "pinv")(matrices[0], relative_cutoff)]
         u, s, vh = svd(matrices[0], full_matrices=False)
-        inverses, _ = _inverses(s, relative)
+        inverses, _ = _inverses(s, relative_cutoff)
         result = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
         return [result]
 
@@ -438,18 +446,18 @@ def tensorsolve(
     axes: axes of *a* to move to the end first
     layout: layout of x
     """
-    left: Value = unwrapped(a) if isinstance(unwrapped(a), DTensor) else np.asarray(a)
-    right: Value = unwrapped(b) if isinstance(unwrapped(b), DTensor) else np.asarray(b)
+    lhs: Value = unwrapped(a) if isinstance(unwrapped(a), DTensor) else np.asarray(a)
+    rhs: Value = unwrapped(b) if isinstance(unwrapped(b), DTensor) else np.asarray(b)
     if axes is not None:
-        moved = normalised_axes(tuple(axes), left.ndim)
-        left = np.moveaxis(left, moved, tuple(range(-len(moved), 0)))
-    shape = left.shape[right.ndim - left.ndim :] if left.ndim > right.ndim else ()
+        moved_axes = normalised_axes(tuple(axes), lhs.ndim)
+        lhs = np.moveaxis(lhs, moved_axes, tuple(range(-len(moved_axes), 0)))
+    shape = lhs.shape[rhs.ndim - lhs.ndim :] if lhs.ndim > rhs.ndim else ()
     n = prod(shape)
-    if prod(left.shape) != n**2:
+    if prod(lhs.shape) != n**2:
         raise np.linalg.LinAlgError(
             "Input arrays must satisfy the requirement prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])"
         )
-    solution: Value = solve(left.reshape(n, n), right.reshape(-1))
+    solution: Value = solve(lhs.reshape(n, n), rhs.reshape(-1))
     return in_layout(solution.reshape(shape), layout)
 
 
@@ -472,7 +480,7 @@ def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTen
 
 
 def number_text(x: object) -> str:
-    """Return the text by which ranks compare an argument that may be a number; arrays are compared elsewhere."""
+    """Return the text of a number for the ranks to compare; "" for arrays, which are compared elsewhere."""
     return repr(x) if isinstance(x, NUMBERS) else ""
 
 

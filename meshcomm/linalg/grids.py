@@ -9,7 +9,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.library import ScalapackLibrary
 from meshcomm.linalg.native import native_handle
 
-_OUTSIDE = -1  # the context of a process that a grid does not have
+_OUTSIDE = -1  # the context on a process outside of the grid
 
 
 class BlacsGrid:
@@ -62,8 +62,8 @@ def _new_grid(
     with session.new_call("a grid of BLACS"):
         handle = native_handle(session.communicator)
         blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
-        system = blacs.Csys2blacs_handle(handle)
-        context = ctypes.c_int(system)
+        system_handle = blacs.Csys2blacs_handle(handle)
+        context = ctypes.c_int(system_handle)
         blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
-        blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
+        blacs.Cfree_blacs_system_handle(ctypes.c_int(system_handle))
     return BlacsGrid(library, context.value)

@@ -30,7 +30,7 @@ SINGULAR = "Singular matrix"
 
 @dataclass(frozen=True)
 class ScalapackJob:
-    """A call of ScaLAPACK on which all ranks have agreed: in which layouts it works, and where this rank is.
+    """A call of ScaLAPACK on which all ranks have agreed: its layouts, and the session and grids of this rank.
 
     Ranks outside of the meshes have a job, too: they take part where tensors move, and call no routine.
 
@@ -40,7 +40,7 @@ class ScalapackJob:
     layouts: layouts of the matrices
     blocks: sizes of blocks in the descriptors
     session: session of the ranks that call routines; None outside of the meshes
-    grids: a grid of processes for each layout; none outside
+    grids: a grid of processes for each layout; empty outside of the meshes
     """
 
     mesh: Mesh
@@ -53,16 +53,16 @@ class ScalapackJob:
     def agreed(
         cls,
         name: str,
-        planned: Callable[[], WorkLayouts],
+        plan_layouts: Callable[[], WorkLayouts],
         tensors: Sequence[DTensor],
         *,
         target: Mesh | None = None,
         options: str,
     ) -> "ScalapackJob":
-        """Return the job of a call, in the layouts that *planned* returns. Collective over their mesh, and *target*.
+        """Return the job of a call, in the layouts that *plan_layouts* returns. Collective over both meshes.
 
         The ranks agree on every call before they enter the library, which does not notice that calls differ. All
-        ranks raise the errors of *planned*.
+        ranks raise the errors of *plan_layouts*. *target* is the mesh of the result, if it is another one.
         """
         mesh = tensors[0].mesh
         check_is_mpi(name, mesh)
@@ -70,10 +70,10 @@ class ScalapackJob:
 
         def open_job(session: Session) -> ScalapackJob:
             call = f"{name}({operands}; {options})"
-            (layouts, blocks), scalapack = session.agree_on_result(call, lambda: (planned(), library()))
+            (layouts, blocks), scalapack = session.agree_on_result(call, lambda: (plan_layouts(), library()))
             return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
 
-        return in_session(name, mesh, open_job, target) or cls(mesh, *planned(), None, ())
+        return in_session(name, mesh, open_job, target) or cls(mesh, *plan_layouts(), None, ())
 
     @classmethod
     def begin(
@@ -96,19 +96,19 @@ class ScalapackJob:
         block: size of blocks in a new layout
         check: function of the name and the shapes of the operands; it raises an error for wrong shapes
         options: other arguments that the ranks compare, as text
-        in_order: whether the processes of the grid are in the order of their ranks, row by row, in any layout
+        in_order: whether the grid has its processes in the order of their ranks, row by row, whatever the layout is
         along: axis along which most devices of a new grid lie: see `grid_mesh`
         """
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
 
-        def planned() -> WorkLayouts:
+        def plan_layouts() -> WorkLayouts:
             check_block(block)
             check_matrices(tensors)
             check(name, *(tensor.shape for tensor in tensors))
             return _in_order(tensors[0].mesh, block) if in_order else _work_layouts(tensors[0].layout, block, along)
 
-        return cls.agreed(name, planned, tensors, options=f"{block=} {options}")
+        return cls.agreed(name, plan_layouts, tensors, options=f"{block=} {options}")
 
     @property
     def is_inside(self) -> bool:
@@ -123,12 +123,12 @@ class ScalapackJob:
 
     @property
     def layout(self) -> Layout:
-        """The layout of all matrices, in a job from `begun`."""
+        """The layout of all matrices, in a job from `begin`."""
         return self.layouts[0]
 
     @property
     def block(self) -> int:
-        """The rows and columns of a block, in a job from `begun`."""
+        """The rows and columns of a block, in a job from `begin`."""
         return self.blocks[0]
 
     # -- matrices -----------------------------------------------------------------------------------------------------
@@ -142,14 +142,14 @@ class ScalapackJob:
         return transpose(tensor, (1, 0), self.layout)
 
     def resized(self, tensor: DTensor, shape: Shape) -> DTensor:
-        """Return the first rows and columns of *tensor* as a new matrix of *shape*; what it lacks is 0. Collective."""
+        """Return *tensor* cropped, or extended by zeros, to a new matrix of *shape*. Collective."""
 
         def resize(block: Array) -> Array:
-            new = self.zeros(self.layout.block_shape(shape), block.dtype)
+            result = self.zeros(self.layout.block_shape(shape), block.dtype)
             # The first rows and columns are on the same devices, first in their blocks.
-            both = tuple(map(slice, map(min, new.shape, block.shape)))
-            new[both] = block[both]
-            return new
+            common = tuple(map(slice, map(min, result.shape, block.shape)))
+            result[common] = block[common]
+            return result
 
         return mapped(resize, tensor, layout=self.layout, shape=shape)
 
@@ -158,14 +158,14 @@ class ScalapackJob:
 
         Blocks are square in the descriptor, also where an axis is shorter: routines compare the sizes.
         """
-        *where, numbers = self.described(tensor, self.block, self.block)
+        *start, numbers = self.described(tensor, self.block, self.block)
         assert isinstance(numbers, tuple)
-        return *where, (*numbers[:4], self.block, self.block, *numbers[6:])
+        return *start, (*numbers[:4], self.block, self.block, *numbers[6:])
 
     def panels(self, tensor: DTensor) -> int:
-        """Return the elements of the panels that reflections of *tensor* are applied in.
+        """Return the number of elements of the panels in which reflections are applied to *tensor*.
 
-        Drivers ask for less where a matrix is smaller than its blocks, and return wrong results.
+        Drivers ask for less if a matrix is smaller than its blocks, and then return wrong results.
         """
         return (sum(tensor._block.shape) + 2 * self.block) * self.block
 
@@ -174,7 +174,7 @@ class ScalapackJob:
         return self.layout.global_indices(tensor.shape, None, axis)
 
     def diagonal(self, tensor: DTensor) -> tuple[Array, Array]:
-        """Return the elements of the diagonal that this rank has, and in which columns of its block they are."""
+        """Return the local elements of the diagonal, and their columns in the block."""
         rows, columns = self.indices(tensor, 0), self.indices(tensor, 1)
         _, row, column = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
         return tensor._block[row, column], column
@@ -184,7 +184,7 @@ class ScalapackJob:
     def along_columns(self, tensor: DTensor, dtype: DTypeLike) -> Array:
         """Return zeros, one for each column of the block (a row to ScaLAPACK), and one block more. Collective.
 
-        Pivots have this form, and the factors of reflections.
+        Arrays of pivots, and of the scales of reflections, have this length.
         """
         return self.zeros((tensor._block.shape[1] + self.block,), dtype)
 
@@ -200,38 +200,38 @@ class ScalapackJob:
     # -- routines -----------------------------------------------------------------------------------------------------
 
     def factored(self, matrix: DTensor) -> Array:
-        """Overwrite a square *matrix*, as ScaLAPACK sees it, by its factors; return the pivots. Collective.
+        """Overwrite a square *matrix*, as ScaLAPACK sees it, with its LU factors; return the pivots. Collective.
 
         ``LinAlgError`` if it is singular.
         """
         pivots = self.along_columns(matrix, np.intc)
         self.lu(matrix, pivots)
-        self.check_diagonal(matrix, SINGULAR)  # as getrf does not report every zero
+        self.check_diagonal(matrix, SINGULAR)  # getrf does not report every zero
         return pivots
 
     def lu(self, matrix: DTensor, pivots: Array) -> None:
-        """Overwrite *matrix*, as ScaLAPACK sees it, by its factors, and *pivots*. Collective."""
+        """Overwrite *matrix*, as ScaLAPACK sees it, with its LU factors, and *pivots*. Collective."""
         self.call_checked("getrf", matrix.dtype, *matrix.shape[::-1], *self.matrix(matrix), pivots)
 
     def check_diagonal(self, triangle: DTensor, message: str) -> None:
         """Raise ``LinAlgError`` on all ranks if the diagonal of *triangle* has a zero. Collective.
 
-        The *message* may say which is the first one: ``{0}``.
+        ``{0}`` in *message* is the index of the first zero.
         """
         diagonal, columns = self.diagonal(triangle)
         zeros = self.indices(triangle, 1)[columns[diagonal == 0]]
-        first = min(self.all_gathered(int(zeros.min(initial=triangle.shape[0]))))
-        raise_if(first < triangle.shape[0], message.format(first))
+        first_zero = min(self.all_gathered(int(zeros.min(initial=triangle.shape[0]))))
+        raise_if(first_zero < triangle.shape[0], message.format(first_zero))
 
     def check_finite(self, tensor: DTensor, message: str) -> None:
-        """Raise ``LinAlgError`` on all ranks if one has infinity or NaN: routines would never end. Collective."""
+        """Raise ``LinAlgError`` on all ranks if *tensor* has infinity or NaN: routines would never end. Collective."""
         if self.is_inside:
             raise_if(not all(self.all_gathered(bool(np.isfinite(tensor._block).all()))), message)
 
     # -- calls of the library -----------------------------------------------------------------------------------------
 
     def described(self, tensor: DTensor, rows: int, columns: int) -> tuple[Argument, ...]:
-        """Return the arguments that describe a matrix: the block, row and column, and the descriptor.
+        """Return the arguments that describe a matrix: the block, its first row and column (1), and the descriptor.
 
         *rows* and *columns* are the sizes of its blocks.
         """
@@ -239,66 +239,71 @@ class ScalapackJob:
         return contiguous(tensor._block), 1, 1, numbers
 
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
-        """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the rank set."""
+        """Call the routine with this name after ``p`` and the letter of *dtype*. Collective over the rank set."""
         name = f"p{LETTERS[dtype.str[1:]]}{routine}"
         with self.rank_session.in_library(f"scalapack's {name}"):
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
-        """Call a routine whose last argument is *info*; return the largest of all ranks. Collective."""
+        """Call a routine whose last argument is *info*; return the largest *info* of all ranks. Collective."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
         with self.rank_session.new_call(f"scalapack's {routine}"):
-            largest, of_negatives = self.rank_session.allreduce_max(info.value, -info.value)
-        assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
+            largest, wrong_argument = self.rank_session.allreduce_max(info.value, -info.value)
+        assert wrong_argument <= 0, f"argument {wrong_argument} of {routine} is wrong"
         return largest
 
     def call_in_workspace(
-        self, routine: str, dtype: DType, works: str, *arguments: Argument, at_least: int = 1
+        self, routine: str, dtype: DType, letters: str, *arguments: Argument, at_least: int = 1
     ) -> int:
-        """Call a routine with the workspaces that it asks for; return *info* as above. Collective over the rank set.
+        """Call a routine with the workspaces that it asks for; return *info* as `call_checked` does.
 
-        *works* has a letter for each workspace: ``w`` for elements of *dtype*, ``r`` for real numbers, ``i`` for
-        integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
+        Collective over the rank set. *letters* has a letter for each workspace: ``w`` for elements of *dtype*, ``r``
+        for real numbers, ``i`` for integers, each followed by its length; ``R`` for real numbers without a length.
+        *at_least* is the minimum length.
         """
-        asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
-        self.call_checked(routine, dtype, *arguments, *[a for workspace in asking for a in workspace.arguments(-1)])
+        queries = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in letters]
+        self.call_checked(routine, dtype, *arguments, *[a for workspace in queries for a in workspace.arguments(-1)])
         with self.rank_session.new_call(f"scalapack's {routine}"):
-            works_of = self.rank_session.agree_on_result(
-                f"the workspace of {routine}", lambda: [workspace.as_asked(at_least) for workspace in asking]
+            workspaces = self.rank_session.agree_on_result(
+                f"the workspace of {routine}", lambda: [workspace.allocated(at_least) for workspace in queries]
             )
-        arguments_of_workspaces = [a for workspace in works_of for a in workspace.arguments(workspace.memory.size)]
+        arguments_of_workspaces = [a for workspace in workspaces for a in workspace.arguments(workspace.memory.size)]
         return self.call_checked(routine, dtype, *arguments, *arguments_of_workspaces)
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
-        """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the rank set."""
+        """Return an array of zeros. Collective over the rank set: if one rank lacks memory, all raise its error."""
         with self.rank_session.new_call("memory for scalapack"):
             return self.rank_session.agree_on_result("memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def all_gathered(self, value: object) -> list[Any]:
-        """Return the *value* of each rank; JSON can hold it. Collective over the rank set."""
+        """Return the *value* of each rank, sent as JSON. Collective over the rank set."""
         with self.rank_session.new_call("scalapack"):
             return self.rank_session.allgather(value)
 
 
 class _Workspace(NamedTuple):
-    """Memory for a routine to work in, and whether the routine takes its length."""
+    """Memory for a routine to work in, and whether its length is an argument of the routine."""
 
     memory: Array
-    counted: bool
+    has_length: bool
 
     def arguments(self, length: int) -> tuple[Argument, ...]:
         """Return the arguments for a routine; a *length* of -1 asks for the size that it needs."""
-        return (self.memory, length) if self.counted else (self.memory,)
+        return (self.memory, length) if self.has_length else (self.memory,)
 
-    def as_asked(self, at_least: int) -> "_Workspace":
-        """Return memory of the size that the routine has written into this one."""
-        needed = self.memory[0].real
-        # A float32 may have been rounded down.
-        size = int(needed) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(needed, np.inf)))
+    def allocated(self, at_least: int) -> "_Workspace":
+        """Return a workspace of the size that the routine has written into this one."""
+        requested_size = self.memory[0].real
+        # The size may have been rounded down to a float32.
+        size = (
+            int(requested_size)
+            if self.memory.dtype.kind == "i"
+            else int(np.ceil(np.nextafter(requested_size, np.inf)))
+        )
         if size > np.iinfo(np.intc).max:
             raise ShapeError(f"ScaLAPACK asks for a workspace of {size} elements, more than its integers can count")
-        return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.counted)
+        return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.has_length)
 
 
 def _work_dtype(letter: str, dtype: DType) -> DType:
@@ -306,9 +311,9 @@ def _work_dtype(letter: str, dtype: DType) -> DType:
     return np.dtype(np.intc) if letter == "i" else dtype if letter == "w" else real_of(dtype)
 
 
-def raise_if(wrong: bool, message: str) -> None:
-    """Raise ``LinAlgError`` with *message* if *wrong*, which is the same on all ranks."""
-    if wrong:
+def raise_if(condition: bool, message: str) -> None:
+    """Raise ``LinAlgError`` with *message* if *condition*, which is the same on all ranks, is true."""
+    if condition:
         raise np.linalg.LinAlgError(message)
 
 
@@ -318,16 +323,16 @@ def conjugate(tensor: DTensor) -> None:
         map_into(lambda block: np.conjugate(block, out=block), tensor)
 
 
-def _work_layouts(layout: Layout, block: int, along: int | None) -> WorkLayouts:
+def _work_layouts(layout: Layout, block: int, long_axis: int | None) -> WorkLayouts:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
     axes = cyclic_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):
         return square_work(layout, block)
-    return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,)
+    return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, long_axis)),), (block,)
 
 
 def _in_order(mesh: Mesh, block: int) -> WorkLayouts:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
-    ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
+    ordered_mesh = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.
-    return (Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,)
+    return (Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered_mesh),), (block,)

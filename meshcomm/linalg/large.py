@@ -1,15 +1,15 @@
-"""Solvers of matrices that no rank could hold, by ScaLAPACK; decompositions are in `meshcomm.linalg.spectra`.
+"""Solvers for matrices too large for one rank, by ScaLAPACK; decompositions are in `meshcomm.linalg.spectra`.
 
-Operands are in any layout. They are relaid to square block-cyclic blocks over a grid of all ranks of their mesh, and
-results stay in this layout, or are views of tensors in it; `meshcomm.relayout` moves them. ScaLAPACK sees the
-transpose of a matrix in this layout (see `meshcomm.linalg.block_cyclic`), and gets the problem for it::
+Operands are in any layout. They are relaid to square block-cyclic blocks over a grid of all ranks of their mesh.
+Results stay in this layout, or are views of tensors in it; `meshcomm.relayout` moves them. ScaLAPACK sees the
+transpose A' of a matrix A in this layout (see `meshcomm.linalg.block_cyclic`), and solves the transposed problem::
 
     A X = B        <=>   A' = P L U,  then X by the transpose of A'
     A = Q R        <=>   A' = R' Q'
     A = U S V^H    <=>   A' = (V^H)' S U'
     inv(A)         <=>   inv(A')'
 
-The relayout of right sides transposes them as well, and that of matrices that ScaLAPACK must see as they are.
+Right sides, and matrices that ScaLAPACK must see untransposed, are transposed by their relayout.
 
 All functions are Collective over the mesh of their operands, which are matrices of one dtype: float32, float64,
 complex64 or complex128. *block* is the size of the blocks, unless the first operand is in such a layout already.
@@ -53,7 +53,7 @@ _TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # SciPy's trans, for the transpose th
 
 
 class PivotedLU(NamedTuple):
-    """Result of `lu`: both factors in one matrix, and for each row the row it was exchanged with, from 0 on."""
+    """Result of `lu`: both factors in one matrix, and for each row the index of the row it was exchanged with."""
 
     factors: DTensor
     pivots: DTensor
@@ -63,16 +63,16 @@ class PivotedLU(NamedTuple):
 def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return x with ``a x = b``, by getrf and getrs. Collective.
 
-    *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
+    *a* is square, and *b* has equally many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
     job = ScalapackJob.begin("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
-    factors, sides = job.placed(a), job.transposed(b)
+    factors, rhs = job.placed(a), job.transposed(b)
     if job.is_inside and a.size:
         pivots = job.factored(factors)
         if b.size:
-            matrices = *job.matrix(factors), pivots, *job.matrix(sides)
-            job.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *matrices)
-    return sides.T
+            matrices = *job.matrix(factors), pivots, *job.matrix(rhs)
+            job.call_checked("getrs", a.dtype, b"T", *rhs.shape[::-1], *matrices)
+    return rhs.T
 
 
 @refusable
@@ -96,13 +96,13 @@ def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
         pivots = job.along_columns(factors, np.intc)
         job.lu(factors, pivots)
         diagonal, columns = job.diagonal(factors)
-        exact = diagonal.astype("c16")
-        sizes = abs(exact)
-        signs = np.divide(exact, sizes, out=np.zeros_like(exact), where=sizes != 0)
+        values = diagonal.astype("c16")
+        magnitudes = abs(values)
+        signs = np.divide(values, magnitudes, out=np.zeros_like(values), where=magnitudes != 0)
         swaps = np.count_nonzero(pivots[columns] != job.indices(factors, 1)[columns] + 1)
         phase = complex(signs.prod()) * (-1) ** swaps
         with np.errstate(divide="ignore"):
-            logarithms = np.array(job.all_gathered([phase.real, phase.imag, float(np.log(sizes).sum())]))
+            logarithms = np.array(job.all_gathered([phase.real, phase.imag, float(np.log(magnitudes).sum())]))
         sign, log = (logarithms[:, 0] + 1j * logarithms[:, 1]).prod(), logarithms[:, 2].sum()
     sign = sign if a.dtype.kind == "c" else sign.real
     return job.replicated(np.array(sign, a.dtype)), job.replicated(np.array(log, real_of(a.dtype)))
@@ -125,8 +125,8 @@ def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> PivotedLU:
         if a.size:
             job.lu(factors, pivots)
         local = pivots[: cyclic.block_shape((length,), job.rank_session.device)[0]] - 1
-    exchanged = make(local, cyclic, (length,), np.dtype(np.intc))
-    return PivotedLU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
+    pivot_rows = make(local, cyclic, (length,), np.dtype(np.intc))
+    return PivotedLU(factors.T, relayout(pivot_rows, Layout.replicated(a.mesh, 1)))
 
 
 @refusable
@@ -135,16 +135,16 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
 
     With *trans* 1 the transpose of *a* is solved, with 2 the transpose of its conjugate.
     """
-    factors, exchanged = lu
+    factors, pivot_rows = lu
     job = ScalapackJob.begin("linalg.lu_solve", [factors.T, b], block, check_square, f"{trans=}")
-    placed, sides = job.transposed(factors), job.transposed(b)
-    local_pivots = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
+    lu_matrix, rhs = job.transposed(factors), job.transposed(b)
+    local_pivots = relayout(pivot_rows, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.is_inside and b.size:
-        pivots = job.along_columns(placed, np.intc)
+        pivots = job.along_columns(lu_matrix, np.intc)
         pivots[: len(local_pivots._block)] = local_pivots._block + 1
-        matrices = *job.matrix(placed), pivots, *job.matrix(sides)
-        job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *matrices)
-    return sides.T
+        matrices = *job.matrix(lu_matrix), pivots, *job.matrix(rhs)
+        job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *rhs.shape[::-1], *matrices)
+    return rhs.T
 
 
 @refusable
@@ -155,13 +155,13 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     The other triangle of *factor* than the *lower* or upper one is not read.
     """
     job = ScalapackJob.begin("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
-    placed, sides = job.placed(factor), job.transposed(b)
+    factor_matrix, rhs = job.placed(factor), job.transposed(b)
     if job.is_inside and b.size:
-        conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
-        matrices = *job.matrix(placed), *job.matrix(sides)
-        job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *matrices)
-        conjugate(sides)
-    return sides.T
+        conjugate(rhs)  # ScaLAPACK sees the conjugate of a
+        matrices = *job.matrix(factor_matrix), *job.matrix(rhs)
+        job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *rhs.shape[::-1], *matrices)
+        conjugate(rhs)
+    return rhs.T
 
 
 @refusable
@@ -179,7 +179,7 @@ def solve_triangular(
     Parameters
     ----------
     a: a square matrix, of which one triangle is read
-    b: a matrix with as many rows
+    b: a matrix with equally many rows
     trans: 1 for the transpose of *a*, 2 for the transpose of its conjugate
     lower: whether to read the lower triangle, not the upper one
     unit_diagonal: whether to take the diagonal for 1, and not to read it
@@ -189,18 +189,18 @@ def solve_triangular(
     """
     options = f"{trans=} {lower=} {unit_diagonal=}"
     job = ScalapackJob.begin("linalg.solve_triangular", [a, b], block, check_square, options)
-    placed, sides = job.placed(a), job.transposed(b)
+    matrix, rhs = job.placed(a), job.transposed(b)
     if job.is_inside and b.size:
         if trans == 2:
-            conjugate(sides)
-        how = b"U" if lower else b"L", _TRANSPOSED[trans], b"U" if unit_diagonal else b"N"
-        matrices = *job.matrix(placed), *job.matrix(sides)
+            conjugate(rhs)
+        flags = b"U" if lower else b"L", _TRANSPOSED[trans], b"U" if unit_diagonal else b"N"
+        matrices = *job.matrix(matrix), *job.matrix(rhs)
         if not unit_diagonal:
-            job.check_diagonal(placed, "singular matrix: resolution failed at diagonal {0}")  # trtrs misses some
-        job.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *matrices)
+            job.check_diagonal(matrix, "singular matrix: resolution failed at diagonal {0}")  # trtrs misses some
+        job.call_checked("trtrs", a.dtype, *flags, *rhs.shape[::-1], *matrices)
         if trans == 2:
-            conjugate(sides)
-    return sides.T
+            conjugate(rhs)
+    return rhs.T
 
 
 @refusable
@@ -211,16 +211,18 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     diagonal element of its triangular factor is as small as rounding errors. `svd` serves for all ranks.
     """
     job = ScalapackJob.begin("linalg.lstsq", [a, b], block, check_rows)
-    (m, n), sides = a.shape, b.shape[1]
-    placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
+    (m, n), rhs_count = a.shape, b.shape[1]
+    matrix, solution = job.placed(a), job.resized(job.transposed(b), (rhs_count, max(m, n)))
     if job.is_inside and a.size and b.size:
-        conjugate(placed)
-        arguments = n, m, sides, *job.matrix(placed), *job.matrix(solution)
+        conjugate(matrix)
+        arguments = n, m, rhs_count, *job.matrix(matrix), *job.matrix(solution)
         job.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *arguments)
-        sizes = abs(job.diagonal(placed)[0])
-        extremes = np.array(job.all_gathered([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
-        tiny = np.finfo(a.dtype).eps * max(m, n) * extremes[:, 1].max()
-        raise_if(bool(extremes[:, 0].min() <= tiny), "the matrix has not full rank")
+        magnitudes = abs(job.diagonal(matrix)[0])
+        extremes = np.array(
+            job.all_gathered([float(magnitudes.min(initial=np.inf)), float(magnitudes.max(initial=0))])
+        )
+        cutoff = np.finfo(a.dtype).eps * max(m, n) * extremes[:, 1].max()
+        raise_if(bool(extremes[:, 0].min() <= cutoff), "the matrix has not full rank")
     else:
         map_into(lambda block: block.fill(0), solution)
-    return job.resized(solution, (sides, n)).T
+    return job.resized(solution, (rhs_count, n)).T

@@ -1,4 +1,4 @@
-"""The ScaLAPACK of this process: where it is looked for, how it is loaded, and how its routines are called."""
+"""The ScaLAPACK of this process: search, loading, and calls of its routines."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ _ANY_MPI = ("libscalapack.so", "libscalapack.so.2.2")
 
 
 class ScalapackLibrary(NamedTuple):
-    """A loaded ScaLAPACK: its file or name, and the libraries that have its routines and those of BLACS."""
+    """A loaded ScaLAPACK: its file or name, and the libraries with its routines and with those of BLACS."""
 
     source: str
     scalapack: ctypes.CDLL
@@ -38,12 +38,12 @@ class ScalapackLibrary(NamedTuple):
     def call(self, name: str, *arguments: Argument) -> None:
         """Call a routine of Fortran. Routines of ScaLAPACK are Collective over a grid."""
         letters = [argument for argument in arguments if isinstance(argument, bytes)]
-        lengths = [ctypes.c_size_t(len(letter)) for letter in letters]  # which Fortran expects after all arguments
+        lengths = [ctypes.c_size_t(len(letter)) for letter in letters]  # Fortran expects them after all arguments
         self.scalapack[f"{name}_"](*map(_by_reference, arguments), *lengths)
 
 
 def _by_reference(argument: Argument) -> object:
-    """Return *argument* as Fortran takes it."""
+    """Return *argument* as ctypes passes it to Fortran."""
     if isinstance(argument, bytes):
         return ctypes.c_char_p(argument)
     if isinstance(argument, tuple):
@@ -54,7 +54,7 @@ def _by_reference(argument: Argument) -> object:
 
 
 class _ScalapackChoice:
-    """What this process has chosen and loaded."""
+    """The library that this process has chosen by `use`, and the one it has loaded."""
 
     chosen: str | None = None
     loaded: ScalapackLibrary | None = None
@@ -85,15 +85,15 @@ def library() -> ScalapackLibrary:
     return _ScalapackChoice.loaded
 
 
-def load_for(mpi: MPILibrary, chosen: str | None) -> ScalapackLibrary:
-    """Load the library that `use` has *chosen*, else the first one that is found, into this process.
+def load_for(mpi: MPILibrary, requested: str | None) -> ScalapackLibrary:
+    """Load into this process the library *requested* by `use`, or else the first one that works.
 
     ``ImportError`` that says what to install if none runs on *mpi*.
     """
     if mpi.path is not None:
-        ctypes.CDLL(mpi.path, mode=ctypes.RTLD_GLOBAL)  # as BLACS takes its functions from what is loaded
+        ctypes.CDLL(mpi.path, mode=ctypes.RTLD_GLOBAL)  # BLACS takes its functions from loaded libraries
     failures = []
-    for source, load in candidates(mpi, chosen):
+    for source, load in candidates(mpi, requested):
         try:
             loaded = load()
             check_interface(source, mpi)
@@ -101,27 +101,27 @@ def load_for(mpi: MPILibrary, chosen: str | None) -> ScalapackLibrary:
             failures.append(str(error) if source in str(error) else f"{source}: {error}")
         else:
             return loaded
-    raise ImportError(missing_text(mpi, chosen, failures))
+    raise ImportError(missing_text(mpi, requested, failures))
 
 
-def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> str:
+def missing_text(mpi: MPILibrary, requested: str | None, failures: list[str]) -> str:
     """Return the error message: what to install, and the *failures*."""
-    tried = "; ".join(failures)
-    if chosen is not None:
-        return f"the ScaLAPACK that use({chosen!r}) names cannot be used on {mpi.name}: {tried}"
+    attempts = "; ".join(failures)
+    if requested is not None:
+        return f"the ScaLAPACK that use({requested!r}) names cannot be used on {mpi.name}: {attempts}"
     return (
         f"no ScaLAPACK was found for {mpi.name}. On a PC with Linux: "
         f"pip install mkl, or apt install libscalapack-{mpi.interface}2.2. On a cluster: load its "
-        f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {tried}"
+        f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {attempts}"
     )
 
 
-def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], ScalapackLibrary]]]:
-    """Yield libraries that may be loaded: a name, and a function that loads it."""
-    if chosen is not None:
-        folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
-        of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
-        yield chosen, partial(_load_mkl, folder, mpi) if of_mkl else partial(_load, chosen)
+def candidates(mpi: MPILibrary, requested: str | None) -> Iterator[tuple[str, Callable[[], ScalapackLibrary]]]:
+    """Yield the name of each library that may be loaded, and a function that loads it."""
+    if requested is not None:
+        folder = Path(requested) if Path(requested).is_dir() else Path(requested).parent
+        is_mkl = Path(requested).is_dir() or Path(requested).name.startswith(_MKL)
+        yield requested, partial(_load_mkl, folder, mpi) if is_mkl else partial(_load, requested)
         return
     for folder in [*folders_of_wheel(), *mkl_folders()]:
         yield f"MKL in {folder}", partial(_load_mkl, folder, mpi)
@@ -139,14 +139,14 @@ def folders_of_wheel() -> list[Path]:
 
 
 def _load(name: str) -> ScalapackLibrary:
-    """Load a library that has BLACS too, as ScaLAPACK's own build makes it."""
+    """Load a library that includes BLACS, as ScaLAPACK's own build does."""
     loaded = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
     _ = loaded.Csys2blacs_handle, loaded.pdgemr2d_
     return ScalapackLibrary(name, loaded, loaded)
 
 
 def _load_mkl(folder: Path, mpi: MPILibrary) -> ScalapackLibrary:
-    """Load the libraries of MKL: each takes functions from those before, and the first ones from those after."""
+    """Load the libraries of MKL: each needs functions of the earlier ones, and the first ones of later ones."""
     for name in ("libmkl_core", "libmkl_sequential", "libmkl_intel_lp64"):
         _open_lazily(_file_of(folder, name))
     blacs = ctypes.CDLL(str(_file_of(folder, _BLACS_OF_MKL[mpi.interface])), mode=ctypes.RTLD_GLOBAL)
@@ -174,6 +174,6 @@ def _file_of(folder: Path, name: str) -> Path:
 
 def check_interface(source: str, mpi: MPILibrary) -> None:
     """Raise ``OSError`` if a library has brought in another MPI than that of mpi4py."""
-    others = [file for file in loaded_files() if interface_of(file) not in (None, mpi.interface)]
-    if others:
-        raise OSError(f"{source} is built for another MPI, {others[0]}, than the one of mpi4py, {mpi.name}")
+    other_files = [file for file in loaded_files() if interface_of(file) not in (None, mpi.interface)]
+    if other_files:
+        raise OSError(f"{source} is built for another MPI, {other_files[0]}, than the one of mpi4py, {mpi.name}")

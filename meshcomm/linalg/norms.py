@@ -19,7 +19,7 @@ from meshcomm.linalg.tasks import LAPACK, Task
 from meshcomm.numpy.reductions import norms
 
 _OF_SINGULAR_VALUES: dict[object, Callable[[Value], Array]] = {
-    2: lambda s: s.max(-1, initial=0),  # NumPy 2.4: 0 of matrices without elements
+    2: lambda s: s.max(-1, initial=0),  # 0 for matrices without elements, as in NumPy 2.4
     -2: lambda s: s.min(-1),
     "nuc": lambda s: s.sum(-1),
 }
@@ -58,13 +58,13 @@ def norm(
     if len(axes) != 2 or not (isinstance(ord, str) or ord in _OF_SINGULAR_VALUES) or ord not in _OF_SINGULAR_VALUES:
         return in_layout(norms.norm(tensor, ord, axis, keepdims), layout)
     matrix_axes = axes if axis is None or isinstance(axis, int) else tuple(int(a) for a in axis)
-    of_values = _OF_SINGULAR_VALUES[ord]
+    norm_of_values = _OF_SINGULAR_VALUES[ord]
 
     def compute(x: Array) -> Array:
-        return of_values(LAPACK.svd(x, compute_uv=False))
+        return norm_of_values(LAPACK.svd(x, compute_uv=False))
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        return [_of_values(svdvals(*matrices), of_values)]
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [_along_last_axis(svdvals(*matrices), norm_of_values)]
 
     task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", for_large=for_large)
     norms_of_matrices: Value = run(task, (np.moveaxis(tensor, matrix_axes, (-2, -1)),))[0]
@@ -72,8 +72,8 @@ def norm(
     return in_layout(result, layout)
 
 
-def _of_values(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
-    """Return *function* of the last axis, which is unsharded."""
+def _along_last_axis(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
+    """Return *function*, which reduces the last axis, of *values*; that axis is unsharded."""
     sample = np.asarray(function(np.ones((1,) * (values.ndim - 1) + values.shape[-1:], values.dtype)))
     return mapped(function, values, layout=values.layout.delete(-1), shape=values.shape[:-1], dtype=sample.dtype)
 
@@ -123,16 +123,16 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
     layout: layout of the result
     """
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         (matrix,) = matrices
         if p in (None, 2, -2):
             ratio: Callable[[Array], Array] = lambda s: s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]  # noqa: E731
-            return [_of_values(svdvals(matrix), ratio)]
-        first = norm(matrix, p)
+            return [_along_last_axis(svdvals(matrix), ratio)]
+        norm_of_matrix = norm(matrix, p)
         try:
-            return [first * norm(inv(matrix), p)]
+            return [norm_of_matrix * norm(inv(matrix), p)]
         except np.linalg.LinAlgError:
-            return [first * inf]
+            return [norm_of_matrix * inf]
 
     task = Task("linalg.cond", lambda x: LAPACK.cond(x, p), ((),), (2,), f"{p=}", for_large=for_large)
     return run(task, (x,), layout)[0]
@@ -165,7 +165,7 @@ def matrix_rank(
         return in_layout(nonzero.any().astype(int), layout)
     tolerance = tol if rtol is None else rtol
 
-    def of_values(s: Array, cutoff: Array | None) -> Array:
+    def rank_of_values(s: Array, cutoff: Array | None) -> Array:
         limit: object
         largest = s.max(axis=-1, keepdims=True, initial=0)
         if tolerance is None:
@@ -175,11 +175,11 @@ def matrix_rank(
         return np.asarray(np.count_nonzero(s > limit, axis=-1))
 
     def compute(a: Array, cutoff: Array | None = None) -> Array:
-        return of_values(LAPACK.svd(a, compute_uv=False, hermitian=hermitian), cutoff)
+        return rank_of_values(LAPACK.svd(a, compute_uv=False, hermitian=hermitian), cutoff)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         cutoff = matrices[1]._block if len(matrices) > 1 else None
-        return [_of_values(svdvals(matrices[0]), lambda s: of_values(s, cutoff))]
+        return [_along_last_axis(svdvals(matrices[0]), lambda s: rank_of_values(s, cutoff))]
 
     values = [tensor] if tolerance is None else [tensor, unwrapped(tolerance)]
     options = f"{hermitian=}, {number_text(tol)}, {number_text(rtol)}"

@@ -1,9 +1,9 @@
 """Householder reflectors of a block: its R factor, and products with its Q, which is never formed.
 
-Q is ``I - V T V^H``: the columns of V are the vectors of the reflectors, and T is triangular. LAPACK finds V. T comes
-from ``V^H V``, whose upper triangle is that of the inverse of T ("Accumulating Householder transformations,
+Q is ``I - V T V^H``: the columns of V are the vectors of the reflectors, and T is triangular. LAPACK computes V. T
+comes from ``V^H V``: its strict upper triangle is that of the inverse of T ("Accumulating Householder transformations,
 revisited", Joffrain et al., 2006). So a product with Q is two products of matrices, and takes less time than LAPACK's
-own Q. Arithmetic is in double precision, as NumPy's `linalg` has it.
+own Q. Arithmetic is in double precision, as in NumPy's `linalg`.
 """
 
 from functools import cached_property
@@ -22,17 +22,17 @@ def arithmetic(dtype: DType) -> DType:
 
 
 class Reflectors:
-    """The reflectors that make *block* upper triangular: *r* is that triangle, with as many rows as reflectors."""
+    """The reflectors that make *block* upper triangular; *r* is the triangle, with one row for each reflector."""
 
     def __init__(self, block: Array) -> None:
         factored, self._scales = np.linalg.qr(block.astype(arithmetic(block.dtype), copy=False), mode="raw")
-        both, count = factored.T, len(self._scales)  # R, and below its diagonal V
-        self.r = np.triu(both[:count])
-        self._vectors = both[:, :count]
+        packed, count = factored.T, len(self._scales)  # R, and below its diagonal V
+        self.r = np.triu(packed[:count])
+        self._vectors = packed[:, :count]
         self._vectors[:count] = np.tril(self._vectors[:count], -1) + np.eye(count)
 
     def times(self, matrix: Array) -> Array:
-        """Return the product of Q and a matrix, which has rows for the first columns of Q at least."""
+        """Return the product of the first columns of Q and a matrix, which has at least one row for each reflector."""
         count = len(self._scales)
         top = matrix[:count]
         if not matrix.size:  # then T is not needed
@@ -42,7 +42,7 @@ class Reflectors:
         return product
 
     def adjoint_times(self, matrix: Array) -> tuple[Array, Array]:
-        """Return the product of the adjoint of Q and a matrix: the rows of R, and the squares of the others added."""
+        """Multiply the adjoint of Q by a matrix. Return the rows of R, and the sum of squares of each column below."""
         count = len(self._scales)
         product = matrix - self._vectors @ (self._triangle.conj().T @ _adjoint_times(self._vectors, matrix))
         return product[:count], squares(product[count:])
@@ -51,11 +51,11 @@ class Reflectors:
     def _triangle(self) -> Array:
         """T, with zeros for reflectors that change nothing."""
         changing = np.flatnonzero(self._scales)
-        where = np.ix_(changing, changing)
-        inverse = np.triu(_adjoint_times(self._vectors, self._vectors), 1)[where]
+        index = np.ix_(changing, changing)
+        inverse = np.triu(_adjoint_times(self._vectors, self._vectors), 1)[index]
         inverse[np.diag_indices(len(changing))] = 1 / self._scales[changing]
         triangle = np.zeros((len(self._scales),) * 2, inverse.dtype)
-        triangle[where] = np.linalg.inv(inverse) if np.isfinite(inverse).all() else np.nan
+        triangle[index] = np.linalg.inv(inverse) if np.isfinite(inverse).all() else np.nan
         return triangle
 
 
@@ -65,13 +65,13 @@ def squares(matrix: Array) -> Array:
     return sums + np.einsum("ij,ij->j", matrix.imag, matrix.imag) if matrix.dtype.kind == "c" else sums
 
 
-def _adjoint_times(left: Array, right: Array) -> Array:
-    if left.dtype.kind != "c":
-        return np.asarray(left.T @ right)  # BLAS does half of the work if both are the same
-    product = np.zeros((left.shape[1], right.shape[1]), left.dtype)
-    for start in range(0, len(left), _ROWS):  # so that there is no conjugate of all rows
+def _adjoint_times(a: Array, b: Array) -> Array:
+    if a.dtype.kind != "c":
+        return np.asarray(a.T @ b)  # BLAS does half of the work if a is b
+    product = np.zeros((a.shape[1], b.shape[1]), a.dtype)
+    for start in range(0, len(a), _ROWS):  # so that there is no conjugate of all rows
         rows = slice(start, start + _ROWS)
-        product += left[rows].conj().T @ right[rows]
+        product += a[rows].conj().T @ b[rows]
     return product
 
 
@@ -85,22 +85,22 @@ def last_rows(block: Array, rows: Array, limit: int) -> Array:
     ----------
     block: some rows of a matrix
     rows: the number of each row in the matrix, ascending
-    limit: largest number to return, also for rows after it
+    limit: largest number to return; later rows count as this one
 
     >>> last_rows(np.array([[0, 1, 1], [0, 0, 2], [0, 0, 3]]), np.array([1, 5, 6]), 4).tolist()
     [-1, 1, 4]
     """
     last_of_columns = np.full(block.shape[1], -1)
-    columns, first, stop, step = np.arange(block.shape[1]), int(np.searchsorted(rows, limit)), len(block), 1
-    while stop > first and len(columns):  # the last row is enough, as a rule
-        start = max(first, stop - step)
-        hit = (block[start:stop, columns] != 0).any(axis=0)
-        last_of_columns[columns[hit]] = limit
-        columns, stop, step = columns[~hit], start, min(4 * step, _ROWS)
-    if first:
-        there = block[:first, columns] != 0
-        last = rows[first - 1 - there[::-1].argmax(axis=0)]
-        last_of_columns[columns] = np.where(there.any(axis=0), last, -1)
+    columns, below_limit, stop, step = np.arange(block.shape[1]), int(np.searchsorted(rows, limit)), len(block), 1
+    while stop > below_limit and len(columns):  # usually the last row is enough
+        start = max(below_limit, stop - step)
+        is_nonzero_column = (block[start:stop, columns] != 0).any(axis=0)
+        last_of_columns[columns[is_nonzero_column]] = limit
+        columns, stop, step = columns[~is_nonzero_column], start, min(4 * step, _ROWS)
+    if below_limit:
+        is_nonzero = block[:below_limit, columns] != 0
+        last_nonzero = rows[below_limit - 1 - is_nonzero[::-1].argmax(axis=0)]
+        last_of_columns[columns] = np.where(is_nonzero.any(axis=0), last_nonzero, -1)
     return last_of_columns
 
 
@@ -117,24 +117,26 @@ def signs(r: Array, top: Array, ends: Array) -> Array:
     top: the first rows of the matrix, as many as *r* has
     ends: result of `last_rows` for the whole matrix
     """
-    count, work, last = len(r), top.copy(), ends.copy()
+    count, work, row_ends = len(r), top.copy(), ends.copy()
     result = np.ones(count)
     for start in range(0, count, _PANEL):
         stop = min(start + _PANEL, count)
         for j in range(start, stop):
-            pivot, diagonal, below = work[j, j], r[j, j].real, work[j + 1 :, j]
-            if last[j] <= j and pivot.imag == 0:
+            pivot, diagonal, subcolumn = work[j, j], r[j, j].real, work[j + 1 :, j]
+            if row_ends[j] <= j and pivot.imag == 0:
                 result[j] = -1 if (pivot.real < 0) != (diagonal < 0) else 1
-                below[...] = 0
+                subcolumn[...] = 0
                 continue
-            # A reflector mixes rows j to last[j] of all columns that have elements there.
-            last[j + 1 :] = np.where(last[j + 1 :] >= j, np.maximum(last[j + 1 :], last[j]), last[j + 1 :])
+            # A reflector mixes rows j to row_ends[j] of all columns that have elements there.
+            row_ends[j + 1 :] = np.where(
+                row_ends[j + 1 :] >= j, np.maximum(row_ends[j + 1 :], row_ends[j]), row_ends[j + 1 :]
+            )
             result[j] = 1 if np.signbit(pivot.real) != np.signbit(diagonal) else -1
             row = work[j, j:stop] - result[j] * r[j, j:stop]
-            below[...] = below / row[0] if row[0] else 0
-            work[j + 1 :, j + 1 : stop] -= np.outer(below, row[1:])
-        rest = work[start:stop, stop:] - result[start:stop, None] * r[start:stop, stop:]
+            subcolumn[...] = subcolumn / row[0] if row[0] else 0
+            work[j + 1 :, j + 1 : stop] -= np.outer(subcolumn, row[1:])
+        trailing_rows = work[start:stop, stop:] - result[start:stop, None] * r[start:stop, stop:]
         for j in range(start, stop):
-            rest[j + 1 - start :] -= np.outer(work[j + 1 : stop, j], rest[j - start])
-        work[stop:, stop:] -= work[stop:, start:stop] @ rest
+            trailing_rows[j + 1 - start :] -= np.outer(work[j + 1 : stop, j], trailing_rows[j - start])
+        work[stop:, stop:] -= work[stop:, start:stop] @ trailing_rows
     return result

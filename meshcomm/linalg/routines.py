@@ -34,11 +34,11 @@ def matrix_of(name: str, operand: object) -> DTensor:
 
 def check_same_mesh(tensors: Sequence[DTensor], *, grids: bool = True) -> None:
     """Raise ``MeshError`` if *tensors* are on several meshes; without *grids*, only if the meshes have other ranks."""
-    first = tensors[0].mesh
+    first_mesh = tensors[0].mesh
     for tensor in tensors[1:]:
-        same = tensor.mesh == first if grids else set(tensor.mesh.ranks) == set(first.ranks)
-        if not same or tensor.mesh.world is not first.world:
-            raise MeshError(f"operands must be on one mesh, but are on the {first} and the {tensor.mesh}")
+        is_same = tensor.mesh == first_mesh if grids else set(tensor.mesh.ranks) == set(first_mesh.ranks)
+        if not is_same or tensor.mesh.world is not first_mesh.world:
+            raise MeshError(f"operands must be on one mesh, but are on the {first_mesh} and the {tensor.mesh}")
 
 
 def check_matrices(tensors: Sequence[DTensor]) -> None:
@@ -56,18 +56,18 @@ def any_shape(name: str, shape: Shape) -> None:
     """Accept all shapes: the check of a routine for any matrix."""
 
 
-def check_square(name: str, shape: Shape, sides: Shape | None = None) -> None:
-    """Raise ``ShapeError`` unless a matrix is square, and right sides have as many rows."""
+def check_square(name: str, shape: Shape, rhs_shape: Shape | None = None) -> None:
+    """Raise ``ShapeError`` unless a matrix is square, and right sides have the same number of rows."""
     if shape[0] != shape[1]:
         raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
-    if sides is not None:
-        check_rows(name, shape, sides)
+    if rhs_shape is not None:
+        check_rows(name, shape, rhs_shape)
 
 
-def check_rows(name: str, shape: Shape, sides: Shape) -> None:
-    """Raise ``ShapeError`` unless right sides have as many rows as a matrix."""
-    if sides[0] != shape[0]:
-        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")
+def check_rows(name: str, shape: Shape, rhs_shape: Shape) -> None:
+    """Raise ``ShapeError`` unless right sides have the same number of rows as a matrix."""
+    if rhs_shape[0] != shape[0]:
+        raise ShapeError(f"{name}: a of shape {shape} and b of shape {rhs_shape} differ in their rows")
 
 
 def check_target(target: Layout, shape: Sequence[int], tensor: DTensor, *, same_mesh: bool = True) -> None:
@@ -90,7 +90,7 @@ def clear_triangle(factor: DTensor, lower: bool) -> None:
 
     def clear(block: Array) -> None:
         rows, columns = (factor.layout.global_indices(factor.shape, None, axis) for axis in range(2))
-        # Indices ascend, so a row has its elements on the diagonal and left of it in front.
+        # Indices ascend, so a row begins with its elements up to the diagonal.
         ends = np.searchsorted(columns, rows, side="right" if lower else "left")
         for row, end in zip(block, ends.tolist(), strict=True):
             row[slice(end, None) if lower else slice(end)] = 0

@@ -1,4 +1,4 @@
-"""One call of a function of linear algebra: every function of `meshcomm.linalg` calls `run`."""
+"""`run`: every function of `meshcomm.linalg` makes its call by it."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -60,8 +60,8 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
     matrices = []
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         matrix = getitem(tensor, (0,) * (tensor.ndim - core)) if tensor.ndim > core else tensor
-        pivots = number == 1 and len(operands) == 3
-        matrices.append(matrix if matrix.dtype == dtype or pivots else matrix.astype(dtype))
+        is_pivots = number == 1 and len(operands) == 3
+        matrices.append(matrix if matrix.dtype == dtype or is_pivots else matrix.astype(dtype))
     try:
         results = list(task.for_large(way.way, matrices))
     except ImportError as error:
@@ -69,10 +69,12 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
     return [getitem(result, (None,) * len(stack)) if stack else result for result in results]
 
 
-def no_way(name: str, way: Way | str, why: str) -> ShapeError:
+def no_way(name: str, way: Way | str, limitation: str) -> ShapeError:
     """Return the error for a matrix that is too large for *name*."""
     reason = way if isinstance(way, str) else way.why
-    return ShapeError(f"{name}: {reason}, and for more {why} (SMALL_MATRICES is {SMALL_MATRICES:,}). {_OTHERWISE}")
+    return ShapeError(
+        f"{name}: {reason}, and for more {limitation} (SMALL_MATRICES is {SMALL_MATRICES:,}). {_OTHERWISE}"
+    )
 
 
 def work_dtype(dtypes: Sequence[DType]) -> DType:
@@ -81,11 +83,11 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
     >>> work_dtype([np.dtype("i4")]), work_dtype([np.dtype("f4"), np.dtype("c8")])
     (dtype('float64'), dtype('complex64'))
     """
-    first, second = (np.empty((0, 1, 1), dtype) for dtype in (dtypes[0], dtypes[-1]))
-    return np.linalg.solve(first, second).dtype
+    a, b = (np.empty((0, 1, 1), dtype) for dtype in (dtypes[0], dtypes[-1]))
+    return np.linalg.solve(a, b).dtype
 
 
-def way_to(way: str, name: str) -> AnyFunction:
-    """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
-    module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
+def way_to(algorithm: str, name: str) -> AnyFunction:
+    """Return the function *name* for large matrices, by the *algorithm* ``"tall"`` or ``"large"``."""
+    module = "spectra" if algorithm == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else algorithm
     return getattr(import_module(f"meshcomm.linalg.{module}"), name)

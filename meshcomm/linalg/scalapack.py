@@ -71,25 +71,27 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     tensor = matrix_of("cholesky", a)
     target = tensor.layout if layout is None else layout
 
-    def planned() -> WorkLayouts:
+    def plan_layouts() -> WorkLayouts:
         check_matrices([tensor])
         check_target(target, tensor.shape, tensor)
         check_block(block)
         check_square("cholesky", tensor.shape)
         return square_work(tensor.layout, block)
 
-    job = ScalapackJob.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
-    (work,), (size,) = job.layouts, job.blocks
-    factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
+    job = ScalapackJob.agreed("scalapack.cholesky", plan_layouts, [tensor], options=f"{lower=}, {block=}, {target}")
+    (work_layout,), (block_size,) = job.layouts, job.blocks
+    factor = tensor.copy() if work_layout == tensor.layout else relayout(tensor, work_layout)
     if job.is_inside and tensor.size:
         triangle = b"U" if lower else b"L"
-        minor = job.call_checked("potrf", tensor.dtype, triangle, tensor.shape[0], *job.described(factor, size, size))
+        minor = job.call_checked(
+            "potrf", tensor.dtype, triangle, tensor.shape[0], *job.described(factor, block_size, block_size)
+        )
         if minor > 0:
             raise np.linalg.LinAlgError(
                 f"the matrix is not positive definite: its leading minor of order {minor} is not"
             )
         clear_triangle(factor, lower)
-    return factor if target == work else relayout(factor, target)
+    return factor if target == work_layout else relayout(factor, target)
 
 
 @refusable
@@ -120,7 +122,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     check_same_mesh([left, right])
     shape = (*left.shape[:1], *right.shape[-1:])
 
-    def planned() -> WorkLayouts:
+    def plan_layouts() -> WorkLayouts:
         check_matrices([left, right])
         check_target(target, shape, left)
         check_block(block)
@@ -128,16 +130,22 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    job = ScalapackJob.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
-    works, (rows, summed, columns) = job.layouts, job.blocks
-    left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
+    job = ScalapackJob.agreed("scalapack.matmul", plan_layouts, [left, right], options=f"{block=}, {target}")
+    work_layouts, (rows, summed, columns) = job.layouts, job.blocks
+    left, right = (
+        t if t.layout == work_layout else relayout(t, work_layout)
+        for t, work_layout in zip((left, right), work_layouts, strict=False)
+    )
     result = mapped(
-        lambda block: np.zeros(works[2].block_shape(shape), block.dtype), left, layout=works[2], shape=shape
+        lambda block: np.zeros(work_layouts[2].block_shape(shape), block.dtype),
+        left,
+        layout=work_layouts[2],
+        shape=shape,
     )
     if job.is_inside and all((*shape, left.shape[1])):
         # The transposed problem: see `meshcomm.linalg.block_cyclic`.
         sizes = shape[1], shape[0], left.shape[1]
-        one, zero = np.ones(1, left.dtype), np.zeros(1, left.dtype)
+        alpha, beta = np.ones(1, left.dtype), np.zeros(1, left.dtype)
         factors = *job.described(right, summed, columns), *job.described(left, rows, summed)
         job.call(
             "gemm",
@@ -145,12 +153,12 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             b"N",
             b"N",
             *sizes,
-            one,
+            alpha,
             *factors,
-            zero,
+            beta,
             *job.described(result, rows, columns),
         )
-    return result if target == works[2] else relayout(result, target)
+    return result if target == work_layouts[2] else relayout(result, target)
 
 
 @refusable
@@ -165,30 +173,32 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     tensor = matrix_of("gemr2d", t)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
 
-    def planned() -> WorkLayouts:
+    def plan_layouts() -> WorkLayouts:
         check_matrices([tensor])
         check_target(layout, shape, tensor, same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
             raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
         if out is not None:
             check_writable("gemr2d: out=", out)
-        for side in (source, layout):
-            if math.prod(side.shape) != side.mesh.size:
-                raise LayoutError(f"gemr2d knows no replicas, which blocks in {side.specs_text} have")
-            side.descriptor(shape, 0)
+        for side_layout in (source, layout):
+            if math.prod(side_layout.shape) != side_layout.mesh.size:
+                raise LayoutError(f"gemr2d knows no replicas, which blocks in {side_layout.specs_text} have")
+            side_layout.descriptor(shape, 0)
         return (source, layout), ()
 
     target = f"to {layout.specs_text} on {mesh_description(layout.mesh)}"
-    job = ScalapackJob.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
+    job = ScalapackJob.agreed("scalapack.gemr2d", plan_layouts, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
     target_blocks = mapped(lambda block: block, out)  # in C order
     if job.is_inside:
-        everyone = grid_of_all(job.rank_session, library()).context
+        all_context = grid_of_all(job.rank_session, library()).context
         matrices: list[Argument] = []
-        for data, side, grid in zip((tensor._block, target_blocks._block), (source, layout), job.grids, strict=True):
+        for data, side_layout, grid in zip(
+            (tensor._block, target_blocks._block), (source, layout), job.grids, strict=True
+        ):
             memory = np.empty(1) if data is None else contiguous(data)
-            matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
-        job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
+            matrices += [memory, 1, 1, side_layout.descriptor(shape, grid.context)]
+        job.call("gemr2d", dtype, shape[1], shape[0], *matrices, all_context)
     return map_into(_copy_block, out, target_blocks)
 
 

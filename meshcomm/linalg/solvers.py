@@ -17,8 +17,8 @@ from meshcomm.linalg.run import run, way_to, work_dtype
 from meshcomm.linalg.tasks import ResultLayouts, Task, laid_out
 from meshcomm.random.generator import default_rng
 
-_OVERSAMPLED = 10  # extra columns of the random basis
-_TURNS = 2  # power iterations
+_EXTRA_COLUMNS = 10  # extra columns of the random basis
+_POWER_ITERATIONS = 2  # power iterations
 _TRANSPOSES = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
@@ -57,23 +57,23 @@ def solve_triangular(
 
     Parameters
     ----------
-    a: square matrices, of which one triangle is read
+    a: square matrices; only one triangle is read
     b: a vector, or matrices
     trans: 1 to solve with the transpose of *a*, 2 with its adjoint
     lower: whether the lower triangle is read
     unit_diagonal: whether the diagonal counts as ones, and is not read
     layout: layout of x; by default the layout of *b*
     """
-    kind = _transpose_kind(trans)
+    trans_number = _transpose_kind(trans)
 
     def compute(a: Array, b: Array) -> Array:
-        return by_scipy.triangular(a, b, kind, lower, unit_diagonal)
+        return by_scipy.triangular(a, b, trans_number, lower, unit_diagonal)
 
-    def large(a: DTensor, b: DTensor) -> DTensor:
-        return way_to("large", "solve_triangular")(a, b, trans=kind, lower=lower, unit_diagonal=unit_diagonal)
+    def solve_large(a: DTensor, b: DTensor) -> DTensor:
+        return way_to("large", "solve_triangular")(a, b, trans=trans_number, lower=lower, unit_diagonal=unit_diagonal)
 
-    options = f"trans={kind}, {lower=}, {unit_diagonal=}"
-    return run(task_of_solve("linalg.solve_triangular", b, compute, large, options), (a, b), layout)[0]
+    options = f"trans={trans_number}, {lower=}, {unit_diagonal=}"
+    return run(task_of_solve("linalg.solve_triangular", b, compute, solve_large, options), (a, b), layout)[0]
 
 
 @refusable
@@ -92,7 +92,9 @@ def lu_factor(a: DTensor, *, layout: ResultLayouts = None) -> LU:
     [1.0, 0.5]
     """
     origins = (((0, -2), (0, -1)), (None,))
-    task = Task("linalg.lu_factor", by_scipy.lu_factors, origins, for_large=lambda way, m: way_to(way, "lu")(*m))
+    task = Task(
+        "linalg.lu_factor", by_scipy.lu_factors, origins, for_large=lambda algorithm, m: way_to(algorithm, "lu")(*m)
+    )
     return LU(*run(task, (a,), layout))
 
 
@@ -114,23 +116,27 @@ def lu_solve(
     layout: layout of x; by default the layout of *b*
     """
     factors, pivots = lu_and_piv
-    kind = _transpose_kind(trans)
-    vector = np.ndim(unwrapped(b)) == 1
+    trans_number = _transpose_kind(trans)
+    is_vector = np.ndim(unwrapped(b)) == 1
 
     def compute(lu: Array, piv: Array, b: Array) -> Array:
-        if vector:
-            return by_scipy.lu_solution(lu, piv, b[..., None], kind)[..., 0]
-        return by_scipy.lu_solution(lu, piv, b, kind)
+        if is_vector:
+            return by_scipy.lu_solution(lu, piv, b[..., None], trans_number)[..., 0]
+        return by_scipy.lu_solution(lu, piv, b, trans_number)
 
-    def for_large(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        lu, piv, right = matrices
-        value = right
-        x = way_to(way, "lu_solve")((lu, piv), value[:, None] if vector else value, trans=kind)
-        return [x[:, 0] if vector else x]
+    def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
+        lu, piv, rhs = matrices
+        rhs_tensor = rhs
+        x = way_to(algorithm, "lu_solve")(
+            (lu, piv), rhs_tensor[:, None] if is_vector else rhs_tensor, trans=trans_number
+        )
+        return [x[:, 0] if is_vector else x]
 
-    origins = (((2, -1),),) if vector else (((2, -2), (2, -1)),)
-    cores = (2, 1, 1 if vector else 2)
-    task = Task("linalg.lu_solve", compute, origins, cores, f"trans={kind}", columns=not vector, for_large=for_large)
+    origins = (((2, -1),),) if is_vector else (((2, -2), (2, -1)),)
+    cores = (2, 1, 1 if is_vector else 2)
+    task = Task(
+        "linalg.lu_solve", compute, origins, cores, f"trans={trans_number}", columns=not is_vector, for_large=for_large
+    )
     return run(task, (factors, pivots, b), layout)[0]
 
 
@@ -158,10 +164,10 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
     def compute(c: Array, b: Array) -> Array:
         return by_scipy.cho_solution(c, b, lower)
 
-    def large(c: DTensor, b: DTensor) -> DTensor:
+    def solve_large(c: DTensor, b: DTensor) -> DTensor:
         return way_to("large", "cho_solve")(c, b, lower=lower)
 
-    return run(task_of_solve("linalg.cho_solve", b, compute, large, f"{lower=}"), (factor, b), layout)[0]
+    return run(task_of_solve("linalg.cho_solve", b, compute, solve_large, f"{lower=}"), (factor, b), layout)[0]
 
 
 @refusable
@@ -197,13 +203,13 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts =
         raise ShapeError(f"k is {count}; there are {min(tensor.shape)} singular values, and at least 1 is computed")
     dtype = work_dtype([tensor.dtype])
     matrix = tensor if tensor.dtype == dtype else tensor.astype(dtype)
-    width = min(count + _OVERSAMPLED, *tensor.shape)
-    rng, real = default_rng(as_integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
-    origin = tensor.layout.take([1]).insert(1)
-    columns = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
+    width = min(count + _EXTRA_COLUMNS, *tensor.shape)
+    rng, real_dtype = default_rng(as_integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
+    columns_layout = tensor.layout.take([1]).insert(1)
+    columns = rng.standard_normal((tensor.shape[1], width), real_dtype, layout=columns_layout)
     adjoint = np.conj(matrix).T
     basis = qr(matrix @ columns).Q
-    for _ in range(_TURNS):
+    for _ in range(_POWER_ITERATIONS):
         basis = qr(matrix @ qr(adjoint @ basis).Q).Q
     u, s, vh = svd(np.conj(basis).T @ matrix, full_matrices=False)
     results = [basis @ u[:, :count], s[:count], vh[:count]]

@@ -1,4 +1,4 @@
-"""Decompositions of matrices that no rank could hold, by ScaLAPACK: see `meshcomm.linalg.large`."""
+"""Decompositions of matrices too large for one rank, by ScaLAPACK: see `meshcomm.linalg.large`."""
 
 from typing import Literal, NamedTuple
 
@@ -61,28 +61,31 @@ def eigh(
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
     job = ScalapackJob.begin("linalg.eigh", [a], block, check_square, f"{UPLO=} {subset_by_index=}", in_order=True)
-    real, n = real_of(a.dtype), a.shape[0]
-    first, last = subset_by_index or (0, n - 1)
+    real_dtype, n = real_of(a.dtype), a.shape[0]
+    first_number, last_number = subset_by_index or (0, n - 1)
     matrix = job.placed(a)
-    values: Array = np.zeros(n, real)
+    values: Array = np.zeros(n, real_dtype)
     vectors = job.resized(matrix, (n, n))
     if job.is_inside and n:
         job.check_finite(matrix, _NO_EIGENVALUES)
         arguments: list[Argument] = [_letter_in_transpose(UPLO), n, *job.matrix(matrix)]
         if subset_by_index is None:
-            routine, works = ("heevd", "wri") if a.dtype.kind == "c" else ("syevd", "wi")
+            routine, letters = ("heevd", "wri") if a.dtype.kind == "c" else ("syevd", "wi")
             arguments = [b"V", *arguments, values, *job.matrix(vectors)]
         else:
-            routine, works = ("heevr", "wri") if a.dtype.kind == "c" else ("syevr", "wi")
-            bounds, counts = np.zeros(1, real), np.zeros(2, np.intc)
-            chosen = bounds, bounds, first + 1, last + 1, counts[:1], counts[1:]
-            arguments = [b"V", b"I", *arguments, *chosen, values, *job.matrix(vectors)]
+            routine, letters = ("heevr", "wri") if a.dtype.kind == "c" else ("syevr", "wi")
+            bounds, counts = np.zeros(1, real_dtype), np.zeros(2, np.intc)
+            subset_arguments = bounds, bounds, first_number + 1, last_number + 1, counts[:1], counts[1:]
+            arguments = [b"V", b"I", *arguments, *subset_arguments, values, *job.matrix(vectors)]
         panels = job.panels(matrix)
-        failed = job.call_in_workspace(routine, a.dtype, works, *arguments, at_least=panels)
-        raise_if(failed > 0, _NO_EIGENVALUES)
-        conjugate(vectors)  # as the matrix that ScaLAPACK sees is the conjugate of a
+        info = job.call_in_workspace(routine, a.dtype, letters, *arguments, at_least=panels)
+        raise_if(info > 0, _NO_EIGENVALUES)
+        conjugate(vectors)  # ScaLAPACK sees the conjugate of a
     if subset_by_index is not None:
-        values, vectors = values[: last + 1 - first], job.resized(vectors, (last + 1 - first, n))
+        values, vectors = (
+            values[: last_number + 1 - first_number],
+            job.resized(vectors, (last_number + 1 - first_number, n)),
+        )
     return EigH(job.replicated(values), vectors.T)
 
 
@@ -93,12 +96,12 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTenso
     matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
-        routine, works = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
-        described = job.matrix(matrix)
-        arguments = b"N", _letter_in_transpose(UPLO), a.shape[0], *described, values, *described
+        routine, letters = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
+        matrix_arguments = job.matrix(matrix)
+        arguments = b"N", _letter_in_transpose(UPLO), a.shape[0], *matrix_arguments, values, *matrix_arguments
         panels = job.panels(matrix)
-        failed = job.call_in_workspace(routine, a.dtype, works, *arguments, at_least=panels)
-        raise_if(failed > 0, _NO_EIGENVALUES)
+        info = job.call_in_workspace(routine, a.dtype, letters, *arguments, at_least=panels)
+        raise_if(info > 0, _NO_EIGENVALUES)
     return job.replicated(values)
 
 
@@ -112,17 +115,17 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
     job = ScalapackJob.begin("linalg.svd", [a], block, any_shape, f"{compute_uv=}")
     (m, n), length = a.shape, min(a.shape)
     matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
-    left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
+    u, vh = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_SVD)
-        wanted = b"V" if compute_uv else b"N"
-        others = (*job.matrix(right), *job.matrix(left)) if compute_uv else job.matrix(matrix) * 2
-        arguments = wanted, wanted, n, m, *job.matrix(matrix), values, *others
-        works = "wR" if a.dtype.kind == "c" else "w"
-        failed = job.call_in_workspace("gesvd", a.dtype, works, *arguments, at_least=job.panels(matrix))
-        raise_if(failed > 0, _NO_SVD)
+        job_letter = b"V" if compute_uv else b"N"
+        vector_arguments = (*job.matrix(vh), *job.matrix(u)) if compute_uv else job.matrix(matrix) * 2
+        arguments = job_letter, job_letter, n, m, *job.matrix(matrix), values, *vector_arguments
+        letters = "wR" if a.dtype.kind == "c" else "w"
+        info = job.call_in_workspace("gesvd", a.dtype, letters, *arguments, at_least=job.panels(matrix))
+        raise_if(info > 0, _NO_SVD)
     s = job.replicated(values)
-    return SVD(left, s, right) if compute_uv else SVD(None, s, None)
+    return SVD(u, s, vh) if compute_uv else SVD(None, s, None)
 
 
 @refusable
@@ -132,7 +135,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = ScalapackJob.begin("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
+    job = ScalapackJob.begin("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # reflections work on columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None

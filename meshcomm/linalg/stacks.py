@@ -22,63 +22,64 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
 
     All ranks raise an error of one rank, such as ``LinAlgError`` for a singular matrix.
     """
-    wholes, layout, columns = _with_whole_matrices(task, operands)
+    unsharded, layout, columns = _with_whole_matrices(task, operands)
     mesh = layout.mesh
-    cut = any(t.layout.sharding_dims for t in wholes)
+    is_sharded = any(t.layout.sharding_dims for t in unsharded)
 
-    def computed(*blocks: Array) -> list[Array]:
-        if not cut:
+    def compute_block(*blocks: Array) -> list[Array]:
+        if not is_sharded:
             return task.computed(blocks)
         results = agree_on_result(task.name, mesh, task.text(operands), lambda: task.computed(blocks))
         return _of_one_kind(task, results, layout) if task.either else results
 
-    local = on_blocks(computed, *wholes)
+    local_results = on_blocks(compute_block, *unsharded)
     results = []
     for number, origins in enumerate(task.origins):
-        last = len(task.cores) - 1, -1
-        axes: Axes = (*layout.axes, *(columns if origin == last else () for origin in origins))
-        block = None if local is None else local[number]
+        last_column = len(task.cores) - 1, -1
+        axes: Axes = (*layout.axes, *(columns if origin == last_column else () for origin in origins))
+        block = None if local_results is None else local_results[number]
         if forms is not None:
             shape, dtype = forms[number]
         elif block is None:
             raise unknown_outside(task)
         else:
-            stack, _ = stack_of(task, wholes)
+            stack, _ = stack_of(task, unsharded)
             shape, dtype = (*stack, *block.shape[len(stack) :]), block.dtype
         results.append(make(block, Layout(axes, mesh), shape, dtype))
     return results
 
 
 def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[DTensor], Layout, Names]:
-    """Return operands with whole matrices, the layout of the stack, and the mesh dimensions of the last columns.
+    """Return operands with unsharded matrices, the layout of the stack, and the names that cut the last columns.
+
     Collective if an operand has to move.
     """
     sources = []
-    last = len(operands) - 1
+    last_operand = len(operands) - 1
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
-        free = number == last and task.columns and core == 2
-        axes = range(tensor.ndim - core, tensor.ndim - free)
+        has_free_columns = number == last_operand and task.columns and core == 2
+        axes = range(tensor.ndim - core, tensor.ndim - has_free_columns)
         layout = Layout(whole_axes(tensor.layout, tensor.shape, axes), tensor.mesh)
         sources.append(make(None, layout, tensor.shape, tensor.dtype))
     stack, layout = stack_of(task, sources)
     columns: Names = ()
-    if task.columns and task.cores[last] == 2:
-        columns = free_names(sources[last].layout.axes[-1], {name for spec in layout.axes for name in spec})
-    wholes = []
+    if task.columns and task.cores[last_operand] == 2:
+        columns = free_names(sources[last_operand].layout.axes[-1], {name for spec in layout.axes for name in spec})
+    unsharded = []
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         ndim = tensor.ndim - core
-        whole: Axes = ((),) * core
-        if number == last and columns:
-            whole = ((), columns)
-        wholes.append(relaid(tensor, (*aligned_axes(tensor.shape[:ndim], stack, layout), *whole), task.name))
-    return wholes, layout, columns
+        matrix_axes: Axes = ((),) * core
+        if number == last_operand and columns:
+            matrix_axes = ((), columns)
+        unsharded.append(relaid(tensor, (*aligned_axes(tensor.shape[:ndim], stack, layout), *matrix_axes), task.name))
+    return unsharded, layout, columns
 
 
 def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
     """Return the results, complex if they are complex on any rank. Collective over the mesh."""
-    mine = [result.dtype.kind == "c" for result in local]
-    kinds = in_session(task.name, layout.mesh, lambda session: session.allreduce_max(*mine))
+    is_complex = [result.dtype.kind == "c" for result in local]
+    any_complex = in_session(task.name, layout.mesh, lambda session: session.allreduce_max(*is_complex))
     return [
-        result.astype(np.result_type(result.dtype, np.complex64)) if kind else result
-        for result, kind in zip(local, kinds or [], strict=True)
+        result.astype(np.result_type(result.dtype, np.complex64)) if becomes_complex else result
+        for result, becomes_complex in zip(local, any_complex or [], strict=True)
     ]

@@ -83,8 +83,8 @@ def lstsq(a: DTensor, b: DTensor, rcond: float | None = None) -> tuple[DTensor, 
     b: one or several right sides, of the dtype of *a* and on its mesh
     rcond: singular values up to *rcond* times the largest one count as zero
     """
-    right = b if b.ndim == 2 else _as_column(b, (len(b), 1))
-    x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, right, rcond)
+    rhs = b if b.ndim == 2 else _as_column(b, (len(b), 1))
+    x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, rhs, rcond)
     if rank != a.shape[1] or a.shape[0] <= a.shape[1]:
         residuals = mapped(lambda block: block[:0].copy(), residuals, shape=(0,))
     return x if b.ndim == 2 else _as_column(x, x.shape[:1]), residuals, rank, s
@@ -95,8 +95,8 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
 
     It is cut along its long side. Singular values up to *rcond* times the largest one count as zero.
     """
-    wide = t.shape[0] < t.shape[1]
-    tall = TallMatrix("pinv", _adjoint(t) if wide else t)
+    is_wide = t.shape[0] < t.shape[1]
+    tall = TallMatrix("pinv", _adjoint(t) if is_wide else t)
     n = tall.shape[1]
 
     def work(top: Top) -> Small:
@@ -105,27 +105,27 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
 
     tall.climb()
     inverse, _ = tall.descend(work, n, [])
-    return inverse if wide else _adjoint(inverse)
+    return inverse if is_wide else _adjoint(inverse)
 
 
-# -- what these functions share ---------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 _NOTHING = np.empty(0)
 _RANK = DeviceResult(())
 
 
-def _inverses(s: Array, large: Array) -> Array:
-    return np.divide(1, s, where=large, out=np.zeros_like(s))
+def _inverses(s: Array, is_nonzero: Array) -> Array:
+    return np.divide(1, s, where=is_nonzero, out=np.zeros_like(s))
 
 
 def _inverses_and_rank(s: Array, rcond: float | None, shape: Shape) -> tuple[Array, Array]:
     """Return the inverses of singular values, 0 for those that count as zero, and the number of the others."""
     if rcond is None:
         rcond = float(np.finfo(float).eps) * max(shape)
-    elif not 0 < rcond < 1:  # as LAPACK's gelsd has it
+    elif not 0 < rcond < 1:  # as in LAPACK's gelsd
         rcond = float(np.finfo(float).eps) / 2
-    large = s > rcond * s.max(initial=0)
-    return _inverses(s, large), np.asarray(large.sum())
+    is_nonzero = s > rcond * s.max(initial=0)
+    return _inverses(s, is_nonzero), np.asarray(is_nonzero.sum())
 
 
 def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor, DTensor, int, DTensor]:
@@ -140,25 +140,25 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
 
     tall.climb(b)
     results = [DeviceResult((n, columns)), DeviceResult((columns,), real=True), _RANK, DeviceResult((n,), real=True)]
-    x, rest, rank, s = tall.descend(work, 0, results)[1]
-    return x, rest, _as_int(rank), s
+    x, residuals, rank, s = tall.descend(work, 0, results)[1]
+    return x, residuals, _as_int(rank), s
 
 
 def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor, DTensor, int, DTensor]:
     """The solution is Q of the adjoint times the solution of a small problem, so its norm is minimal."""
     tall = TallMatrix("lstsq", _adjoint(a))
-    right, m = tall.at_root(b), a.shape[0]
+    rhs, m = tall.at_root(b), a.shape[0]
 
     def work(top: Top) -> Small:
         u, s, vh = np.linalg.svd(top.r)
         inverses, rank = _inverses_and_rank(s, rcond, a.shape)
-        return u @ (inverses[:, None] * (vh @ right._block)), rank, s, np.empty(0)
+        return u @ (inverses[:, None] * (vh @ rhs._block)), rank, s, np.empty(0)
 
     tall.climb()
-    x, (rank, s, rest) = tall.descend(
+    x, (rank, s, residuals) = tall.descend(
         work, b.shape[1], [_RANK, DeviceResult((m,), real=True), DeviceResult((0,), real=True)]
     )
-    return x, rest, _as_int(rank), s
+    return x, residuals, _as_int(rank), s
 
 
 def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
@@ -168,8 +168,8 @@ def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
     columns = cut_along(t, 1)
 
     def triangle(block: Array, q: Array) -> Array:
-        kind = arithmetic(t.dtype)
-        r = q.astype(kind).conj().T @ block.astype(kind)
+        work_dtype = arithmetic(t.dtype)
+        r = q.astype(work_dtype).conj().T @ block.astype(work_dtype)
         r[np.arange(m)[:, None] > indices_along(columns.layout, t.shape, 1)] = 0
         return np.asarray(r, t.dtype)
 
@@ -178,12 +178,12 @@ def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
 
 def _qr_of_square(t: DTensor) -> DTensor:
     """Return Q of a small matrix, from one device."""
-    one = relayout(t, Layout.replicated(t.mesh.of_ranks(t.mesh.ranks[:1], {"device": 1}), 2))
+    single = relayout(t, Layout.replicated(t.mesh.of_ranks(t.mesh.ranks[:1], {"device": 1}), 2))
 
     def q(block: Array) -> Array:
         return np.linalg.qr(block.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
 
-    factor = agree_on_result("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
+    factor = agree_on_result("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, single))
     return relayout(factor, Layout.replicated(t.mesh, 2))
 
 

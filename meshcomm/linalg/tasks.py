@@ -21,13 +21,13 @@ LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
 
 Origin: TypeAlias = tuple[int, int] | None
-"""An axis of a result is cut like this axis of this operand; None for an axis that is whole on each device."""
+"""The operand and its axis that an axis of a result is cut like; None for an unsharded axis."""
 
 ResultLayouts: TypeAlias = Layout | Sequence[Layout | None] | None
 """The argument ``layout=`` of a function: a layout, or for several results a layout or None for each."""
 
 ForLarge: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
-"""A function for matrices that are too large for one rank; its first argument is the way."""
+"""A function for matrices too large for one rank. Arguments: the algorithm, ``"tall"`` or ``"large"``; matrices."""
 
 
 class Task(NamedTuple):
@@ -37,8 +37,8 @@ class Task(NamedTuple):
     ----------
     name: name of the function
     compute: NumPy's or SciPy's function of arrays; it returns one result, or several
-    origins: origin of each axis of the matrix of each result
-    cores: number of axes of a matrix, the last ones, for each operand
+    origins: for each result, the origin of each axis of its matrix
+    cores: for each operand, how many of its last axes are those of a matrix
     options: other arguments that the ranks compare, as text
     stacked: whether *compute* takes stacks
     columns: whether the columns of the last operand are independent
@@ -59,8 +59,8 @@ class Task(NamedTuple):
     def computed(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results for *arrays*, each in C's order."""
         results = self.compute(*arrays)
-        listed = results if isinstance(results, tuple) else (results,)
-        return [np.asarray(result, order="C") for result in listed]
+        result_tuple = results if isinstance(results, tuple) else (results,)
+        return [np.asarray(result, order="C") for result in result_tuple]
 
     def text(self, operands: Sequence[DTensor]) -> str:
         """Return the text that the ranks compare."""
@@ -68,7 +68,7 @@ class Task(NamedTuple):
 
 
 def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
-    """Return the stack of the results, and how its axes are cut in *operands*, by the rules of elementwise ones."""
+    """Return shape and layout of the stack of the results, by the rules of elementwise operations."""
     stacks = []
     for tensor, core in zip(operands, task.cores, strict=True):
         ndim = tensor.ndim - core
@@ -81,7 +81,7 @@ def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
 def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tuple[Shape, DType]] | None:
     """Return shape and dtype of each result; None if they depend on values. Raise NumPy's errors for the arguments.
 
-    NumPy computes them for empty stacks.
+    They come from a call of NumPy on empty stacks.
     """
     if not task.stacked:
         return None
@@ -89,23 +89,25 @@ def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tupl
     try:
         results = task.computed(samples)
     except (ValueError, TypeError) as error:
-        kind = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
-        of = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
-        raise (ShapeError if kind is ValueError else kind)(f"{task.name} of {of}: {error}") from None
+        error_class = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
+        operands_text = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
+        raise (ShapeError if error_class is ValueError else error_class)(
+            f"{task.name} of {operands_text}: {error}"
+        ) from None
     return None if task.either else [((*stack, *result.shape[1:]), as_dtype(result.dtype)) for result in results]
 
 
 def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Shape) -> Layout:
-    """Return the default layout of a result: its axes are cut like the axes of the operands given by `Origin`."""
+    """Return the default layout of a result: its axes are cut like their origins."""
     _, stack = stack_of(task, operands)
     axes: list[Names] = list(stack.axes)
-    used = {name for spec in axes for name in spec}
+    used_names = {name for spec in axes for name in spec}
     for length, origin in zip(shape[len(axes) :], task.origins[number], strict=True):
         names: Names = ()
         if origin is not None and operands[origin[0]].shape[origin[1]] == length:
-            names = free_names(operands[origin[0]].layout.axes[origin[1]], used)
+            names = free_names(operands[origin[0]].layout.axes[origin[1]], used_names)
         axes.append(names)
-        used.update(names)
+        used_names.update(names)
     return Layout(axes, operands[0].mesh)
 
 
@@ -117,15 +119,15 @@ def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
     return choose_algorithm(task.name.removeprefix("linalg."), forms)
 
 
-def target_layout(name: str, wanted: ResultLayouts, number: int, count: int) -> Layout | None:
+def target_layout(name: str, requested: ResultLayouts, number: int, count: int) -> Layout | None:
     """Return the requested layout of result *number* of *count*; ``LayoutError`` if ``layout=`` does not fit."""
-    if wanted is None:
+    if requested is None:
         return None
-    layouts = [wanted] if isinstance(wanted, Layout) else list(wanted)
-    if len(layouts) != count or not all(one is None or isinstance(one, Layout) for one in layouts):
+    layouts = [requested] if isinstance(requested, Layout) else list(requested)
+    if len(layouts) != count or not all(entry is None or isinstance(entry, Layout) for entry in layouts):
         raise LayoutError(
             f"{name}: layout= must be {'a Layout' if count == 1 else f'a tuple of {count} Layouts, or None for some'}"
-            f", not {quote(wanted)}"
+            f", not {quote(requested)}"
         )
     return layouts[number]
 
@@ -143,17 +145,17 @@ def check_axes(task: Task, operands: Sequence[DTensor]) -> None:
 
 
 def laid_out(
-    task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: ResultLayouts
+    task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], requested: ResultLayouts
 ) -> list[DTensor]:
     """Return *results* in the requested or the default layouts. Collective if one has to move."""
-    placed = []
+    relaid = []
     for number, result in enumerate(results):
-        target = target_layout(task.name, wanted, number, len(results))
+        target = target_layout(task.name, requested, number, len(results))
         target = usual_layout(task, number, operands, result.shape) if target is None else target
-        placed.append(result if result.layout == target else relayout(result, target))
-    return placed
+        relaid.append(result if result.layout == target else relayout(result, target))
+    return relaid
 
 
 def unknown_outside(task: Task) -> ShapeError:
-    """Return the error of a rank outside of the mesh that cannot know what the results are."""
+    """Return the error for a rank outside of the mesh, which cannot know the results."""
     return ShapeError(f"{task.name}: a rank outside of the mesh cannot know shape or dtype of the results")

@@ -1,8 +1,8 @@
-"""A tree of QR factorisations of a tall matrix, TSQR: R factors go up, and what Q is multiplied by comes down.
+"""A tree of QR factorisations of a tall matrix, TSQR: R factors go up, and the matrix to multiply by Q comes down.
 
-Each device factors its block of rows. One of `FAN` ranks stacks the R factors of all of them, and factors the stack;
-and so on, up to one rank. It computes the small things, so that all devices get the same bits of them. Q stays as
-reflectors, at each level: a product with it is made on the way down. So a level has an exchange of about n² elements
+Each device factors its block of rows. One of each `FAN` ranks stacks their R factors, and factors the stack; and so
+on, up to one rank, the root. The root computes the small results, so that all devices get the same bits. Each level
+keeps its part of Q as reflectors, and applies them on the way down. So a level has an exchange of about n² elements
 up, and one down.
 
 Source: "Communication-optimal parallel and sequential QR and LU factorizations" (Demmel et al., 2012).
@@ -25,14 +25,18 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
 
 FAN = 4
-"""R factors that a rank stacks and factors. A large number means few exchanges, and much work that one rank does."""
+"""Number of R factors that a rank stacks and factors. A larger one means fewer exchanges and more work on one rank."""
 
 
 class Top(NamedTuple):
-    """Results at the root of the tree: the R factor, and with a right side b ``Q^H b`` and the residuals.
+    """Results at the root of the tree.
 
-    *rest* are the squares of the rows of ``Q^H b`` that belong to no row of R, added up for each column. *signs*, if
-    needed, turn the rows of R into those of NumPy.
+    Parameters
+    ----------
+    r: the R factor
+    right: rows of ``Q^H b`` for the rows of R, if there is a right side b
+    rest: for each column of b, the sum of the squares of the other rows of ``Q^H b``: the squared residual
+    signs: signs that turn the rows of R into those of NumPy, if requested; else ones
     """
 
     r: Array
@@ -45,14 +49,14 @@ Small: TypeAlias = tuple[Array, ...]
 
 
 class DeviceResult(NamedTuple):
-    """A result for all devices: its shape, and whether it is real for a complex matrix, too."""
+    """A result for all devices: its shape, and whether it is real even for a complex matrix."""
 
     shape: Shape
     real: bool = False
 
 
-Work: TypeAlias = Callable[[Top], Small]
-"""A function of R. It returns the matrix to multiply Q by, and arrays for all devices."""
+RootFunction: TypeAlias = Callable[[Top], Small]
+"""A function of the results at the root. It returns the matrix to multiply Q by, and arrays for all devices."""
 
 
 def cut_along(t: DTensor, axis: int) -> DTensor:
@@ -64,9 +68,9 @@ def cut_along(t: DTensor, axis: int) -> DTensor:
 
 
 class _Level(NamedTuple):
-    """The ranks of a level of the tree, and the rows of the R factors that each of them stacks.
+    """The ranks of a level of the tree, and for each rank the numbers of rows of the R factors that it stacks.
 
-    A stack has no rows of zeros: Q would have elements there if columns depend on each other, which no block gets.
+    A stack has no padding rows of zeros: for dependent columns, Q would have elements in them, which no block gets.
     """
 
     ranks: list[int]
@@ -84,22 +88,26 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     [0] [[5, 5]]
     """
     n, stack = shape[1], layout.take([0]).usual_cut(0)
-    first = dict[int, int]()  # device of each block
+    device_of_block = dict[int, int]()  # device of each block
     for device in range(layout.mesh.size):
-        first.setdefault(stack.block_numbers(device)[0], device)
-    devices = [first[number] for number in sorted(first)]
-    holders = [layout.mesh.ranks[device] for device in devices]
+        device_of_block.setdefault(stack.block_numbers(device)[0], device)
+    devices = [device_of_block[number] for number in sorted(device_of_block)]
+    holder_ranks = [layout.mesh.ranks[device] for device in devices]
     rows = [min(n, layout.block_shape(shape, device)[0]) for device in devices]
     levels: list[_Level] = []
-    while len(holders) > 1 or not levels:
-        groups = np.array_split(np.arange(len(holders)), -(-len(holders) // FAN))  # as a relayout cuts the stack
-        levels.append(_Level([holders[group[0]] for group in groups], [[rows[i] for i in group] for group in groups]))
-        holders, rows = levels[-1].ranks, [min(n, sum(rows)) for rows in levels[-1].rows]
+    while len(holder_ranks) > 1 or not levels:
+        groups = np.array_split(
+            np.arange(len(holder_ranks)), -(-len(holder_ranks) // FAN)
+        )  # as a relayout cuts the stack
+        levels.append(
+            _Level([holder_ranks[group[0]] for group in groups], [[rows[i] for i in group] for group in groups])
+        )
+        holder_ranks, rows = levels[-1].ranks, [min(n, sum(rows)) for rows in levels[-1].rows]
     return levels
 
 
 class _Elimination(NamedTuple):
-    """The rows of the R factors that a rank stacked, and how it factored them: one R factor stays as it is."""
+    """The numbers of rows of the R factors that a rank stacked, and the reflectors; None for a single R factor."""
 
     rows: list[int]
     reflectors: Reflectors | None
@@ -110,17 +118,17 @@ class _Elimination(NamedTuple):
 
 
 class TallMatrix:
-    """A matrix with at least as many rows as columns, which goes up the tree, and the results that come down.
+    """A matrix with at least as many rows as columns, its way up the tree, and the way of the results down.
 
-    *signed* says whether the root needs the signs of NumPy's R.
+    *signed* is whether the root needs the signs of NumPy's R.
 
-    A bundle goes up: an R factor, the rows of ``Q^H b`` beside R, and below them a row with the result of `last_rows`
-    and with the squares of the other rows of ``Q^H b``.
+    A bundle goes up: an R factor, right of it the rows of ``Q^H b``, and below them one row, the footer, with the
+    result of `last_rows`, and right of it the summed squares of the other rows of ``Q^H b``.
     """
 
     def __init__(self, operation: str, t: DTensor, *, signed: bool = False) -> None:
         self._operation, self._signed, self.shape, self._dtype = f"linalg.{operation}", signed, t.shape, t.dtype
-        self._t, self._mesh, self._kind = cut_along(t, 0), t.mesh, arithmetic(t.dtype)
+        self._t, self._mesh, self._work_dtype = cut_along(t, 0), t.mesh, arithmetic(t.dtype)
         self._call = f"{self._operation} of {t.shape} {t.dtype} in {self._t.layout.specs_text}"
         self._rows = self._t.layout.axes[0]
         self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
@@ -129,65 +137,71 @@ class TallMatrix:
             mesh = self._mesh.of_ranks(level.ranks, [("group", len(level.ranks))])
             self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
-        self._path: list[_Elimination] = []  # what this rank did at each of its levels
+        self._path: list[_Elimination] = []  # of this rank, at each of its levels
 
     def climb(self, b: DTensor | None = None) -> None:
-        """Factor the blocks, and then the factors, up to the last rank. Collective over the mesh."""
-        right = None if b is None else relaid(b, (self._rows, ()), self._operation, self._mesh)
-        n, first = self.shape[1], self._layouts[0]
+        """Factor the blocks, and then the stacked R factors, up to the root. Collective over the mesh."""
+        rhs = None if b is None else relaid(b, (self._rows, ()), self._operation, self._mesh)
+        n, block_layout = self.shape[1], self._layouts[0]
         shape = n + 1, n + (0 if b is None else b.shape[1])
 
-        def factored() -> DTensor:
-            blocks = self._t, *([] if right is None else [right])
-            whole = first.num_shards(0), *shape
-            return mapped(self._of_block, *blocks, layout=first, shape=whole, dtype=self._kind)
+        def factor_blocks() -> DTensor:
+            blocks = self._t, *([] if rhs is None else [rhs])
+            bundles_shape = block_layout.num_shards(0), *shape
+            return mapped(self._of_block, *blocks, layout=block_layout, shape=bundles_shape, dtype=self._work_dtype)
 
-        self._bundles = agree_on_result(self._operation, self._mesh, self._call, factored)
-        for level, above in zip(self._levels, self._layouts[1:], strict=True):
-            merge = partial(self._merged_bundle, level.rows[above.mesh.rank or 0])
-            self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
+        self._bundles = agree_on_result(self._operation, self._mesh, self._call, factor_blocks)
+        for level, layout_above in zip(self._levels, self._layouts[1:], strict=True):
+            merge = partial(self._merged_bundle, level.rows[layout_above.mesh.rank or 0])
+            self._bundles = mapped(
+                merge, relayout(self._bundles, layout_above), shape=(layout_above.num_shards(0), *shape)
+            )
 
-    def descend(self, work: Work, columns: int, results: Sequence[DeviceResult]) -> tuple[DTensor, list[DTensor]]:
+    def descend(
+        self, work: RootFunction, columns: int, results: Sequence[DeviceResult]
+    ) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
         ----------
-        work: runs on the last rank; all ranks raise its ``LinAlgError``
-        columns: columns of the matrix, which has as many rows as R; 0 if there is no matrix
-        results: the other results, which are replicated
+        work: function that runs on the root; all ranks raise its ``LinAlgError``
+        columns: number of columns of the matrix, which has as many rows as R; 0 if there is no matrix
+        results: shapes of the other results, which are replicated
         """
         sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
-        size, first = sum(sizes), self._first_rows()
+        size, first_rows = sum(sizes), self._first_rows()
         layouts = [layout.take([0, 1]) for layout in self._layouts]
 
-        def worked() -> DTensor:
-            run = partial(self._at_top, work, first, size)
+        def compute_top() -> DTensor:
+            run = partial(self._at_top, work, first_rows, size)
             return mapped(run, self._bundles, layout=layouts[-1], shape=(1, size))
 
-        flat = agree_on_result(self._operation, self._mesh, self._call, worked)
+        flat = agree_on_result(self._operation, self._mesh, self._call, compute_top)
         for level in range(len(layouts) - 1, 0, -1):
             spread = partial(self._spread, level, columns)
             flat = relayout(mapped(spread, flat, shape=(layouts[level - 1].num_shards(0), size)), layouts[level - 1])
         if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
         ends = np.cumsum(sizes).tolist()
-        small = [self._small_result(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
-        return self._product(flat, columns), small
+        other_results = [self._small_result(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
+        return self._product(flat, columns), other_results
 
     def at_root(self, t: DTensor) -> DTensor:
-        """Return *t* on the last rank of the tree only. Collective over the mesh."""
+        """Return *t* on the root only. Collective over the mesh."""
         return relayout(t, Layout.replicated(self._layouts[-1].mesh, t.ndim))
 
     def _first_rows(self) -> Array | None:
-        """Return the first rows of the matrix on the last rank, if signs need them. Collective if they move."""
+        """Return the first n rows of the matrix on the root, if the signs need them. Collective if they move."""
         layout, n = self._t.layout, self.shape[1]
         if not self._signed or layout.num_shards(0) == 1:
             return None
-        there = np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n))
-        return on_blocks(lambda rows: rows[:n].astype(self._kind), self._t if there else self.at_root(self._t[:n]))
+        is_local = np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n))
+        return on_blocks(
+            lambda rows: rows[:n].astype(self._work_dtype), self._t if is_local else self.at_root(self._t[:n])
+        )
 
     def _product(self, flat: DTensor, columns: int) -> DTensor:
-        """Return the product of Q and a matrix, of which this rank has the rows that came down to it."""
+        """Return the product of Q and a matrix, from the rows in *flat* that came down to this rank."""
         n = self.shape[1]
 
         def product(block: Array) -> Array:
@@ -208,13 +222,13 @@ class TallMatrix:
 
     # -- on one rank --------------------------------------------------------------------------------------------------
 
-    def _of_block(self, block: Array, right: Array | None = None) -> Array:
+    def _of_block(self, block: Array, rhs: Array | None = None) -> Array:
         reflectors = Reflectors(block)
         self._path.append(_Elimination([len(block)], reflectors))
         numbers = np.empty(0, int)
         if self._signed:
             numbers = last_rows(block, self._t.layout.global_indices(self.shape, None, 0), self.shape[1])
-        b = np.empty((len(block), 0)) if right is None else right.astype(self._kind)
+        b = np.empty((len(block), 0)) if rhs is None else rhs.astype(self._work_dtype)
         return self._bundle(reflectors, b, np.zeros(b.shape[1]), numbers)
 
     def _merged_bundle(self, rows: list[int], stack: Array) -> Array:
@@ -223,38 +237,38 @@ class TallMatrix:
             self._path.append(_Elimination(rows, None))
             return stack
         n = self.shape[1]
-        stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
+        stacked, footers = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
         reflectors = Reflectors(stacked[:, :n])
         self._path.append(_Elimination(rows, reflectors))
-        ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
-        return self._bundle(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
+        ends = footers[:, :n].real.max(axis=0) if self._signed else np.empty(0)
+        return self._bundle(reflectors, stacked[:, n:], footers[:, n:].sum(axis=0), ends)
 
-    def _bundle(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
+    def _bundle(self, reflectors: Reflectors, b: Array, sums: Array, ends: Array) -> Array:
         n = self.shape[1]
-        bundle = np.zeros((n + 1, n + b.shape[1]), self._kind)
+        bundle = np.zeros((n + 1, n + b.shape[1]), self._work_dtype)
         bundle[: len(reflectors.r), :n] = reflectors.r
         bundle[n, : len(ends)] = ends
         if b.shape[1]:
-            top, more = reflectors.adjoint_times(b)
-            bundle[: len(top), n:], bundle[n, n:] = top, rest + more
+            top, added_sums = reflectors.adjoint_times(b)
+            bundle[: len(top), n:], bundle[n, n:] = top, sums + added_sums
         return bundle[None]
 
-    def _at_top(self, work: Work, first: Array | None, size: int, bundles: Array) -> Array:
+    def _at_top(self, work: RootFunction, first_rows: Array | None, size: int, bundles: Array) -> Array:
         """Return the flat results of *work*, and 0; or ones if LAPACK has an error."""
         n, bundle = self.shape[1], bundles[0]
-        r, last = bundle[:n, :n], bundle[n]
-        signs_of_rows = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
+        r, footer = bundle[:n, :n], bundle[n]
+        signs_of_rows = np.ones(n) if first_rows is None else signs(r, first_rows, footer[:n].real.astype(int))
         try:
-            results = work(Top(r, bundle[:n, n:], last[n:].real, signs_of_rows))
+            results = work(Top(r, bundle[:n, n:], footer[n:].real, signs_of_rows))
         except np.linalg.LinAlgError:
-            return np.ones((1, size), self._kind)
-        return np.concatenate([*map(np.ravel, results), [0]]).astype(self._kind, copy=False)[None]
+            return np.ones((1, size), self._work_dtype)
+        return np.concatenate([*map(np.ravel, results), [0]]).astype(self._work_dtype, copy=False)[None]
 
     def _spread(self, level: int, columns: int, flats: Array) -> Array:
         """Return the data for each rank of the level below: its rows of the product, and the other results."""
         step, size, flat = self._path[level], self.shape[1] * columns, flats[0]
-        flats_below = np.empty((len(step.rows), len(flat)), self._kind)
-        flats_below[:] = flat  # the matrix in front is overwritten
+        flats_below = np.empty((len(step.rows), len(flat)), self._work_dtype)
+        flats_below[:] = flat  # the leading matrix is overwritten below
         product = step.times(flat[:size].reshape(self.shape[1], columns))
         for row, matrix in zip(flats_below, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
             row[: matrix.size] = matrix.ravel()

@@ -47,26 +47,26 @@ class FilterEdges:
         return tuple(as_boundary(mode, self.cval) for mode in self.modes(ndim))
 
 
-def per_axis(value: T | Iterable[T], count: int, what: str) -> list[T]:
-    """Return the values of *count* axes: *value* is one for all, or a sequence."""
+def per_axis(value: T | Iterable[T], count: int, argument_name: str) -> list[T]:
+    """Return a list of *count* values, one for each axis: *value* is one for all, or a sequence."""
     if isinstance(value, str) or not np.iterable(value):
         return [value] * count
     values: list[T] = list(value)
     if len(values) != count:
         raise SequenceError(
-            f"sequence argument must have length equal to input rank: {what} {quote(value)} has "
+            f"sequence argument must have length equal to input rank: {argument_name} {quote(value)} has "
             f"{counted(len(values), 'entry')} for {counted(count, 'axis')}"
         )
     return values
 
 
-def spread_over_axes(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list[T]:
-    """Return one value for each of *ndim* axes: *values* for *axes*, and *rest* for the other axes.
+def spread_over_axes(values: Iterable[T], axes: Iterable[int], ndim: int, default: T) -> list[T]:
+    """Return one value for each of *ndim* axes: *values* for *axes*, and *default* for the other axes.
 
     >>> spread_over_axes([3, 5], (2, 0), 3, 1)
     [5, 1, 3]
     """
-    by_axis = [rest] * ndim
+    by_axis = [default] * ndim
     for axis, value in zip(axes, values, strict=True):
         by_axis[axis] = value
     return by_axis

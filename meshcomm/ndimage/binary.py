@@ -1,8 +1,8 @@
 """Binary morphology: erosions and dilations, once, several times, or until nothing changes.
 
 Each iteration needs ghosts around the blocks, and one exchange of them. Iterating until nothing changes needs fewer
-exchanges: SciPy iterates on each block until it stays the same, with constant ghosts, and only then are ghosts
-exchanged. This is right for structures with a set centre: elements then change in one direction only, and the last
+exchanges: SciPy iterates on each block with constant ghosts until the block stays the same, and only then are ghosts
+exchanged. This is correct for structures with a set centre: elements then change in one direction only, and the final
 state does not depend on their order. Other structures need an exchange for each iteration.
 
 Arguments and values are SciPy's. The result is a tensor of booleans in the layout of *input*, or *output*. All are
@@ -77,7 +77,7 @@ class _BinaryStep(NamedTuple):
     ----------
     name: name of SciPy's function
     arguments: structure, border_value, origin and axes, for SciPy
-    widths: number of elements before and after an element that the structure has, along each axis
+    widths: for each axis, the number of elements of the structure before and after its centre
     centred: whether the centre of the structure is set
     """
 
@@ -95,19 +95,21 @@ def _structure(name: str, structure: Operand, ndim: int) -> Array:
     return generate_binary_structure(ndim, 1) if structure is None else allgather_array(name, structure).astype(bool)
 
 
-def _step(name: str, tensor: DTensor, structure: Operand, border: Number, origin: Ints, axes: Axes) -> _BinaryStep:
+def _step(
+    name: str, tensor: DTensor, structure: Operand, border_value: Number, origin: Ints, axes: Axes
+) -> _BinaryStep:
     """Return an erosion or a dilation of *tensor*; raise SciPy's errors."""
-    along = normalised_axes(axes, tensor.ndim)
-    whole = _structure(name, structure, len(along))
-    arguments = {"structure": whole, "border_value": bool(border), "origin": origin}
+    structure_axes = normalised_axes(axes, tensor.ndim)
+    structure_array = _structure(name, structure, len(structure_axes))
+    arguments = {"structure": structure_array, "border_value": bool(border_value), "origin": origin}
     arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
-    origins = per_axis(origin, len(along), "origin")
+    origins = per_axis(origin, len(structure_axes), "origin")
     arguments["brute_force"] = any(origins)  # otherwise SciPy 1.17 damages memory if the structure is shifted
-    widths = widths_along(name, along, tensor.ndim, whole.shape, origins)
-    # A dilation turns the structure round, and takes the centre from there.
-    centre = tuple(widths[axis][1 if name in FLIPPED else 0] for axis in along)
-    return _BinaryStep(name, arguments, widths, bool(whole[centre]))
+    widths = widths_along(name, structure_axes, tensor.ndim, structure_array.shape, origins)
+    # A dilation flips the structure before it takes the centre.
+    centre = tuple(widths[axis][1 if name in FLIPPED else 0] for axis in structure_axes)
+    return _BinaryStep(name, arguments, widths, bool(structure_array[centre]))
 
 
 def _repeated(
@@ -115,24 +117,24 @@ def _repeated(
 ) -> DTensor:
     """Return the result of *iterations* of a step on *input*, or *output* with it. Collective."""
     try:
-        times = operator.index(iterations)
+        iteration_count = operator.index(iterations)
     except TypeError:
         raise TypeError("iterations parameter should be an integer") from None
     if isinstance(output, DTensor) and output.dtype.kind == "c":
         raise TypeError("Complex output type not supported")
     refuse_cyclic(input)
-    within = _mask_block(mask, input)
+    mask_block = _mask_block(mask, input)
     ghosts = ghosts_of(input, step.widths)
-    truth = mapped(_truth, input, dtype=_BOOL)
+    is_set = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
-        truth = mapped(lambda block: step(block, times, within) if block.size else block, truth)
-        return write_output(truth, output)
-    call = call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None})
+        is_set = mapped(lambda block: step(block, iteration_count, mask_block) if block.size else block, is_set)
+        return write_output(is_set, output)
+    call = call_text(step.name, {**step.arguments, "iterations": iteration_count, mask_name: mask is None})
     compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
-    around = halo(truth, ghosts, boundary)
-    _run_step(step, around, times, within)
-    return write_output(around.tensor().copy(), output)
+    tensor_halo = halo(is_set, ghosts, boundary)
+    _run_step(step, tensor_halo, iteration_count, mask_block)
+    return write_output(tensor_halo.tensor().copy(), output)
 
 
 def _mask_block(mask: Operand, tensor: DTensor) -> Array | None:
@@ -151,33 +153,36 @@ def _truth(block: Array) -> Array:
     return np.not_equal(block, 0, order="C")
 
 
-def _run_step(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> None:
-    """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
-    by_blocks, blocks = times < 1 and step.centred, around.tensor()
+def _run_step(step: _BinaryStep, tensor_halo: Halo, iteration_count: int, mask: Array | None) -> None:
+    """Run a step *iteration_count* times, or until nothing changes, on a block with its ghosts. Collective."""
+    iterates_blocks, inner_tensor = iteration_count < 1 and step.centred, tensor_halo.tensor()
 
-    def changes(inner: Array) -> Array:
+    def run_once(inner: Array) -> Array:
         """Run the step on the block, and return whether it has changed."""
         if not inner.size:
             return np.array(0)
-        within: Array | None = None
-        if by_blocks:
-            within = np.zeros(around.local.shape, bool)
-            within[around.inner_slices] = True if mask is None else mask
-        result = step(around.local, -1 if by_blocks else 1, within)[around.inner_slices]
-        if mask is not None and not by_blocks:
+        step_mask: Array | None = None
+        if iterates_blocks:
+            step_mask = np.zeros(tensor_halo.local.shape, bool)
+            step_mask[tensor_halo.inner_slices] = True if mask is None else mask
+        result = step(tensor_halo.local, -1 if iterates_blocks else 1, step_mask)[tensor_halo.inner_slices]
+        if mask is not None and not iterates_blocks:
             result = np.where(mask, result, inner)
-        changed = (result != inner).any()
+        has_changed = (result != inner).any()
         inner[...] = result
-        return np.array(changed, np.int64)
+        return np.array(has_changed, np.int64)
 
     while True:
-        share = on_blocks(changes, blocks)
-        if times == 1:
+        share = on_blocks(run_once, inner_tensor)
+        if iteration_count == 1:
             return
-        times -= times > 1
-        if times < 1 and not added_up(step.name, blocks, share, (), np.dtype(np.int64), op="max")._block:
+        iteration_count -= iteration_count > 1
+        if (
+            iteration_count < 1
+            and not added_up(step.name, inner_tensor, share, (), np.dtype(np.int64), op="max")._block
+        ):
             return
-        around.update()
+        tensor_halo.update()
 
 
 @family("scipy.ndimage")
@@ -238,10 +243,10 @@ def _two_steps(
     *,
     axes: Axes = None,
 ) -> DTensor:
-    opens = name == "binary_opening"
-    first, second = (binary_erosion, binary_dilation) if opens else (binary_dilation, binary_erosion)
-    between = first(input, structure, iterations, mask, None, border_value, origin, axes=axes)
-    return second(between, structure, iterations, mask, output, border_value, origin, axes=axes)
+    is_opening = name == "binary_opening"
+    first_step, second_step = (binary_erosion, binary_dilation) if is_opening else (binary_dilation, binary_erosion)
+    intermediate = first_step(input, structure, iterations, mask, None, border_value, origin, axes=axes)
+    return second_step(intermediate, structure, iterations, mask, output, border_value, origin, axes=axes)
 
 
 binary_opening = _two_steps(
@@ -280,11 +285,11 @@ def binary_hit_or_miss(
     hit = _structure("binary_hit_or_miss", structure1, ndim)
     miss = ~hit if structure2 is None else _structure("binary_hit_or_miss", structure2, ndim)
     origins = per_axis(origin1 if origin2 is None else origin2, ndim, "origin")
-    # A dilation turns its structure round: turned before, it is as given.
-    turned = [-operator.index(origin) - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
+    # A dilation flips its structure: flipped here first, the structure applies as passed.
+    flipped_origins = [-operator.index(origin) - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
     fits = binary_erosion(tensor, hit, origin=origin1, axes=axes)
-    other = binary_dilation(tensor, miss[(slice(None, None, -1),) * miss.ndim], origin=turned, axes=axes)
-    return write_output(mapped(lambda a, b: a & ~b, fits, other), output)
+    misfits = binary_dilation(tensor, miss[(slice(None, None, -1),) * miss.ndim], origin=flipped_origins, axes=axes)
+    return write_output(mapped(lambda a, b: a & ~b, fits, misfits), output)
 
 
 @refusable
@@ -327,7 +332,7 @@ def binary_fill_holes(
     Arguments are those of `binary_erosion`.
     """
     tensor = input_tensor("binary_fill_holes", input)
-    outside = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
+    background = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
     seed = mapped(lambda block: np.zeros(block.shape, bool), tensor, dtype=_BOOL)
-    reached = binary_dilation(seed, structure, -1, outside, None, 1, origin, axes=axes)
-    return write_output(mapped(np.logical_not, reached), output)
+    exterior = binary_dilation(seed, structure, -1, background, None, 1, origin, axes=axes)
+    return write_output(mapped(np.logical_not, exterior), output)

@@ -33,7 +33,7 @@ def input_tensor(name: str, operand: object) -> DTensor:
 
 
 def refuse_cyclic(tensor: DTensor) -> None:
-    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are no boxes."""
+    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are not boxes."""
     for axis, n in enumerate(tensor.shape):
         if not tensor.layout.cut(axis, n).is_consecutive:
             names = " + ".join(tensor.layout.axes[axis])
@@ -86,17 +86,17 @@ def dtype_asked(output: Output) -> DTypeLike | None:
     return output.dtype if isinstance(output, DTensor) else output
 
 
-def output_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
-    """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
-    one = (1,) * tensor.ndim
-    target = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
-    return run(np.zeros(one, tensor.dtype), target).dtype
+def output_dtype(tensor: DTensor, scipy_call: ScipyCall, output: Output) -> DType:
+    """Return the dtype of a result, from SciPy's for one element; raise SciPy's errors."""
+    unit_shape = (1,) * tensor.ndim
+    target = np.zeros(unit_shape, output.dtype) if isinstance(output, DTensor) else output
+    return scipy_call(np.zeros(unit_shape, tensor.dtype), target).dtype
 
 
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a copy of *tensor* with this dtype."""
     with np.errstate(all="ignore"):
-        return map_to_new(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
+        return map_to_new(lambda out, block: np.copyto(out, block, casting="unsafe"), tensor, dtype=dtype)
 
 
 def write_output(result: DTensor, output: Output) -> DTensor:
@@ -106,5 +106,5 @@ def write_output(result: DTensor, output: Output) -> DTensor:
     check_writable("output", output)
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
-    moved = result if result.layout == output.layout else relayout(result, output.layout)
-    return map_into(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)
+    aligned = result if result.layout == output.layout else relayout(result, output.layout)
+    return map_into(lambda block, source: np.copyto(block, source, casting="unsafe"), output, aligned)

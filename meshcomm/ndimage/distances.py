@@ -1,8 +1,8 @@
 """Distances to the nearest element that is zero, exact and the same as SciPy's.
 
-`distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes except the last, in hyperplanes
-that are whole on a rank. Then `_write_lines` goes along whole lines of the last axis, and resolves ties as SciPy does.
-`distance_transform_cdt` also works along whole lines; `distance_transform_bf` (brute force) compares each nonzero
+`distance_transform_edt` runs axis by axis, as SciPy's does: SciPy itself does all axes except the last, in unsharded
+hyperplanes. Then `_write_lines` goes along unsharded lines of the last axis, and resolves ties as SciPy does.
+`distance_transform_cdt` also works along unsharded lines; `distance_transform_bf` (brute force) compares each nonzero
 element with every zero that is adjacent to a nonzero element.
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
@@ -35,7 +35,7 @@ _FLOAT = np.dtype(np.float64)
 
 
 class _Outputs(NamedTuple):
-    """The tensors to write into, and what to return."""
+    """The tensors to write into, and whether to return distances and indices."""
 
     distances: DTensor | None
     indices: DTensor | None
@@ -53,24 +53,24 @@ class _Outputs(NamedTuple):
         """
         refuse_cyclic(tensor)
         _ = np.ones(1, tensor.dtype) != 0
-        wrong = [] if any(self[2:]) else ["at least one of return_distances/return_indices must be True"]
-        for what, output, is_wanted in zip(self._fields, self[:2], self[2:], strict=False):
-            if output is not None and not is_wanted:
-                wrong.append(f"return_{what} must be True if {what} is supplied")
-        if wrong:
-            raise RuntimeError(", ".join(wrong))
+        problems = [] if any(self[2:]) else ["at least one of return_distances/return_indices must be True"]
+        for output_name, output, is_requested in zip(self._fields, self[:2], self[2:], strict=False):
+            if output is not None and not is_requested:
+                problems.append(f"return_{output_name} must be True if {output_name} is supplied")
+        if problems:
+            raise RuntimeError(", ".join(problems))
         expected = (tensor.shape, distance_dtype), ((tensor.ndim, *tensor.shape), _INDEX)
-        for what, output, (shape, dtype) in zip(self._fields, self[:2], expected, strict=False):
+        for output_name, output, (shape, dtype) in zip(self._fields, self[:2], expected, strict=False):
             if output is not None and output.shape != shape:
-                raise error(f"{what} array has wrong shape")
+                raise error(f"{output_name} array has wrong shape")
             if output is not None and output.dtype != dtype:
-                raise error(f"{what} array must be {dtype}")
+                raise error(f"{output_name} array must be {dtype}")
 
     def results(self, distances: DTensor | None, indices: DTensor | None) -> Value:
-        """Return what is asked for, except for what is written into tensors. Collective."""
+        """Return the requested results, except for those written into tensors. Collective."""
         results = []
-        for result, output, is_wanted in zip((distances, indices), self[:2], self[2:], strict=True):
-            if not is_wanted or result is None:
+        for result, output, is_requested in zip((distances, indices), self[:2], self[2:], strict=True):
+            if not is_requested or result is None:
                 continue
             if isinstance(output, DTensor):
                 write_output(result, output)
@@ -130,40 +130,40 @@ def distance_transform_edt(
 
 def _nearest_zeros(tensor: DTensor, spacing: list[float] | None) -> DTensor:
     """Return the index of the nearest zero along each axis, stacked along a new first axis. Collective."""
-    last = tensor.ndim - 1
-    planes = whole_along(tensor, range(last), "distance_transform_edt")
+    last_axis = tensor.ndim - 1
+    planes = whole_along(tensor, range(last_axis), "distance_transform_edt")
 
     def within_planes(block: Array) -> Array:
         features = np.zeros((tensor.ndim, *block.shape), _INDEX)
-        features[0] = -1  # there is none, as SciPy says it
-        last_indices = planes.layout.global_indices(tensor.shape, None, last)
+        features[0] = -1  # SciPy's mark for no zero
+        last_indices = planes.layout.global_indices(tensor.shape, None, last_axis)
         for i in range(len(last_indices) if features.size else 0):
             plane = block[..., i] != 0
             if plane.all():
                 continue
-            if last:
-                plane_spacing = None if spacing is None else spacing[:last]
-                features[:last, ..., i] = scipy_ndimage().distance_transform_edt(
+            if last_axis:
+                plane_spacing = None if spacing is None else spacing[:last_axis]
+                features[:last_axis, ..., i] = scipy_ndimage().distance_transform_edt(
                     plane, plane_spacing, return_distances=False, return_indices=True
                 )
-            features[last, ..., i] = last_indices[i]
+            features[last_axis, ..., i] = last_indices[i]
         return features
 
     layout = planes.layout.insert(0)
     features = mapped(within_planes, planes, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
-    whole = whole_along(features, (0, last + 1), "distance_transform_edt")
+    lines = whole_along(features, (0, last_axis + 1), "distance_transform_edt")
 
-    def along_lines(new: Array, block: Array) -> None:
-        new[...] = block
-        grid = [whole.layout.global_indices(whole.shape, None, axis + 1) for axis in range(last)]
+    def along_lines(out: Array, block: Array) -> None:
+        out[...] = block
+        grid = [lines.layout.global_indices(lines.shape, None, axis + 1) for axis in range(last_axis)]
         line_indices = [indices.reshape(-1) for indices in np.meshgrid(*grid, indexing="ij")] if grid else []
-        flat = new.reshape(tensor.ndim, -1, tensor.shape[last])
-        limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
+        flat = out.reshape(tensor.ndim, -1, tensor.shape[last_axis])
+        limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last_axis]))
         for start in range(0, flat.shape[1], limit):
-            part = slice(start, start + limit)
-            _write_lines(flat[:, part], [indices[part] for indices in line_indices], spacing)
+            chunk = slice(start, start + limit)
+            _write_lines(flat[:, chunk], [indices[chunk] for indices in line_indices], spacing)
 
-    return map_to_new(along_lines, whole)
+    return map_to_new(along_lines, lines)
 
 
 def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[float] | None) -> None:
@@ -181,7 +181,7 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
     ndim, count, n = features.shape
     step_lengths = [1.0] * ndim if spacing is None else spacing
     zero_positions = features[-1].astype(np.float64)
-    squared_offsets = np.zeros((count, n))  # of the zeros from the line
+    squared_offsets = np.zeros((count, n))  # squared distances of the zeros from the line
     for axis, index in enumerate(line_indices):
         squared_offsets += ((features[axis] - index[:, None]) * step_lengths[axis]) ** 2
     has_zero, step_length = features[0] >= 0, step_lengths[-1]
@@ -192,10 +192,10 @@ def _write_lines(features: Array, line_indices: Sequence[Array], spacing: list[f
             poppable = poppable[top[poppable] >= 1]
             if not len(poppable):
                 break
-            one, two = (stack[poppable, top[poppable] - back] for back in (0, 1))
-            a = (zero_positions[poppable, one] - zero_positions[poppable, two]) * step_length
-            b = (zero_positions[poppable, i] - zero_positions[poppable, one]) * step_length
-            u, v, w = squared_offsets[poppable, two], squared_offsets[poppable, one], squared_offsets[poppable, i]
+            top0, top1 = (stack[poppable, top[poppable] - depth] for depth in (0, 1))
+            a = (zero_positions[poppable, top0] - zero_positions[poppable, top1]) * step_length
+            b = (zero_positions[poppable, i] - zero_positions[poppable, top0]) * step_length
+            u, v, w = squared_offsets[poppable, top1], squared_offsets[poppable, top0], squared_offsets[poppable, i]
             c = a + b
             poppable = poppable[c * v - b * u - a * w - a * b * c > 0]
             top[poppable] -= 1
@@ -227,8 +227,8 @@ def _distances(nearest: DTensor, tensor: DTensor, spacing: list[float] | None) -
         squares = np.zeros(block.shape[1:])
         for axis, nearest_along in enumerate(block):
             index = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
-            off = (nearest_along - index).astype(_FLOAT)
-            squares += (off if spacing is None else off * spacing[axis]) ** 2
+            offsets = (nearest_along - index).astype(_FLOAT)
+            squares += (offsets if spacing is None else offsets * spacing[axis]) ** 2
         return np.sqrt(squares, squares)
 
     return mapped(block_distances, nearest, layout=tensor.layout, shape=tensor.shape, dtype=_FLOAT)
@@ -262,9 +262,11 @@ def distance_transform_cdt(
     tensor = input_tensor("distance_transform_cdt", input)
     outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
     outputs.check(ValueError, tensor, _INDEX)
-    if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:  # SciPy crashes on one without axes
+    if (
+        not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim
+    ):  # SciPy crashes on a metric without axes
         raise ValueError(f"the metric has the shape {np.shape(metric)}; it must be {(3,) * tensor.ndim}, or a name")
-    scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # its errors
+    scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # raises SciPy's errors
     for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):
         if np.array_equal(metric, generate_binary_structure(tensor.ndim, connectivity)):
             metric = name
@@ -291,39 +293,39 @@ def _least_steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     n = lines.shape[-1]
     indices = np.arange(n)
     if not chessboard:
-        before = np.minimum.accumulate(lines - indices, axis=-1) + indices
-        after = np.minimum.accumulate((lines + indices)[..., ::-1], axis=-1)[..., ::-1] - indices
-        return np.ascontiguousarray(np.moveaxis(np.minimum(before, after), -1, axis), _INDEX)
+        from_left = np.minimum.accumulate(lines - indices, axis=-1) + indices
+        from_right = np.minimum.accumulate((lines + indices)[..., ::-1], axis=-1)[..., ::-1] - indices
+        return np.ascontiguousarray(np.moveaxis(np.minimum(from_left, from_right), -1, axis), _INDEX)
     # The distance is the smallest r for which some element within distance r has a value <= r. Minima of intervals of
     # 1, 2, 4, ... elements give the minimum around an element for any r; a binary search finds r.
     minima_of_levels = [lines]
     while 2 ** len(minima_of_levels) <= n:
         half = 2 ** (len(minima_of_levels) - 1)
-        shorter = minima_of_levels[-1]
-        minima_of_levels.append(np.minimum(shorter[..., :-half], shorter[..., half:]))
+        half_minima = minima_of_levels[-1]
+        minima_of_levels.append(np.minimum(half_minima[..., :-half], half_minima[..., half:]))
     low, high = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
     while (low < high).any():
         middle = (low + high) // 2
-        first, stop = np.maximum(indices - middle, 0), np.minimum(indices + middle + 1, n)
-        level_of_window = np.log2(stop - first).astype(np.intp)
+        window_start, stop = np.maximum(indices - middle, 0), np.minimum(indices + middle + 1, n)
+        level_of_window = np.log2(stop - window_start).astype(np.intp)
         lowest = np.zeros(lines.shape, lines.dtype)
         for level, minima in enumerate(minima_of_levels):
-            starts = [np.clip(start, 0, minima.shape[-1] - 1) for start in (first, stop - 2**level)]
+            starts = [np.clip(start, 0, minima.shape[-1] - 1) for start in (window_start, stop - 2**level)]
             window_minimum = np.minimum(*[np.take_along_axis(minima, start, -1) for start in starts])
             lowest = np.where(level_of_window == level, window_minimum, lowest)
-        reached = lowest <= middle
-        high, low = np.where(reached, middle, high), np.where(reached, low, middle + 1)
+        is_reached = lowest <= middle
+        high, low = np.where(is_reached, middle, high), np.where(is_reached, low, middle + 1)
     return np.ascontiguousarray(np.moveaxis(high, -1, axis), _INDEX)
 
 
 # -- brute force ------------------------------------------------------------------------------------------------------
 
 _METRICS: dict[str, Callable[[Array], Array]] = {
-    "euclidean": lambda off: np.asarray((off * off).sum(0)),
-    "taxicab": lambda off: np.asarray(np.abs(off).sum(0)),
-    "chessboard": lambda off: np.asarray(np.abs(off).max(0)),
+    "euclidean": lambda offsets: np.asarray((offsets * offsets).sum(0)),
+    "taxicab": lambda offsets: np.asarray(np.abs(offsets).sum(0)),
+    "chessboard": lambda offsets: np.asarray(np.abs(offsets).max(0)),
 }
-_SAME = {"cityblock": "taxicab", "manhattan": "taxicab"}
+_METRIC_ALIASES = {"cityblock": "taxicab", "manhattan": "taxicab"}
 
 
 @refusable
@@ -353,7 +355,7 @@ def distance_transform_bf(
     """
     tensor = input_tensor("distance_transform_bf", input)
     outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
-    name = _SAME.get(str(metric).lower(), str(metric).lower())
+    name = _METRIC_ALIASES.get(str(metric).lower(), str(metric).lower())
     if name not in _METRICS:
         raise RuntimeError("distance metric not supported")
     dtype = _FLOAT if name == "euclidean" else np.dtype(np.uint32)
@@ -385,7 +387,7 @@ def distance_transform_bf(
 
 
 def _distances_to(coordinates: Array, zeros: Array, spacing: Array, name: str) -> tuple[Array, Array]:
-    """Return the distances of elements to the nearest of *zeros*, and the number of that, the first of equal ones."""
+    """Return the distance of each element to the nearest of *zeros*, and its index, the first if tied."""
     count = coordinates.shape[1]
     nearest_zero = np.zeros(count, np.intp)
     if not zeros.shape[1]:
@@ -394,9 +396,9 @@ def _distances_to(coordinates: Array, zeros: Array, spacing: Array, name: str) -
     result = np.empty(count)
     limit = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(coordinates)))
     for start in range(0, count, limit):
-        part = slice(start, start + limit)
-        off = (coordinates[:, part, None] - zeros[:, None]) * spacing[:, None, None]
-        metric_values = _METRICS[name](off)
-        nearest_zero[part] = metric_values.argmin(1)
-        result[part] = np.take_along_axis(metric_values, nearest_zero[part, None], 1)[:, 0]
+        chunk = slice(start, start + limit)
+        offsets = (coordinates[:, chunk, None] - zeros[:, None]) * spacing[:, None, None]
+        metric_values = _METRICS[name](offsets)
+        nearest_zero[chunk] = metric_values.argmin(1)
+        result[chunk] = np.take_along_axis(metric_values, nearest_zero[chunk, None], 1)[:, 0]
     return np.sqrt(result) if name == "euclidean" else result, nearest_zero

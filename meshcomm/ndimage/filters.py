@@ -38,16 +38,24 @@ def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, *
     tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     has_trial = name not in WITHOUT_TRIAL
     dtype = output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(dtype_asked(output) or tensor.dtype)
-    along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
-    lengths, origins = _window_lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
-    if len(lengths) != len(along):
-        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
-    widths = widths_along(name, along, tensor.ndim, lengths, origins)
+    window_axes, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
+    lengths, origins = (
+        _window_lengths(arguments, len(window_axes)),
+        per_axis(arguments["origin"], len(window_axes), "origin"),
+    )
+    if len(lengths) != len(window_axes):
+        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(window_axes)} of the tensor")
+    widths = widths_along(name, window_axes, tensor.ndim, lengths, origins)
     if not isinstance(mode, str):
-        mode = spread_over_axes(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
+        mode = spread_over_axes(per_axis(mode, len(window_axes), "mode"), window_axes, tensor.ndim, "reflect")
     edges = FilterEdges(mode, arguments["cval"])
-    constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
-    if constant and name in RANK_ORDER_FILTERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
+    has_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
+    if (
+        has_constant
+        and name in RANK_ORDER_FILTERS
+        and tensor.dtype.kind in "biu"
+        and not holds(tensor.dtype, edges.cval)
+    ):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"

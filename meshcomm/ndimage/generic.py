@@ -66,17 +66,20 @@ def generic_filter1d(
     """
     tensor = input_tensor("generic_filter1d", input)
     refuse_cyclic(tensor)
-    along, run = axis_of(axis, tensor.ndim), scipy_ndimage().generic_filter1d
-    rest, none = (mode, cval, origin, extra_arguments, extra_keywords), np.zeros((0,) * tensor.ndim, tensor.dtype)
-    dtype = run(none, function, filter_size, along, dtype_asked(output), *rest).dtype
+    filter_axis, scipy_filter = axis_of(axis, tensor.ndim), scipy_ndimage().generic_filter1d
+    boundary_arguments, empty = (
+        (mode, cval, origin, extra_arguments, extra_keywords),
+        np.zeros((0,) * tensor.ndim, tensor.dtype),
+    )
+    dtype = scipy_filter(empty, function, filter_size, filter_axis, dtype_asked(output), *boundary_arguments).dtype
 
-    def of_lines(block: Array) -> Array:
+    def filter_lines(block: Array) -> Array:
         result = np.empty(block.shape, dtype)
         if result.size:
-            run(block, function, filter_size, along, result, *rest)
+            scipy_filter(block, function, filter_size, filter_axis, result, *boundary_arguments)
         return result
 
-    result = make(*of_whole_blocks(tensor, (along,), "generic_filter1d", of_lines), tensor.shape, dtype)
+    result = make(*of_whole_blocks(tensor, (filter_axis,), "generic_filter1d", filter_lines), tensor.shape, dtype)
     return write_output(relaid(result, tensor.layout.axes, "generic_filter1d"), output)
 
 
@@ -116,10 +119,10 @@ def _of_derivatives(
     """
     tensor, squares = input_tensor(name, input), name == "generic_gradient_magnitude"
 
-    def along(*arguments: object) -> DTensor:
+    def derivative(*arguments: object) -> DTensor:
         return derivative2(tensor, *arguments, *extra_arguments, **(extra_keywords or {}))
 
-    return sum_derivatives(tensor, along, FilterEdges(mode, cval), output, axes, squares=squares)
+    return sum_derivatives(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=squares)
 
 
 generic_laplace = _of_derivatives("generic_laplace")
@@ -152,7 +155,7 @@ def generic_gradient_magnitude(
 
 _magnitude = _of_derivatives("generic_gradient_magnitude", "Return the length of the gradient. Collective.")
 
-_PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "wrap"}
+_HALO_MODES = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "wrap"}
 """Other meanings of SciPy's modes in `vectorized_filter`: its "grid-mirror" is the "mirror" of other filters."""
 
 
@@ -192,49 +195,53 @@ def vectorized_filter(
     ...     print(world.run(program))
     [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
     """
-    tensor, run = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
-    whole = None if footprint is None else allgather_array("vectorized_filter", footprint)
-    shape = {"size": size, "footprint": whole}
-    along = ordered_axes(axes, tensor.ndim)
-    more = {"axes": along if axes is not None else None, "batch_memory": batch_memory}
-    ends = {"mode": mode, "cval": cval, "origin": origin}
-    sizes = size if whole is None else whole.shape
-    sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(along), "size")
-    lengths = spread_over_axes([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
-    sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
+    tensor, scipy_filter = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
+    footprint_array = None if footprint is None else allgather_array("vectorized_filter", footprint)
+    window = {"size": size, "footprint": footprint_array}
+    window_axes = ordered_axes(axes, tensor.ndim)
+    batch = {"axes": window_axes if axes is not None else None, "batch_memory": batch_memory}
+    boundary = {"mode": mode, "cval": cval, "origin": origin}
+    sizes = size if footprint_array is None else footprint_array.shape
+    sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(window_axes), "size")
+    lengths = spread_over_axes([max(1, int(n)) for n in sizes], window_axes, tensor.ndim, 1)
+    sample = scipy_filter(
+        np.zeros(lengths, tensor.dtype), function, **window, **boundary, **batch
+    )  # raises SciPy's errors
     if 0 in tensor.shape:
         return write_output(tensor.copy(), output)
     dtype = output.dtype if isinstance(output, DTensor) else sample.dtype
-    call = call_text("vectorized_filter", {**shape, **ends, **more})
+    call = call_text("vectorized_filter", {**window, **boundary, **batch})
 
-    def valid(block: Array) -> Array:
-        return np.asarray(run(block, function, **shape, mode="valid", **more)).astype(dtype, copy=False)
+    def filter_valid(block: Array) -> Array:
+        return np.asarray(scipy_filter(block, function, **window, mode="valid", **batch)).astype(dtype, copy=False)
 
     if mode == "valid":
-        return write_output(_valid(tensor, lengths, valid, dtype, call), output)
-    origins = spread_over_axes(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
+        return write_output(_valid(tensor, lengths, filter_valid, dtype, call), output)
+    origins = spread_over_axes(per_axis(origin or 0, len(window_axes), "origin"), window_axes, tensor.ndim, 0)
     widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
-    boundaries = FilterEdges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
+    boundaries = FilterEdges(_HALO_MODES.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)
-    around = halo(tensor, widths, list(boundaries))
-    return write_output(filter_blocks(tensor, lambda block: valid(around.local), dtype), output)
+    tensor_halo = halo(tensor, widths, list(boundaries))
+    return write_output(filter_blocks(tensor, lambda block: filter_valid(tensor_halo.local), dtype), output)
 
 
-def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:
-    """Return *run* of all windows of *lengths* within the tensor. Collective."""
+def _valid(
+    tensor: DTensor, lengths: list[int], filter_valid: Callable[[Array], Array], dtype: np.dtype, call: str
+) -> DTensor:
+    """Return *filter_valid* of all windows of *lengths* within the tensor. Collective."""
     refuse_cyclic(tensor)
     shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
     layout = output_layout(tensor, shape)
 
-    def find() -> Box:
+    def needed_box() -> Box:
         box = layout.block_box(shape)
-        empty = any(start == stop for start, stop, *_ in box)
+        is_empty = any(start == stop for start, stop, *_ in box)
         return tuple(
-            (start, start if empty else stop + n - 1) for (start, stop, *_), n in zip(box, lengths, strict=True)
+            (start, start if is_empty else stop + n - 1) for (start, stop, *_), n in zip(box, lengths, strict=True)
         )
 
-    def windows(block: Array) -> Array:
-        elements = read_box(tensor, find, call)
-        return run(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
+    def filter_block(block: Array) -> Array:
+        elements = read_box(tensor, needed_box, call)
+        return filter_valid(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
 
-    return mapped(windows, tensor, layout=layout, shape=shape, dtype=dtype)
+    return mapped(filter_block, tensor, layout=layout, shape=shape, dtype=dtype)

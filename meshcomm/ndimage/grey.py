@@ -19,12 +19,12 @@ from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 
 
-def _tophat(result: Array, block: Array, *, opens: bool) -> None:
+def _tophat(result: Array, block: Array, *, is_opening: bool) -> None:
     """Write the difference of *result*, an opening or a closing, and *block* into *result*; of booleans, their xor."""
     if result.dtype == bool and block.dtype == bool:
         np.bitwise_xor(result, block, out=result)
     else:
-        np.subtract(*((block, result) if opens else (result, block)), out=result)
+        np.subtract(*((block, result) if is_opening else (result, block)), out=result)
 
 
 def _gradient(eroded: Array, dilated: Array, block: Array) -> None:
@@ -65,21 +65,21 @@ def _composed(
     """
     tensor, window = input_tensor(name, input), (size, footprint, structure)
 
-    def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
-        return function(of, *window, into, mode, cval, origin, axes=axes)
+    def filtered(function: Callable[..., DTensor], operand: DTensor, target: Output = None) -> DTensor:
+        return function(operand, *window, target, mode, cval, origin, axes=axes)
 
     if name.startswith("morphological"):
         dilated = filtered(grey_dilation, tensor)
         eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
-        of_both = _gradient if name == "morphological_gradient" else _laplace
-        return write_output(map_into(of_both, eroded, dilated, tensor), output)
+        combine = _gradient if name == "morphological_gradient" else _laplace
+        return write_output(map_into(combine, eroded, dilated, tensor), output)
     if size is not None and footprint is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
-    opens = name in ("grey_opening", "white_tophat")
-    order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
+    is_opening = name in ("grey_opening", "white_tophat")
+    order = (grey_erosion, grey_dilation) if is_opening else (grey_dilation, grey_erosion)
     result = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
-        map_into(partial(_tophat, opens=opens), result, tensor)
+        map_into(partial(_tophat, is_opening=is_opening), result, tensor)
     return write_output(result, output)
 
 

@@ -1,8 +1,8 @@
-"""Splines through the elements of a tensor, evaluated elsewhere: zoom, shift, rotate, and other maps of coordinates.
+"""Splines through the elements of a tensor, evaluated between them: zoom, shift, rotate, other maps of coordinates.
 
-Each rank computes the coordinates of its block of the output in the input, reads the box of the input around them, and
-lets SciPy evaluate the spline there. The filter before it runs along whole lines (`spline_filter`). Arguments and
-values are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
+Each rank computes the input coordinates for its block of the output, reads the box of the input around them, and lets
+SciPy evaluate the spline there. The spline filter before it runs along unsharded lines (`spline_filter`). Arguments
+and values are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
 
 All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
@@ -44,9 +44,9 @@ from meshcomm.ndimage.splines import CONSTANT, SplineRule, Support, extended, sl
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]
-"""A function from a box of the output to coordinates along each axis of the input, arrays that broadcast."""
+"""A function from a box of the output to the coordinates along each axis of the input, as arrays that broadcast."""
 
-_PADDED = {"nearest": "edge", "grid-constant": "constant"}
+_PAD_MODES = {"nearest": "edge", "grid-constant": "constant"}
 """Modes with padding for SciPy's filter, and their names in numpy.pad."""
 
 _PADDING = 12  # elements, as in SciPy
@@ -55,24 +55,26 @@ _PADDING = 12  # elements, as in SciPy
 # -- the filter -------------------------------------------------------------------------------------------------------
 
 
-def _along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> DTensor:
-    """Return the spline filter along one axis, in a layout that has the axis whole. Collective if it is sharded."""
+def _filtered_along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> DTensor:
+    """Return the spline filter along one axis, in a layout with this axis unsharded. Collective if it is sharded."""
     refuse_cyclic(tensor)
-    whole = whole_along(tensor, (axis,), "spline_filter1d")
-    filter = scipy_ndimage().spline_filter1d
-    return map_to_new(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
+    unsharded = whole_along(tensor, (axis,), "spline_filter1d")
+    scipy_filter = scipy_ndimage().spline_filter1d
+    return map_to_new(
+        lambda out, block: scipy_filter(block, order, axis, output=out, mode=mode), unsharded, dtype=dtype
+    )
 
 
 def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:
     for axis in axes:
-        tensor = _along(tensor, order, axis, dtype, mode)
+        tensor = _filtered_along(tensor, order, axis, dtype, mode)
     return tensor
 
 
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
-    """Return the dtype of a spline filter: SciPy's for one element; raise SciPy's errors."""
-    function, one = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
-    return function(one, order, output=dtype_asked(output), mode=mode).dtype
+    """Return the dtype of the result of a spline filter, from SciPy's for one element; raise SciPy's errors."""
+    function, one_element = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
+    return function(one_element, order, output=dtype_asked(output), mode=mode).dtype
 
 
 @refusable
@@ -101,11 +103,11 @@ def spline_filter1d(
     """
     tensor = input_tensor("spline_filter1d", input)
     dtype = _filter_dtype("spline_filter1d", tensor, order, output, mode)
-    (along,) = normalised_axes(axis, tensor.ndim)
+    (filter_axis,) = normalised_axes(axis, tensor.ndim)
     if order < 2:
         return write_output(as_dtype_of(tensor, dtype), output)
     return write_output(
-        relaid(_along(tensor, order, along, dtype, mode), tensor.layout.axes, "spline_filter1d"), output
+        relaid(_filtered_along(tensor, order, filter_axis, dtype, mode), tensor.layout.axes, "spline_filter1d"), output
     )
 
 
@@ -127,7 +129,7 @@ def spline_filter(input: TensorLike, order: int = 3, output: Output = np.float64
 
 
 class _SplineCall:
-    """A call of a function of SciPy that evaluates a spline.
+    """A call of one of SciPy's functions that evaluate a spline.
 
     Parameters
     ----------
@@ -144,16 +146,16 @@ class _SplineCall:
         self.tensor, self._name, self._output, self._rule = input_tensor(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
         refuse_cyclic(self.tensor)
-        one = np.zeros((1,) * self.tensor.ndim)
-        target = one.astype(output.dtype) if isinstance(output, DTensor) else output
+        one_element = np.zeros((1,) * self.tensor.ndim)
+        target = one_element.astype(output.dtype) if isinstance(output, DTensor) else output
         self.dtype: DType = (
             scipy_ndimage()
-            .shift(one.astype(self.tensor.dtype), 0, target, rule.order, rule.mode, rule.cval, prefilter=False)
+            .shift(one_element.astype(self.tensor.dtype), 0, target, rule.order, rule.mode, rule.cval, prefilter=False)
             .dtype
         )
         self._text = f"{call_text(name, arguments | rule._asdict())} as {self.dtype}, prefilter {self._prefilter}"
 
-    def at(
+    def values_at(
         self, shape: Shape, coordinates: Coordinates, layout: Layout | None = None, planes: Sequence[int] | None = None
     ) -> DTensor:
         """Return the values at *coordinates*, or *output* with them. Collective if the input is sharded.
@@ -166,86 +168,99 @@ class _SplineCall:
         planes: the axes with coordinates; along other axes the indices stay the same. By default all
         """
         tensor, axes = self.tensor, range(self.tensor.ndim) if planes is None else planes
-        where = output_layout(tensor, shape) if layout is None else layout, shape, coordinates, axes
+        target = output_layout(tensor, shape) if layout is None else layout, shape, coordinates, axes
         if isinstance(self._output, DTensor) and self._output.shape != shape:
             raise RuntimeError(f"output shape {self._output.shape} is not that of the result: {shape}")
         if tensor.dtype.kind != "c":
-            return write_output(self._evaluated(tensor, self._rule, self.dtype, where), self._output)
-        halves = []
-        for of in (np.real, np.imag):
-            half = mapped(lambda block, of=of: of(block).copy(), tensor, dtype=np.empty(0, tensor.dtype).real.dtype)
-            rule = self._rule._replace(cval=of(self._rule.cval))
-            real = np.empty(0, self.dtype).real.dtype
-            halves.append(self._evaluated(half, rule, real, where))
-        return write_output(complex_of(halves, self.dtype), self._output)
+            return write_output(self._evaluated(tensor, self._rule, self.dtype, target), self._output)
+        components = []
+        for component_of in (np.real, np.imag):
+            component = mapped(
+                lambda block, component_of=component_of: component_of(block).copy(),
+                tensor,
+                dtype=np.empty(0, tensor.dtype).real.dtype,
+            )
+            rule = self._rule._replace(cval=component_of(self._rule.cval))
+            real_dtype = np.empty(0, self.dtype).real.dtype
+            components.append(self._evaluated(component, rule, real_dtype, target))
+        return write_output(complex_of(components, self.dtype), self._output)
 
     def _evaluated(
-        self, tensor: DTensor, rule: SplineRule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
+        self, tensor: DTensor, rule: SplineRule, dtype: DType, target: tuple[Layout, Shape, Coordinates, Sequence[int]]
     ) -> DTensor:
-        layout, shape, coordinates, axes = where
+        layout, shape, coordinates, axes = target
         padding = 0
         if self._prefilter:
-            if rule.mode in _PADDED:
+            if rule.mode in _PAD_MODES:
                 padding = _PADDING
                 widths = [(padding, padding) if axis in axes else (0, 0) for axis in range(tensor.ndim)]
                 options = {"constant_values": rule.cval} if rule.mode == "grid-constant" else {}
-                tensor = pad(tensor, widths, _PADDED[rule.mode], **options)
+                tensor = pad(tensor, widths, _PAD_MODES[rule.mode], **options)
             tensor = _filtered(tensor, rule.order, axes, np.dtype(np.float64), rule.mode)
         supports = [Support(tensor.shape[axis], rule) for axis in axes]
 
-        def find() -> Box:
+        def needed_box() -> Box:
             box = layout.block_box(shape)
             for slab in _slabs(box, axes, tensor.ndim):
-                for support, at in zip(supports, coordinates(slab), strict=True):
-                    support.add(at + padding)
+                for support, positions in zip(supports, coordinates(slab), strict=True):
+                    support.add(positions + padding)
             spans = dict(zip(axes, (support.span for support in supports), strict=True))
             return tuple(spans[axis] if axis in spans else box[axis] for axis in range(tensor.ndim))
 
-        def values(block: Array) -> Array:
-            array, box = read_box(tensor, find, self._text), layout.block_box(shape)
+        def block_values(block: Array) -> Array:
+            array, box = read_box(tensor, needed_box, self._text), layout.block_box(shape)
             result = new_block(box_shape(box), dtype)
             if result.size:
-                where = box, axes, coordinates, padding
-                _evaluate(extended(array, supports, axes, rule), result, where, supports, rule)
+                block_target = box, axes, coordinates, padding
+                _evaluate(extended(array, supports, axes, rule), result, block_target, supports, rule)
             return result
 
-        return mapped(values, tensor, layout=layout, shape=shape, dtype=dtype)
+        return mapped(block_values, tensor, layout=layout, shape=shape, dtype=dtype)
 
 
 def _slabs(box: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
-    """Go through slabs of a block, along *axes* of it, small enough for the memory of their coordinates."""
+    """Yield slabs of *box*, restricted to *axes*, so small that their coordinates keep to the scratch limit."""
     if 0 not in box_shape(box):
-        within = box if len(axes) == ndim else tuple(box[axis] for axis in axes)
-        yield from slabs(within, max(1, DEFAULT_SCRATCH // (32 * len(axes))))
+        axes_box = box if len(axes) == ndim else tuple(box[axis] for axis in axes)
+        yield from slabs(axes_box, max(1, DEFAULT_SCRATCH // (32 * len(axes))))
 
 
 def _evaluate(
     array: Array,
     result: Array,
-    where: tuple[Box, Sequence[int], Coordinates, int],
+    block_target: tuple[Box, Sequence[int], Coordinates, int],
     supports: Sequence[Support],
     rule: SplineRule,
 ) -> None:
-    """Write the values of the block *result* from the elements that they need."""
-    box, axes, coordinates, padding = where
-    others = [axis for axis in range(array.ndim) if axis not in axes]
-    sources = np.moveaxis(array, others, range(len(others)))
-    targets = np.moveaxis(result, others, range(len(others))) if others else result
+    """Write the values of the block *result* from *array*, the elements of *supports*.
+
+    *block_target* is the box of the block, the axes with coordinates, the coordinates, and the padding.
+    """
+    box, axes, coordinates, padding = block_target
+    other_axes = [axis for axis in range(array.ndim) if axis not in axes]
+    sources = np.moveaxis(array, other_axes, range(len(other_axes)))
+    targets = np.moveaxis(result, other_axes, range(len(other_axes))) if other_axes else result
     if not array.size:  # all values are the constant
-        sources = np.zeros((*targets.shape[: len(others)], *(1,) * len(axes)), array.dtype)
-    first = box if not others else tuple(box[axis] for axis in axes)
+        sources = np.zeros((*targets.shape[: len(other_axes)], *(1,) * len(axes)), array.dtype)
+    axes_box = box if not other_axes else tuple(box[axis] for axis in axes)
     for slab in _slabs(box, axes, array.ndim):
-        at = np.empty((len(axes), *box_shape(slab)))
-        outside = np.zeros(box_shape(slab), bool)
-        for row, support, values in zip(at, supports, coordinates(slab), strict=True):
-            folded, constant = support.folded(values + padding)
+        positions = np.empty((len(axes), *box_shape(slab)))
+        is_outside = np.zeros(box_shape(slab), bool)
+        for row, support, axis_coordinates in zip(positions, supports, coordinates(slab), strict=True):
+            folded, is_constant = support.folded(axis_coordinates + padding)
             row[...] = folded - support.first
-            outside |= constant
-        at[:, outside] = CONSTANT
-        rows = slice(slab[0][0] - first[0][0], slab[0][1] - first[0][0])
-        for number in np.ndindex(targets.shape[: len(others)]):
+            is_outside |= is_constant
+        positions[:, is_outside] = CONSTANT
+        row_slice = slice(slab[0][0] - axes_box[0][0], slab[0][1] - axes_box[0][0])
+        for index in np.ndindex(targets.shape[: len(other_axes)]):
             scipy_ndimage().map_coordinates(
-                sources[number], at, targets[(*number, rows)], rule.order, "constant", rule.cval, prefilter=False
+                sources[index],
+                positions,
+                targets[(*index, row_slice)],
+                rule.order,
+                "constant",
+                rule.cval,
+                prefilter=False,
             )
 
 
@@ -311,7 +326,9 @@ def shift(
     spline = _SplineCall("shift", input, output, SplineRule(order, mode, cval), prefilter=prefilter, shift=shift)
     tensor = spline.tensor
     shifts = [-np.float64(amount) for amount in per_axis(shift, tensor.ndim, "shift")]
-    return spline.at(tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)])
+    return spline.values_at(
+        tensor.shape, lambda box: [index + amount for index, amount in zip(_grid(box), shifts, strict=True)]
+    )
 
 
 @refusable
@@ -354,14 +371,19 @@ def zoom(
     shape = tuple(round(n * factor) for n, factor in zip(tensor.shape, factors, strict=True))
     if all(factor == 1 for factor in factors) and prefilter:
         return write_output(as_dtype_of(tensor, spline.dtype), output)
-    less = 0 if grid_mode else 1
+    length_offset = 0 if grid_mode else 1
     scales = [
-        np.float64(before - less) / np.float64(after - less) if after != less else np.float64(1)
-        for before, after in zip(tensor.shape, shape, strict=True)
+        np.float64(old_length - length_offset) / np.float64(new_length - length_offset)
+        if new_length != length_offset
+        else np.float64(1)
+        for old_length, new_length in zip(tensor.shape, shape, strict=True)
     ]
-    half = 0.5 if grid_mode else 0.0
-    return spline.at(
-        shape, lambda box: [(at + half) * scale - half for at, scale in zip(_grid(box), scales, strict=True)]
+    centre_offset = 0.5 if grid_mode else 0.0
+    return spline.values_at(
+        shape,
+        lambda box: [
+            (index + centre_offset) * scale - centre_offset for index, scale in zip(_grid(box), scales, strict=True)
+        ],
     )
 
 
@@ -370,11 +392,11 @@ def _affine_coordinates(matrix: Array, offset: Array) -> Coordinates:
 
     def coordinates(box: Box) -> list[Array]:
         grid, coordinates_along = _grid(box), []
-        for row, first in zip(matrix, offset, strict=True):
-            at = np.full((1,) * len(box), first)
+        for row, axis_shift in zip(matrix, offset, strict=True):
+            values = np.full((1,) * len(box), axis_shift)
             for index, factor in zip(grid, row, strict=True):
-                at = at + index * factor
-            coordinates_along.append(at)
+                values = values + index * factor
+            coordinates_along.append(values)
         return coordinates_along
 
     return coordinates
@@ -412,24 +434,33 @@ def affine_transform(
     ...     print(world.run(program))
     [[3.0, 2.0], [1.0, 0.0]]
     """
-    factors, more = np.asarray(matrix, np.float64), {"offset": offset, "output_shape": output_shape}
+    factors, text_arguments = np.asarray(matrix, np.float64), {"offset": offset, "output_shape": output_shape}
     spline = _SplineCall(
-        "affine_transform", input, output, SplineRule(order, mode, cval), prefilter=prefilter, matrix=factors, **more
+        "affine_transform",
+        input,
+        output,
+        SplineRule(order, mode, cval),
+        prefilter=prefilter,
+        matrix=factors,
+        **text_arguments,
     )
     ndim = spline.tensor.ndim
     shape = _output_shape(spline.tensor, output, output_shape)
-    one = np.zeros((1,) * ndim)
-    scipy_ndimage().affine_transform(one, factors, offset, (1,) * len(shape), order=0)  # its errors
+    one_element = np.zeros((1,) * ndim)
+    scipy_ndimage().affine_transform(one_element, factors, offset, (1,) * len(shape), order=0)  # raises SciPy's errors
     if factors.ndim == 2 and factors.shape[1] == ndim + 1 and factors.shape[0] in (ndim, ndim + 1):
         offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
-    added = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
+    offsets = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
     if factors.ndim == 2:
-        return spline.at(shape, _affine_coordinates(factors, added))
+        return spline.values_at(shape, _affine_coordinates(factors, offsets))
     with np.errstate(all="ignore"):
-        shifts = added / factors
-    return spline.at(
+        shifts = offsets / factors
+    return spline.values_at(
         shape,
-        lambda box: [(at + first) * factor for at, first, factor in zip(_grid(box), shifts, factors, strict=True)],
+        lambda box: [
+            (index + axis_shift) * factor
+            for index, axis_shift, factor in zip(_grid(box), shifts, factors, strict=True)
+        ],
     )
 
 
@@ -471,23 +502,23 @@ def rotate(
     ...     print(world.run(program))
     [[[2.0, 4.0]], [[1.0, 3.0]]]
     """
-    more = {"angle": angle, "axes": axes, "reshape": bool(reshape)}
-    spline = _SplineCall("rotate", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **more)
+    text_arguments = {"angle": angle, "axes": axes, "reshape": bool(reshape)}
+    spline = _SplineCall("rotate", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **text_arguments)
     tensor = spline.tensor
-    scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # its errors
+    scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # raises SciPy's errors
     plane = sorted(int(axis) % tensor.ndim for axis in axes)
     cosine, sine = _cosine_and_sine(angle)
     matrix = np.array([[cosine, sine], [-sine, cosine]])
-    inside = np.asarray(tensor.shape)[plane]
-    outside = inside
+    input_lengths = np.asarray(tensor.shape)[plane]
+    output_lengths = input_lengths
     if reshape:
-        iy, ix = inside
+        iy, ix = input_lengths
         corners = matrix @ [[0, 0, iy, iy], [0, ix, 0, ix]]
-        outside = (np.ptp(corners, axis=1) + 0.5).astype(int)
-    offset = (inside - 1) / 2 - matrix @ ((outside - 1) / 2)
+        output_lengths = (np.ptp(corners, axis=1) + 0.5).astype(int)
+    offset = (input_lengths - 1) / 2 - matrix @ ((output_lengths - 1) / 2)
     shape = list(tensor.shape)
-    shape[plane[0]], shape[plane[1]] = map(int, outside)
-    return spline.at(tuple(shape), _affine_coordinates(matrix, offset), planes=plane)
+    shape[plane[0]], shape[plane[1]] = map(int, output_lengths)
+    return spline.values_at(tuple(shape), _affine_coordinates(matrix, offset), planes=plane)
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
@@ -529,25 +560,29 @@ def map_coordinates(
     [[2.5], [0.5]]
     """
     points = unwrapped(coordinates)
-    listed = points if isinstance(points, DTensor) else np.asarray(points)
-    more = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
-    spline = _SplineCall("map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **more)
-    if listed.dtype.kind == "c":
+    coordinate_values = points if isinstance(points, DTensor) else np.asarray(points)
+    text_arguments = {
+        "coordinates": coordinate_values if isinstance(coordinate_values, np.ndarray) else str(coordinate_values.shape)
+    }
+    spline = _SplineCall(
+        "map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **text_arguments
+    )
+    if coordinate_values.dtype.kind == "c":
         raise TypeError("Complex type not supported")
-    if listed.ndim < 2 or not spline.tensor.ndim:
+    if coordinate_values.ndim < 2 or not spline.tensor.ndim:
         raise RuntimeError("input and output rank must be > 0")
-    if listed.shape[0] != spline.tensor.ndim:
+    if coordinate_values.shape[0] != spline.tensor.ndim:
         raise RuntimeError("invalid shape for coordinate array")
-    shape = listed.shape[1:]
-    if not isinstance(listed, DTensor):
-        return spline.at(shape, lambda box: [row.astype(np.float64) for row in cut_out(listed, box)])
-    refuse_cyclic(listed)
-    whole = whole_along(listed, (0,), "map_coordinates")
-    layout = whole.layout.delete(0)
+    shape = coordinate_values.shape[1:]
+    if not isinstance(coordinate_values, DTensor):
+        return spline.values_at(shape, lambda box: [row.astype(np.float64) for row in cut_out(coordinate_values, box)])
+    refuse_cyclic(coordinate_values)
+    unsharded = whole_along(coordinate_values, (0,), "map_coordinates")
+    layout = unsharded.layout.delete(0)
     if layout.mesh is not spline.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    return spline.at(shape, _coordinates_within(on_blocks(list, whole) or [], layout, shape), layout)
+    return spline.values_at(shape, _coordinates_within(on_blocks(list, unsharded) or [], layout, shape), layout)
 
 
 @refusable
@@ -594,25 +629,30 @@ def geometric_transform(
         raise RuntimeError("input and output rank must be > 0")
     layout = output_layout(tensor, shape)
 
-    def all_of_block() -> list[Array]:
+    def block_coordinates() -> list[Array]:
         box = layout.block_box(shape)
         table = np.empty((prod(box_shape(box)), tensor.ndim))
-        for number, inside in enumerate(np.ndindex(box_shape(box))):
-            index = tuple(start + i for (start, *_), i in zip(box, inside, strict=True))
-            table[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
+        for row, local_index in enumerate(np.ndindex(box_shape(box))):
+            index = tuple(start + i for (start, *_), i in zip(box, local_index, strict=True))
+            table[row] = mapping(index, *extra_arguments, **(extra_keywords or {}))
         return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    columns = on_blocks(lambda block: agree_on_result("geometric_transform", layout.mesh, call, all_of_block), tensor)
-    return spline.at(shape, _coordinates_within(columns or [], layout, shape), layout)
+    columns = on_blocks(
+        lambda block: agree_on_result("geometric_transform", layout.mesh, call, block_coordinates), tensor
+    )
+    return spline.values_at(shape, _coordinates_within(columns or [], layout, shape), layout)
 
 
 def _coordinates_within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
-    """Return the function from boxes of the block of this rank to its coordinates."""
+    """Return the function from boxes in the block of this rank to their coordinates, from those of the *block*."""
 
     def coordinates(box: Box) -> list[Array]:
         block_box = layout.block_box(shape)
-        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, block_box, strict=True))
-        return [values[inside].astype(np.float64) for values in block]
+        local_slices = tuple(
+            slice(start - block_start, stop - block_start)
+            for (start, stop, *_), (block_start, *_) in zip(box, block_box, strict=True)
+        )
+        return [values[local_slices].astype(np.float64) for values in block]
 
     return coordinates

@@ -1,12 +1,13 @@
 """Labels of connected elements, as by scipy.ndimage.label, and the boxes of these objects.
 
-    1. each rank labels its block, and numbers its labels after those of the ranks before it
-    2. with ghosts around the blocks, it finds pairs of labels that are neighbours across a border. All ranks get all
-    3. connected labels are one object. SciPy numbers objects in the C order of their first elements. So the first
-       indices of all objects are sorted over the ranks. The rank that holds the first element of an object looks up
-       the position of its index, which is the number of the object
+    1. each rank labels its block; its labels follow those of lower ranks
+    2. with ghosts around its block, each rank finds pairs of labels that are neighbours across a border. All ranks get
+       all pairs
+    3. connected labels are one object. SciPy numbers objects in the C order of their first elements. So the indices of
+       first elements are sorted over the ranks. The rank that holds the first element of an object looks up the
+       position of its index in this order: it is the number of the object
 
-The pairs, which all ranks get, grow with the borders of the blocks; all other data have the size of a block.
+The pairs grow with the borders of the blocks; all other data have the size of a block.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from meshcomm.ndimage.binary import generate_binary_structure
 from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, write_output
 from meshcomm.numpy.indexing.nonzero import nonzero
 
-_NUMBER = np.dtype(np.int64)
+_INT64 = np.dtype(np.int64)
 
 
 @refusable
@@ -67,8 +68,8 @@ def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, outpu
     scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), structure_array)  # SciPy validates the arguments
     if isinstance(output, DTensor) and output.shape != tensor.shape:
         raise ValueError("output shape not correct")
-    usual = np.intp if tensor.size >= 2**31 - 2 else np.int32
-    dtype = np.dtype(usual if output is None else dtype_asked(output))
+    default_dtype = np.intp if tensor.size >= 2**31 - 2 else np.int32
+    dtype = np.dtype(default_dtype if output is None else dtype_asked(output))
     result, count = _label_tensor(
         tensor, generate_binary_structure(tensor.ndim, 1) if structure_array is None else structure_array, dtype
     )
@@ -84,9 +85,9 @@ def _label_tensor(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTen
 
     def label_block(block: Array) -> Array:
         nonlocal count
-        numbers, total = np.zeros(block.shape, _NUMBER), 0
+        numbers, total = np.zeros(block.shape, _INT64), 0
         if block.size:
-            numbers, total = scipy_ndimage().label(block, structure, _NUMBER)
+            numbers, total = scipy_ndimage().label(block, structure, _INT64)
         if names and tensor.size:
             compare_call("filter", tensor.mesh, call_text("label", {"structure": structure}))
             call = f"label {tensor.shape} {tensor.layout.sharding_specs}"
@@ -102,7 +103,7 @@ def _label_tensor(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTen
 
 @dataclass(frozen=True)
 class _Objects:
-    """The objects of a tensor, from the objects of the blocks.
+    """The objects of a tensor, computed from those of the blocks.
 
     Parameters
     ----------
@@ -117,68 +118,86 @@ class _Objects:
     count: int
 
     def relabel(self, labels: Array, structure: Array) -> tuple[Array, int]:
-        """Return the block with numbers of objects, from *labels* of the block, and their count. Collective."""
+        """Return the block of global object numbers for its local *labels*, and the number of objects. Collective."""
         counts = self.ranks.exchanged_counts(np.full(self.ranks.size, self.count))
-        before = int(counts[: self.ranks.position].sum())
-        block = np.where(labels > 0, labels + before, 0)
+        label_offset = int(counts[: self.ranks.position].sum())
+        block = np.where(labels > 0, labels + label_offset, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
-        around = halo(make(block, self.layout, self.shape, _NUMBER), [(int(cut),) * 2 for cut in sharded], 0)
-        firsts = self._first_indices(labels)
-        pairs = _pairs(around, structure, sharded)
-        rows = np.column_stack([pairs, firsts[pairs[:, 0] - before - 1]]) if len(pairs) else pairs.reshape(0, 3)
-        objects, local_labels, earliest = _united_objects(self._allgather_rows(rows), before, self.count)
+        label_halo = halo(make(block, self.layout, self.shape, _INT64), [(int(is_cut),) * 2 for is_cut in sharded], 0)
+        first_indices = self._first_indices(labels)
+        pairs = _pairs(label_halo, structure, sharded)
+        rows = (
+            np.column_stack([pairs, first_indices[pairs[:, 0] - label_offset - 1]])
+            if len(pairs)
+            else pairs.reshape(0, 3)
+        )
+        objects, local_labels, object_firsts = _united_objects(self._allgather_rows(rows), label_offset, self.count)
         owns_number = np.ones(self.count, bool)
-        owns_number[local_labels] = firsts[local_labels] == earliest[objects]
-        keys = firsts[owns_number]
+        owns_number[local_labels] = first_indices[local_labels] == object_firsts[objects]
+        keys = first_indices[owns_number]
         numbers, count = self._global_positions(keys)
-        table = np.zeros(self.count + 1, _NUMBER)
+        table = np.zeros(self.count + 1, _INT64)
         table[1:][owns_number] = numbers
         border_owns_number = owns_number[local_labels]
         owned_numbers = [objects[border_owns_number], table[1:][local_labels[border_owns_number]]]
         all_numbers = self._allgather_rows(np.column_stack(owned_numbers))
-        object_numbers = np.zeros(len(earliest), _NUMBER)
+        object_numbers = np.zeros(len(object_firsts), _INT64)
         object_numbers[all_numbers[:, 0]] = all_numbers[:, 1]
         table[1:][local_labels] = object_numbers[objects]
         return table[labels], count
 
     def _first_indices(self, labels: Array) -> Indices:
-        """Return the index of the first element of each label of the block, in C order of the whole array."""
+        """Return the flat index in the global array of the first element of each label of the block."""
         flat = labels.reshape(-1)
-        inside = np.flatnonzero(flat)[::-1]
-        firsts = np.zeros(self.count + 1, _NUMBER)
-        firsts[flat[inside]] = inside
+        labelled = np.flatnonzero(flat)[::-1]
+        first_indices = np.zeros(self.count + 1, _INT64)
+        first_indices[flat[labelled]] = labelled
         box = self.layout.block_box(self.shape)
         if not self.count:
-            return firsts[1:]
-        index = [at + start for at, (start, *_) in zip(np.unravel_index(firsts[1:], labels.shape), box, strict=True)]
-        return np.ravel_multi_index(index, self.shape).astype(_NUMBER)
+            return first_indices[1:]
+        index = [
+            local_index + start
+            for local_index, (start, *_) in zip(np.unravel_index(first_indices[1:], labels.shape), box, strict=True)
+        ]
+        return np.ravel_multi_index(index, self.shape).astype(_INT64)
 
     def _allgather_rows(self, rows: Array) -> Array:
         """Return the rows of all ranks. Collective."""
-        messages = self.ranks.communicator.allgather(np.ascontiguousarray(rows, _NUMBER).tobytes())
-        return np.frombuffer(b"".join(messages), _NUMBER).reshape(-1, rows.shape[1])
+        messages = self.ranks.communicator.allgather(np.ascontiguousarray(rows, _INT64).tobytes())
+        return np.frombuffer(b"".join(messages), _INT64).reshape(-1, rows.shape[1])
 
     def _global_positions(self, keys: Indices) -> tuple[Indices, int]:
-        """Return the numbers of unique *keys*, from 1 on, in the order of all keys, and their count. Collective."""
+        """Return the position of each key, from 1 on, among the sorted keys of all ranks, and their number.
+
+        Collective. All keys differ.
+        """
         owners = keys * self.ranks.size // prod(self.shape)
-        (arrived,), _ = migrate_rows(self.ranks, [keys], owners)
-        arrived = np.sort(arrived)
-        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(arrived)))
-        before = int(counts[: self.ranks.position].sum()) + 1
-        numbers = np.empty(len(keys), _NUMBER)
-        ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), numbers)
+        (received_keys,), _ = migrate_rows(self.ranks, [keys], owners)
+        received_keys = np.sort(received_keys)
+        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(received_keys)))
+        first_number = int(counts[: self.ranks.position].sum()) + 1
+        numbers = np.empty(len(keys), _INT64)
+        ask(
+            self.ranks,
+            owners,
+            keys,
+            lambda questions: first_number + np.searchsorted(received_keys, questions),
+            numbers,
+        )
         return numbers, int(counts.sum())
 
 
-def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
-    """Return the labels of neighbours across borders: rows of a label of this block and one of another block."""
-    with_ghosts, inner = around.local, around.inner
-    pairs = [np.zeros((0, 2), _NUMBER)]
+def _pairs(label_halo: Halo, structure: Array, sharded: list[bool]) -> Array:
+    """Return pairs of labels that are neighbours across borders: one of this block, one of another block."""
+    with_ghosts, inner = label_halo.local, label_halo.inner
+    pairs = [np.zeros((0, 2), _INT64)]
     if inner.size:
         for face, neighbours in _faces(inner.shape, structure, sharded):
-            label, other = inner[face], with_ghosts[neighbours]
-            both = (label > 0) & (other > 0)
-            pairs.append(np.unique(np.column_stack([label[both], other[both]]), axis=0))
+            face_labels, neighbour_labels = inner[face], with_ghosts[neighbours]
+            are_labelled = (face_labels > 0) & (neighbour_labels > 0)
+            pairs.append(
+                np.unique(np.column_stack([face_labels[are_labelled], neighbour_labels[are_labelled]]), axis=0)
+            )
     return np.unique(np.concatenate(pairs), axis=0)
 
 
@@ -187,37 +206,41 @@ def _faces(shape: Shape, structure: Array, sharded: list[bool]) -> Iterator[tupl
     for step in product((-1, 0, 1), repeat=len(shape)):
         if not structure[tuple(1 + offset for offset in step)]:
             continue
-        for axis, cut in enumerate(sharded):
-            if not cut or not step[axis]:
+        for axis, is_cut in enumerate(sharded):
+            if not is_cut or not step[axis]:
                 continue
             face, neighbours = [], []
             for a, n in enumerate(shape):
-                first, last = (0, n) if a != axis else (0, 1) if step[a] < 0 else (n - 1, n)
+                start, stop = (0, n) if a != axis else (0, 1) if step[a] < 0 else (n - 1, n)
                 if not sharded[a]:  # no ghosts, so no neighbour beyond the ends
-                    first, last = max(first, -step[a]), min(last, n - step[a])
-                face.append(slice(first, last))
-                neighbours.append(slice(first + step[a] + sharded[a], last + step[a] + sharded[a]))
+                    start, stop = max(start, -step[a]), min(stop, n - step[a])
+                face.append(slice(start, stop))
+                neighbours.append(slice(start + step[a] + sharded[a], stop + step[a] + sharded[a]))
             yield tuple(face), tuple(neighbours)
 
 
-def _united_objects(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
-    """Return the objects of connected labels of this rank, these labels, and the first element of each object.
+def _united_objects(rows: Array, label_offset: int, count: int) -> tuple[Indices, Indices, Indices]:
+    """Unite connected labels. Return the objects of labels of this rank, these labels, and each object's first index.
 
     Parameters
     ----------
-    rows: rows of all ranks: two labels of one object, and the first element of the first label
-    before, count: number of labels on the ranks before, and on this rank
+    rows: rows of all ranks: two labels of one object, and the first index of the first label
+    label_offset, count: number of labels on lower ranks, and on this rank
     """
     import scipy.sparse
 
-    nodes, at = np.unique(rows[:, :2], return_inverse=True)
-    at = at.reshape(-1, 2)
-    graph = scipy.sparse.coo_array((np.ones(len(at), bool), (at[:, 0], at[:, 1])), (len(nodes), len(nodes)))
-    total, objects = scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
-    earliest = np.full(total, np.iinfo(_NUMBER).max)
-    np.minimum.at(earliest, objects[at[:, 0]], rows[:, 2])
-    is_local = (nodes > before) & (nodes <= before + count)
-    return objects[is_local], nodes[is_local] - before - 1, earliest
+    nodes, node_numbers = np.unique(rows[:, :2], return_inverse=True)
+    node_numbers = node_numbers.reshape(-1, 2)
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(node_numbers), bool), (node_numbers[:, 0], node_numbers[:, 1])), (len(nodes), len(nodes))
+    )
+    object_count, objects = (
+        scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
+    )
+    object_firsts = np.full(object_count, np.iinfo(_INT64).max)
+    np.minimum.at(object_firsts, objects[node_numbers[:, 0]], rows[:, 2])
+    is_local = (nodes > label_offset) & (nodes <= label_offset + count)
+    return objects[is_local], nodes[is_local] - label_offset - 1, object_firsts
 
 
 @refusable
@@ -246,22 +269,26 @@ def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...
     def boxes(block: Array) -> list[tuple[slice, ...] | None]:
         largest = int(max_label)
         if largest < 1:
-            share = np.array(block.max(initial=0), _NUMBER)
-            largest = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max")._block)
-        bounds = np.full((2, largest, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
+            share = np.array(block.max(initial=0), _INT64)
+            largest = int(added_up("find_objects", tensor, share, (), _INT64, op="max")._block)
+        bounds = np.full((2, largest, tensor.ndim), np.iinfo(_INT64).max)  # starts, and negated stops
         if block.size and largest:
-            first = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
+            block_starts = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
             for number, slices in enumerate(scipy_ndimage().find_objects(block, largest)):
                 if slices is not None:
-                    bounds[0, number] = [interval.start + at for interval, at in zip(slices, first, strict=True)]
-                    bounds[1, number] = [-interval.stop - at for interval, at in zip(slices, first, strict=True)]
-        bounds_of_all = added_up("find_objects", tensor, bounds, bounds.shape, _NUMBER, op="min")._block
+                    bounds[0, number] = [
+                        interval.start + offset for interval, offset in zip(slices, block_starts, strict=True)
+                    ]
+                    bounds[1, number] = [
+                        -interval.stop - offset for interval, offset in zip(slices, block_starts, strict=True)
+                    ]
+        bounds_of_all = added_up("find_objects", tensor, bounds, bounds.shape, _INT64, op="min")._block
         return [
-            None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
+            None if start[:1] == [np.iinfo(_INT64).max] else tuple(map(slice, start, np.negative(stop).tolist()))
             for start, stop in zip(bounds_of_all[0].tolist(), bounds_of_all[1], strict=True)
         ]
 
-    return on_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
+    return on_blocks(boxes, tensor)  # a rank outside of the mesh does not know the largest label
 
 
 @refusable
@@ -287,8 +314,8 @@ def value_indices(arr: TensorLike, *, ignore_value: object = None) -> dict[int, 
     tensor = input_tensor("value_indices", arr)
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # SciPy validates the arguments
 
-    def where(block: Array) -> dict[int, tuple[DTensor, ...]]:
+    def indices_by_number(block: Array) -> dict[int, tuple[DTensor, ...]]:
         numbers = allgather_array("value_indices", np.unique(tensor)).tolist()
         return {number: nonzero(tensor == number) for number in numbers if number != ignore_value}
 
-    return on_blocks(where, tensor)
+    return on_blocks(indices_by_number, tensor)

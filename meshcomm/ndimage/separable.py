@@ -46,11 +46,13 @@ def _apply_1d(
     mode: str,
     cval: Number,
     origin: int,
-    **more: object,
+    **scipy_arguments: object,
 ) -> DTensor:
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
-    step = _AxisFilter(name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **more)
+    step = _AxisFilter(
+        name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **scipy_arguments
+    )
     return _apply_steps(tensor, [step], output)
 
 
@@ -153,9 +155,9 @@ def gaussian_filter1d(
     axis: the axis of the filter
     """
     tensor = input_tensor("gaussian_filter1d", input)
-    along, edges = axis_of(axis, tensor.ndim), FilterEdges(mode, cval)
+    filter_axis, edges = axis_of(axis, tensor.ndim), FilterEdges(mode, cval)
     return _apply_steps(
-        tensor, [_gaussian(along, sigma, edges, order=order, truncate=truncate, radius=radius)], output
+        tensor, [_gaussian(filter_axis, sigma, edges, order=order, truncate=truncate, radius=radius)], output
     )
 
 
@@ -255,7 +257,7 @@ def _derivative_filter(
     tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
     steps = []
-    for a in (axis, *(other for other in range(ndim) if other != axis)):
+    for a in (axis, *(other_axis for other_axis in range(ndim) if other_axis != axis)):
         weights = [-1, 0, 1] if a == axis else SMOOTHING_WEIGHTS[name]
         steps.append(_AxisFilter("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
     return _apply_steps(tensor, steps, output)
@@ -277,10 +279,12 @@ def sum_derivatives(
         return _apply_steps(tensor, [], output)
     total: DTensor | None = None
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
-        part = derivative(axis, dtype_asked(output) if total is None else total.dtype, mode, edges.cval)
+        term = derivative(axis, dtype_asked(output) if total is None else total.dtype, mode, edges.cval)
         if squares:
-            map_into(lambda block: np.multiply(block, block, out=block), part)
-        total = part if total is None else map_into(lambda block, more: np.add(block, more, out=block), total, part)
+            map_into(lambda block: np.multiply(block, block, out=block), term)
+        total = (
+            term if total is None else map_into(lambda block, addend: np.add(block, addend, out=block), total, term)
+        )
     assert total is not None
     if squares:
         map_into(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
@@ -330,9 +334,9 @@ def _of_gaussian(
     **kwargs: *truncate* and *radius*
     """
     tensor, squares = input_tensor(name, input), name == "gaussian_gradient_magnitude"
-    sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
+    sigmas, filter_axes = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
-        sigmas = spread_over_axes(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
+        sigmas = spread_over_axes(per_axis(sigma, len(filter_axes), "sigma"), filter_axes, tensor.ndim, 0.0)
 
     def derivative(axis: int, output: Output, mode: str, cval: Number) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]

@@ -23,17 +23,17 @@ def _times_factors(name: str, input: TensorLike, argument: Reals, n: int, axis: 
     tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
     output_type = output.dtype.type if isinstance(output, DTensor) else output
-    along = axis_of(axis, tensor.ndim)
+    halved_axis = axis_of(axis, tensor.ndim)
     amounts = per_axis(argument, tensor.ndim, "argument")
     dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), argument, n, axis, output_type).dtype
 
-    def multiply(new: Array, block: Array) -> None:
+    def multiply(out: Array, block: Array) -> None:
         rows = []
         for a, (length, amount) in enumerate(zip(tensor.shape, amounts, strict=True)):
-            row = (_angles if is_ellipsoid else function)(np.ones(length), amount, n if a == along else -1)
+            row = (_angles if is_ellipsoid else function)(np.ones(length), amount, n if a == halved_axis else -1)
             rows.append(row[indices_along(tensor.layout, tensor.shape, a)])
         with np.errstate(all="ignore"):
-            new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
+            out[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
     return write_output(map_to_new(multiply, tensor, dtype=dtype), output)
 
@@ -52,14 +52,14 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
     """Return the transform of a ball with one axis for each array of squares."""
     import scipy.special
 
-    at = np.sqrt(reduce(np.add, squares))
+    radius = np.sqrt(reduce(np.add, squares))
     if len(squares) == 1:
-        transform = np.sin(at) / at
+        transform = np.sin(radius) / radius
     elif len(squares) == 2:
-        transform = 2 * scipy.special.j1(at) / at
+        transform = 2 * scipy.special.j1(radius) / radius
     else:
-        transform = 3 * (np.sin(at) - at * np.cos(at)) / at**3
-    return np.where(at > 0, transform, 1.0)
+        transform = 3 * (np.sin(radius) - radius * np.cos(radius)) / radius**3
+    return np.where(radius > 0, transform, 1.0)
 
 
 @family("scipy.ndimage")

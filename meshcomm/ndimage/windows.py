@@ -38,7 +38,7 @@ def window(size: int, origin: SupportsIndex = 0, *, flipped: bool = False) -> Wi
 def widths_along(
     name: str, axes: Sequence[int], ndim: int, lengths: Sequence[SupportsIndex], origins: Sequence[SupportsIndex]
 ) -> Widths:
-    """Return the elements before and after in a window of *lengths* of the filter *name*, along *ndim* axes."""
+    """Return, for *ndim* axes, the elements before and after in a window of *lengths* of the filter *name*."""
     sizes = zip(map(int, lengths), origins, strict=True)
     return spread_over_axes([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
 
@@ -46,7 +46,7 @@ def widths_along(
 def ghosts_of(tensor: DTensor, widths: Sequence[Width]) -> Widths:
     """Return *widths* along the sharded axes of *tensor*, and zeros along the others."""
     sharded = (tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape))
-    return [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
+    return [width if is_cut else (0, 0) for width, is_cut in zip(widths, sharded, strict=True)]
 
 
 def run_on_windows(tensor: DTensor, widths: Widths, edges: FilterEdges, run: ScipyCall, dtype: DType) -> DTensor:
@@ -62,8 +62,8 @@ def run_on_windows(tensor: DTensor, widths: Widths, edges: FilterEdges, run: Sci
     if not tensor.size or not any(map(any, ghosts)):
         return filter_blocks(tensor, lambda block: run(block, dtype), dtype)
     compare_call("filter", tensor.mesh, f"{run} as {dtype}")
-    around = halo(tensor, ghosts, list(boundaries))
-    return filter_blocks(tensor, lambda block: run(around.local, dtype)[around.inner_slices], dtype)
+    tensor_halo = halo(tensor, ghosts, list(boundaries))
+    return filter_blocks(tensor, lambda block: run(tensor_halo.local, dtype)[tensor_halo.inner_slices], dtype)
 
 
 def filter_blocks(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DTensor:
