@@ -111,7 +111,7 @@ class _Probe(NamedTuple):
 
     Parameters
     ----------
-    load: its load on device 0
+    load: its load on device 0, which has the most to do
     run: function that runs it; None on ranks outside of its mesh
     """
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from meshcomm.core.failures.launchers import launched
 from meshcomm.tools.cli.once import print_once
 
-_OVERSUBSCRIBED_VARIABLES = {
+_OVERSUBSCRIBED = {
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""Environment variables for more ranks than cores, for MPICH and Open MPI: ranks may start, and yield while waiting."""
+"""Environment variables of MPICH and Open MPI by which more ranks than cores run, and yield while they wait."""
 
 
 def launch(ranks: int) -> None:
@@ -48,7 +48,7 @@ def usual_environment(ranks: int) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     variables = {
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
-        **(_OVERSUBSCRIBED_VARIABLES if ranks > cores else {}),
+        **(_OVERSUBSCRIBED if ranks > cores else {}),
     }
     return variables | {"PYTHONHASHSEED": "0"}  # all ranks go through a set of texts in one order
 

@@ -49,7 +49,7 @@ class ShownOnce:
             stream.flush()
 
     def _can_tell(self, text: str) -> bool:
-        """Return whether the ranks of this host have agreed on who shows *text*; the first rank that asks claims it."""
+        """Return whether the ranks of this host agree on who shows *text*: the first rank that asks here."""
         if text not in self._claims and sys.platform == "linux" and len(self._claims) < _MAX_TEXTS:
             self._claims[text] = host_signals.Error(f"warning {text}", self._rank)
         return text in self._claims

@@ -46,7 +46,7 @@ class RankConsole(code.InteractiveConsole):
             readline.parse_and_bind("tab: complete")
 
     def raw_input(self, prompt: str = "") -> str:
-        """Return a line that is typed, which Ctrl-C ends."""
+        """Return a line that the user types; Ctrl-C interrupts it."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().raw_input(prompt)
@@ -67,7 +67,7 @@ class RankConsole(code.InteractiveConsole):
         return False
 
     def run(self, text: str, file: str, mode: str) -> None:
-        """Run code on all ranks, and show what the others have to show."""
+        """Run code on all ranks, and show their outcomes."""
         cell = Cell(text=text, file=file, mode=mode)
         self._job.begin(cell)
         with self._job.cell():
