@@ -212,8 +212,8 @@ def _with_all_bytes_moved(probe: _Probe) -> _Probe:
 
 def _copy_probes(mesh: Mesh, machine: Machine) -> list[_Probe]:
     """Return probes that only copy within a rank."""
-    whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    return [_probe_of((length // RUN_BYTES, 2 * RUN_BYTES), whole, columns, machine) for length in COPY_BYTES]
+    unsharded, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
+    return [_probe_of((length // RUN_BYTES, 2 * RUN_BYTES), unsharded, columns, machine) for length in COPY_BYTES]
 
 
 def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:

@@ -40,8 +40,11 @@ def say(text: str = "", *, error: bool = False, colours: bool = False) -> None:
     Names and texts of files may hold anything, so control characters are printed as escapes, except for line breaks
     and, with *colours*, escape sequences of colours. `printable` also escapes the line breaks of a text of a file.
     """
-    shown = "\n".join(
-        "".join(part if colours and _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(line))
+    escaped_text = "\n".join(
+        "".join(
+            fragment if colours and _COLOUR.fullmatch(fragment) else printable(fragment)
+            for fragment in _COLOUR.split(line)
+        )
         for line in text.split("\n")
     )
-    print(shown, file=sys.stderr if error else sys.stdout, flush=True)
+    print(escaped_text, file=sys.stderr if error else sys.stdout, flush=True)

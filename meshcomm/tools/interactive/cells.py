@@ -239,13 +239,13 @@ class Job:
     def _on_value(self, source: int, name: str, value: object) -> None:
         self._values.append((name, value))
 
-    def _on_waits(self, source: int, ranks: list[int], where: str) -> None:
+    def _on_waits(self, source: int, ranks: list[int], call_name: str) -> None:
         gone_ranks = [
             rank for rank in ranks if time.monotonic() > self._outcome_times.get(rank, math.inf) + WAIT_WITHIN
         ]
         if gone_ranks:
             verb = "have" if len(gone_ranks) > 1 else "has"
-            text = f"waited in {where} for {ranks_text(gone_ranks)}, which {verb} ended the cell"
+            text = f"waited in {call_name} for {ranks_text(gone_ranks)}, which {verb} ended the cell"
             self.send(source, "stop", "CollectiveMismatch", text)
 
     def _on_stop(self, source: int, name: str, text: str) -> None:

@@ -27,7 +27,7 @@ class KernelShell(RootShell, ZMQInteractiveShell):
     """The shell of a kernel."""
 
     def user_expressions(self, expressions: Message) -> Message:
-        """Return what a frontend asks for after a cell, without other ranks."""
+        """Return the values of expressions that a frontend asks for after a cell, on rank 0 alone."""
         with self.job.gates.without_others(_RANK_0_ONLY):
             return super().user_expressions(expressions)
 

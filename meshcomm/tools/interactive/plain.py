@@ -1,4 +1,4 @@
-"""Ranks without IPython: rank 0 is Python's prompt, and all ranks run what is typed."""
+"""Ranks without IPython: rank 0 shows Python's prompt, and all ranks run the lines that are typed."""
 
 import code
 import contextlib
@@ -14,7 +14,7 @@ from meshcomm.tools.interactive.terminal import take_terminal
 
 
 def run(job: Job, address: Path) -> None:
-    """Run what is typed in the terminal that is lent at this *address*, until Ctrl-D."""
+    """Run the lines that are typed in the terminal lent at the socket *address*, until Ctrl-D."""
     file = "" if job.rank else take_terminal(job, address)
     sys.modules["__main__"] = types.ModuleType("__main__")
     prepare(job)

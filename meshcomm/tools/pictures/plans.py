@@ -63,46 +63,49 @@ def _draw_step(drawing: SvgDrawing, step: Step, y: float) -> None:
     """Draw the blocks before and after *step*, and the bytes that go from device to device."""
     views = LayoutView(step.source, step.shape), LayoutView(step.target, step.shape)
     cut_axes = sorted({axis for view in views for axis in view.cut_axes})
-    before, after = (LayoutView(layout, step.shape, cut_axes) for layout in (step.source, step.target))
-    slab_text = " at its first indices" if after.slabs else ""
+    source_view, target_view = (LayoutView(layout, step.shape, cut_axes) for layout in (step.source, step.target))
+    slab_text = " at its first indices" if target_view.slabs else ""
     captions = [
         " ".join([caption, *view.ranks_text()])
-        for caption, view in (("Before.", before), (f"After, with the colours of before{slab_text}.", after))
+        for caption, view in (
+            ("Before.", source_view),
+            (f"After, with the colours of before{slab_text}.", target_view),
+        )
     ]
     drawing.text(8, y + LINE / 2, captions[0])
-    x = draw_view(drawing, before, (8, y + LINE), limit=MAX_PANELS)
+    x = draw_view(drawing, source_view, (8, y + LINE), limit=MAX_PANELS)
     drawing.arrow(x + 16, y + 90, x + 56)
     x = max(x + 72, 8 + CHARACTER * (len(captions[0]) + 2))
     drawing.text(x, y + LINE / 2, captions[1])
-    right = draw_view(drawing, after, (x, y + LINE), _PiecePainter(before, after), limit=MAX_PANELS)
+    right = draw_view(drawing, target_view, (x, y + LINE), _PiecePainter(source_view, target_view), limit=MAX_PANELS)
     x = max(right + 48, x + CHARACTER * (len(captions[1]) + 2))
     if not isinstance(step, Slice):
         _draw_table(drawing, step, x, y)
 
 
 class _PiecePainter:
-    """Draws the boxes of the view *after* a step, each from pieces in the colours of the blocks *before* it."""
+    """Draws the boxes of the layout after a step, each from pieces in the colours of the blocks before it."""
 
-    def __init__(self, before: LayoutView, after: LayoutView) -> None:
-        self.before, self.after = before, after
+    def __init__(self, source_view: LayoutView, target_view: LayoutView) -> None:
+        self.source_view, self.target_view = source_view, target_view
 
     def __call__(self, drawing: SvgDrawing, row: ShownInterval, column: ShownInterval, panel: SlabPanel) -> None:
         """Draw one box."""
         if row.interval is None or column.interval is None:
-            draw_box(self.after, drawing, row, column, panel)
+            draw_box(self.target_view, drawing, row, column, panel)
             return
         size = column.end - column.begin, row.end - row.begin
         row_intervals, column_intervals = (
-            self._overlapping_intervals(self.before.row_axis, row),
-            self._overlapping_intervals(self.before.column_axis, column),
+            self._overlapping_intervals(self.source_view.row_axis, row),
+            self._overlapping_intervals(self.source_view.column_axis, column),
         )
         if max(len(row_intervals), len(column_intervals)) > MAX_PIECES:
             drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart
         else:
             for row_interval, column_interval in product(row_intervals, column_intervals):
                 self._draw_piece(drawing, (row, row_interval), (column, column_interval), panel)
-        blocks = blocks_of(self.after, panel, row.interval, column.interval)
-        text, (x, y) = self.after.devices(blocks), (column.begin + size[0] / 2, row.begin + size[1] / 2)
+        blocks = blocks_of(self.target_view, panel, row.interval, column.interval)
+        text, (x, y) = self.target_view.devices(blocks), (column.begin + size[0] / 2, row.begin + size[1] / 2)
         drawing.rectangle(column.begin, row.begin, size, "none", f"devices {text}")
         label_width = CHARACTER * len(text) + 6
         drawing.area(x - label_width / 2, y - LINE / 2, (label_width, LINE), "#fff", 0.6)
@@ -113,7 +116,7 @@ class _PiecePainter:
         assert shown_interval.interval is not None
         if axis is None:
             return [shown_interval.interval]
-        ruler = self.before.rulers[axis]
+        ruler = self.source_view.rulers[axis]
         numbers = ruler.interval_numbers(shown_interval.interval.start or 0, shown_interval.interval.stop or 0)
         return [ruler.interval(number) for number in numbers[: MAX_PIECES + 1]]
 
@@ -126,13 +129,13 @@ class _PiecePainter:
     ) -> None:
         """Draw a piece of a box. *row* and *column* have the interval of the box, and that of a block before."""
         (top, bottom), (left, right) = _overlap_pixels(*row), _overlap_pixels(*column)
-        blocks = blocks_of(self.before, self._front_intervals(panel), row[1], column[1])
-        colour = COLOURS[self.before.first_device(blocks) % len(COLOURS)]
+        blocks = blocks_of(self.source_view, self._front_intervals(panel), row[1], column[1])
+        colour = COLOURS[self.source_view.first_device(blocks) % len(COLOURS)]
         drawing.area(left, top, (right - left, bottom - top), colour)
 
     def _front_intervals(self, panel: SlabPanel) -> SlabPanel:
         """Return the intervals before the step that hold the first indices of the slab *panel* after it."""
-        rulers = self.before.rulers
+        rulers = self.source_view.rulers
         first_indices = {axis: interval.start or 0 for axis, interval in panel.slab.items()}
         return SlabPanel(
             {

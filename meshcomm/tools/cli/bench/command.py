@@ -36,7 +36,7 @@ BLOCKS = 6
 need more than half of its free memory. `cases.fft` holds the most: array, spectrum, an exchange, the reference."""
 
 SLOW = 2.0
-"""Seconds. By default no larger size follows one whose operation and reference take this long."""
+"""Seconds. By default no larger sizes follow one at which operation and reference together take this long."""
 
 
 class BenchOperation(NamedTuple):
