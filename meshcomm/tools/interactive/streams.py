@@ -17,7 +17,7 @@ _MAX_OUTPUT_LENGTH = 1 << 17
 
 
 class OutcomeStream(io.TextIOBase):
-    """A stream of a rank that stores its text in the outcome of the cell. It is shown if the rank fails, or if asked."""
+    """A stream of a rank that adds its text to the outcome of the cell. It is shown if the rank fails, or if asked."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
