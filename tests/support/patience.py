@@ -39,29 +39,29 @@ class Stuck(Exception):
 # -- how fast this machine is -----------------------------------------------------------------------------------------
 
 
-def _work(share=1.0):
-    return sum(i * i % 7 for i in range(int(share * 220_000)))
+def _work(fraction=1.0):
+    return sum(i * i % 7 for i in range(int(fraction * 220_000)))
 
 
 @cache
 def cpu_factor():
     """Return how many times more CPU time than `WORK` this machine needs for the same, and ``--patience``."""
-    took = []
+    times = []
     for _ in range(3):
         start = time.process_time()
         _work()
-        took.append(time.process_time() - start)
-    return _factor * max(1.0, min(took) / WORK)
+        times.append(time.process_time() - start)
+    return _factor * max(1.0, min(times) / WORK)
 
 
-def slowness(share=1.0):
+def slowness(fraction=1.0):
     """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1.
 
-    With a *share* of the work the answer varies more, and costs less.
+    With a *fraction* of the work the answer varies more, and costs less.
     """
     start = time.monotonic()
-    _work(share)
-    return _factor * max(1.0, (time.monotonic() - start) / (share * WORK))
+    _work(fraction)
+    return _factor * max(1.0, (time.monotonic() - start) / (fraction * WORK))
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -69,8 +69,8 @@ def slowness(share=1.0):
 
 def until(condition, seconds):
     """Wait until *condition* returns something true, and return it; give up after *seconds* of an idle machine."""
-    end = time.monotonic() + seconds * slowness()
-    while not (value := condition()) and time.monotonic() < end:
+    deadline = time.monotonic() + seconds * slowness()
+    while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return value
 
@@ -85,26 +85,26 @@ class Watch:
     def __init__(self, processes, cpu=CPU, waits=0.0):
         self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), IDLE * _factor + waits
         self.slowness = slowness()  # the largest that was measured
-        self._before = {}
+        self._first_cpu = {}
         self._used = {}
-        self._begin = self._moved = time.monotonic()
+        self._begin = self._last_progress = time.monotonic()
         self._total = 0.0
-        self._looking = 0.0  # CPU time of this watch itself
+        self._own_cpu = 0.0  # CPU time of this watch itself
 
     def look(self):
         start, now = time.thread_time(), time.monotonic()
         for process in self.processes():
-            cpu = _cpu_of(process) - (self._looking if process == os.getpid() else 0.0)
-            since = cpu - self._before.setdefault(process, cpu)
-            self._used[process] = max(self._used.get(process, 0.0), since)
+            cpu = _cpu_of(process) - (self._own_cpu if process == os.getpid() else 0.0)
+            used = cpu - self._first_cpu.setdefault(process, cpu)
+            self._used[process] = max(self._used.get(process, 0.0), used)
         total = sum(self._used.values())
         if total > self._total + IDLE / 50 or not HAS_PROC:
-            self._total, self._moved = total, now
+            self._total, self._last_progress = total, now
         self.slowness = max(self.slowness, slowness(GLANCE))
-        self._looking += time.thread_time() - start
+        self._own_cpu += time.thread_time() - start
         if max(self._used.values(), default=0.0) > self.cpu:
             raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")
-        if now - self._moved > self.idle:
+        if now - self._last_progress > self.idle:
             raise Stuck(f"no process used CPU time for {self.idle:.0f} s")
         if now - self._begin > WALL * _factor:
             raise Stuck(f"it took more than {WALL * _factor:.0f} s")
@@ -128,10 +128,10 @@ def run(command, cpu=CPU, check=False, **options):
         except BaseException:
             process.kill()
             raise
-    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    completed = subprocess.CompletedProcess(command, process.returncode, output, errors)
     if check:
-        done.check_returncode()
-    return done
+        completed.check_returncode()
+    return completed
 
 
 def _cpu_of(process):

@@ -96,8 +96,8 @@ def random_boundaries(random, length, blocks, like=None):
     if kind < 0.1:  # all in one block
         return (0, *sorted(random.choices([0, length], k=blocks - 1)), length)
     if kind < 0.25:
-        each = max(1, -(-length // blocks))
-        return tuple(min(number * each, length) for number in range(blocks + 1))
+        block_length = max(1, -(-length // blocks))
+        return tuple(min(number * block_length, length) for number in range(blocks + 1))
     if kind < 0.3:
         return (0, *np.cumsum([len(block) for block in np.array_split(np.arange(length), blocks)]).tolist())
     choices = list(range(length + 1))
@@ -157,11 +157,11 @@ def another_mesh(random, mesh, ranks, sizes):
         return mesh_over(mesh.ranks, random.choice(SHAPES[mesh.size]))
     if kind < 0.5:
         return mesh_over(tuple(random.sample(mesh.ranks, mesh.size)), random.choice(SHAPES[mesh.size]))
-    others = [rank for rank in range(ranks) if rank not in mesh.ranks]
-    candidates = [size for size in sizes if size <= len(others)]
+    other_ranks = [rank for rank in range(ranks) if rank not in mesh.ranks]
+    candidates = [size for size in sizes if size <= len(other_ranks)]
     if kind < 0.75 and candidates:
         shape = random.choice(SHAPES[random.choice(candidates)])
-        return mesh_over(tuple(random.sample(others, prod(shape))), shape)
+        return mesh_over(tuple(random.sample(other_ranks, prod(shape))), shape)
     return random_mesh(random, ranks, sizes)
 
 
@@ -220,8 +220,8 @@ def planned(case):
     """The plan of a case, and the bound that it has to keep to."""
     if case.tightness is None:
         return plan_of(case, None), DEFAULT_SCRATCH
-    least = least_scratch(case)
-    bound = least + int(case.tightness * 2 * most_bytes(case))
+    min_scratch = least_scratch(case)
+    bound = min_scratch + int(case.tightness * 2 * most_bytes(case))
     return plan_of(case, bound), bound
 
 
@@ -234,12 +234,12 @@ def least_scratch(case):
     try:
         plan_of(case, 0)
     except ShapeError as error:
-        least = int(re.search(r"the minimum is (\d+) bytes", str(error))[1])
+        min_scratch = int(re.search(r"the minimum is (\d+) bytes", str(error))[1])
     else:
         return 0
     with pytest.raises(ShapeError):
-        plan_of(case, least - 1)
-    return least
+        plan_of(case, min_scratch - 1)
+    return min_scratch
 
 
 def most_bytes(case):
@@ -252,13 +252,13 @@ def check_case(case, predicted=True):
     plan, bound = planned(case)
     array = random_bits(case.shape, case.dtype, seed=1)
     run = lockstep(plan, blocks_between(array, case.source, plan))
-    for device, wanted in enumerate(blocks_between(array, case.target, plan)):
+    for device, expected in enumerate(blocks_between(array, case.target, plan)):
         block = run.blocks[device]
-        assert (block is None) == (wanted is None), f"device {device}"
-        assert wanted is None or same_bits(block, wanted), f"device {device}: {block} is not {wanted}"
+        assert (block is None) == (expected is None), f"device {device}"
+        assert expected is None or same_bits(block, expected), f"device {device}: {block} is not {expected}"
         assert run.scratch[device] <= bound, f"device {device}: scratch beyond {bound}"
         if predicted:
-            part = plan.for_device(device)
-            assert part.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
-            assert part.messages == run.messages[device], f"device {device}: messages"
-            assert part.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"
+            device_plan = plan.for_device(device)
+            assert device_plan.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
+            assert device_plan.messages == run.messages[device], f"device {device}: messages"
+            assert device_plan.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"

@@ -48,14 +48,14 @@ def sides_of(shape, elements=16384):
     """The sides of tiles: the shortest one is doubled, the last of several, while a tile is not too large."""
     sides = [1] * len(shape)
     while any(side < n for side, n in zip(sides, shape, strict=True)):
-        short = [axis for axis in range(len(shape)) if sides[axis] < shape[axis]]
-        axis = max(short, key=lambda a: (-sides[a], a))
-        longer = [
+        short_axes = [axis for axis in range(len(shape)) if sides[axis] < shape[axis]]
+        axis = max(short_axes, key=lambda a: (-sides[a], a))
+        longer_sides = [
             min(2 * side, n) if a == axis else side for a, (side, n) in enumerate(zip(sides, shape, strict=True))
         ]
-        if np.prod(longer) > elements:
+        if np.prod(longer_sides) > elements:
             break
-        sides = longer
+        sides = longer_sides
     return sides
 
 
@@ -84,10 +84,10 @@ def drawn(name, shape, seed=SEED, call=0, given=(), options=None):
     )
     result = np.empty(shape, sample.dtype)
     for number, box in tiles(shape):
-        size = tuple(each.stop - each.start for each in box)
-        own = [np.broadcast_to(x, shape)[box] if np.ndim(x) else x for x in given]
-        made = getattr(stream(seed, call, number), name.split()[0])(*own, size=size, **(options or {}))
-        result[box] = made
+        size = tuple(interval.stop - interval.start for interval in box)
+        tile_parameters = [np.broadcast_to(x, shape)[box] if np.ndim(x) else x for x in given]
+        block = getattr(stream(seed, call, number), name.split()[0])(*tile_parameters, size=size, **(options or {}))
+        result[box] = block
     return result
 
 
@@ -95,10 +95,10 @@ def vectors(name, shape, seed=SEED, call=0, given=(), options=None):
     """The whole array of vectors that a method draws."""
     result = None
     for number, box in tiles((*shape, len(given[0]) if np.ndim(given[0]) else len(given[1])), last=1):
-        size = tuple(each.stop - each.start for each in box[:-1])
-        made = getattr(stream(seed, call, number), name.split()[0])(*given, size=size, **(options or {}))
-        result = np.empty((*shape, made.shape[-1]), made.dtype) if result is None else result
-        result[box] = made
+        size = tuple(interval.stop - interval.start for interval in box[:-1])
+        block = getattr(stream(seed, call, number), name.split()[0])(*given, size=size, **(options or {}))
+        result = np.empty((*shape, block.shape[-1]), block.dtype) if result is None else result
+        result[box] = block
     return result
 
 
@@ -123,26 +123,28 @@ def ours():
     layout = mc.Layout([mc.UNSHARDED] * 2, mc.create_mesh([("x", 1)]))
     line, space = (mc.Layout([mc.UNSHARDED] * ndim, layout.mesh) for ndim in (1, 3))
     t = mc.distribute(np.arange(30000).reshape(SHAPE), layout)
-    found = {}
-    for name, (given, options) in METHODS.items():
+    arrays = {}
+    for name, (parameters, options) in METHODS.items():
         method = getattr(mc.random.default_rng(SEED), name.split()[0])
-        found[name] = method(*given, size=SHAPE, layout=layout, **options).local
-    for name, (given, options) in VECTORS.items():
+        arrays[name] = method(*parameters, size=SHAPE, layout=layout, **options).local
+    for name, (parameters, options) in VECTORS.items():
         method = getattr(mc.random.default_rng(SEED), name.split()[0])
-        found[name] = method(*given, size=SHAPE, layout=space, **options).local
-    new = mc.random.default_rng
+        arrays[name] = method(*parameters, size=SHAPE, layout=space, **options).local
+    generator = mc.random.default_rng
     weights = np.arange(1000) / np.arange(1000).sum()
-    found["permutation"] = new(SEED).permutation(30000, layout=line).local
-    found["permutation of rows"] = new(SEED).permutation(t).local
-    found["permuted"] = new(SEED).permuted(t, axis=1).local
-    found["choice"] = new(SEED).choice(1000, SHAPE, layout=layout).local
-    found["choice by weights"] = new(SEED).choice(1000, SHAPE, p=weights, layout=layout).local
-    found["choice of few"] = new(SEED).choice(10**6, 100, replace=False, layout=line).local
-    found["choice of many"] = new(SEED).choice(1000, 700, replace=False, layout=line).local
-    found["choice of many by weights"] = new(SEED).choice(1000, 700, replace=False, p=weights, layout=line).local
-    found["bytes"] = np.frombuffer(new(SEED).bytes(100), np.uint8)
-    found["random of a spawned generator"] = new(SEED).spawn(2)[1].random(SHAPE, layout=layout).local
-    return {name: recorded(name, array) for name, array in found.items()}
+    arrays["permutation"] = generator(SEED).permutation(30000, layout=line).local
+    arrays["permutation of rows"] = generator(SEED).permutation(t).local
+    arrays["permuted"] = generator(SEED).permuted(t, axis=1).local
+    arrays["choice"] = generator(SEED).choice(1000, SHAPE, layout=layout).local
+    arrays["choice by weights"] = generator(SEED).choice(1000, SHAPE, p=weights, layout=layout).local
+    arrays["choice of few"] = generator(SEED).choice(10**6, 100, replace=False, layout=line).local
+    arrays["choice of many"] = generator(SEED).choice(1000, 700, replace=False, layout=line).local
+    arrays["choice of many by weights"] = (
+        generator(SEED).choice(1000, 700, replace=False, p=weights, layout=line).local
+    )
+    arrays["bytes"] = np.frombuffer(generator(SEED).bytes(100), np.uint8)
+    arrays["random of a spawned generator"] = generator(SEED).spawn(2)[1].random(SHAPE, layout=layout).local
+    return {name: recorded(name, array) for name, array in arrays.items()}
 
 
 if __name__ == "__main__":

@@ -152,16 +152,16 @@ class Program:
         for name, whole in list(self.model.items()):
             if not re.fullmatch(NAMES, name) or name[0] == "r":
                 continue
-            found = self.names[name]
-            if isinstance(found, mc.Variable | mc.DTensor):
-                assert (found.shape, found.dtype) == (whole.shape, whole.dtype), f"{name} is {found!r}, not {whole!r}"
-                found, whole = found.local, block(whole, found.layout, self.rank)
+            value = self.names[name]
+            if isinstance(value, mc.Variable | mc.DTensor):
+                assert (value.shape, value.dtype) == (whole.shape, whole.dtype), f"{name} is {value!r}, not {whole!r}"
+                value, whole = value.local, block(whole, value.layout, self.rank)
             else:  # a result on each rank
                 del self.model[name], self.names[name]
-            if whole is None or found is None:
-                assert found is whole, f"{name} is {found!r}, not {whole!r}"
+            if whole is None or value is None:
+                assert value is whole, f"{name} is {value!r}, not {whole!r}"
             else:
-                assert same_bits(found, whole), f"{name} on this rank is {found!r}, not {whole!r}"
+                assert same_bits(value, whole), f"{name} on this rank is {value!r}, not {whole!r}"
 
     def report(self, failure):
         return (
@@ -176,9 +176,9 @@ class Program:
     def forget(self, name):
         """Delete a name here, in the model and in the lists."""
         self.model.pop(name, None)
-        for held in (self.tensors, self.variables):
-            if name in held:
-                held.remove(name)
+        for names in (self.tensors, self.variables):
+            if name in names:
+                names.remove(name)
 
     # -- what steps choose --------------------------------------------------------------------------------------------
 
@@ -245,16 +245,16 @@ def layout_of(mesh, *specs):
 
 def needed(lines):
     """Return the lines that the last one needs: those that write to a name which it uses, and what they need."""
-    wanted, kept = set(re.findall(NAMES, lines[-1])), [lines[-1]]
+    needed_names, needed_lines = set(re.findall(NAMES, lines[-1])), [lines[-1]]
     for line in reversed(lines[:-1]):
         target, equals, _ = line.partition(" = ")
-        written = set(re.findall(NAMES, target if equals else line)) | set(
+        written_names = set(re.findall(NAMES, target if equals else line)) | set(
             re.findall(NAMES, line.partition("out=")[2])
         )
-        if written & wanted:
-            wanted |= set(re.findall(NAMES, line))
-            kept.append(line)
-    return kept[::-1]
+        if written_names & needed_names:
+            needed_names |= set(re.findall(NAMES, line))
+            needed_lines.append(line)
+    return needed_lines[::-1]
 
 
 def run_program(seed, rank, size, comm=None, steps=STEPS):

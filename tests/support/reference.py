@@ -89,11 +89,11 @@ def box_copies(sources, targets, itemsize, boxes):
 
 def packed(regions, itemsize, boxes, number=0, rounds=1):
     """The twin of `Packing`: the bytes of round *number* of boxes (region, offset, strides, extents)."""
-    taken = []
+    chunks = []
     for region, offset, strides, extents in boxes:
         for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), rounds)[number:][:1]:
-            taken += [regions[region][s : s + itemsize] for s in items]
-    return np.concatenate([np.empty(0, np.uint8), *taken])
+            chunks += [regions[region][s : s + itemsize] for s in items]
+    return np.concatenate([np.empty(0, np.uint8), *chunks])
 
 
 # -- relayout ---------------------------------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ def indices_along(names, length, number, blocks):
 def indices_of(layout, shape, device):
     """The indices along each axis that *device* holds."""
     sizes = dict(layout.mesh.dims)
-    at = dict(zip(sizes, np.unravel_index(device, tuple(sizes.values())), strict=True)) if sizes else {}
-    found = []
+    coordinates = dict(zip(sizes, np.unravel_index(device, tuple(sizes.values())), strict=True)) if sizes else {}
+    indices = []
     for names, length in zip(layout.axes or [()] * len(shape), shape, strict=True):
         number, blocks = 0, 1
         for name in names:
-            number, blocks = number * sizes[name] + int(at[name]), blocks * sizes[name]
-        found.append(indices_along(names, length, number, blocks))
-    return found
+            number, blocks = number * sizes[name] + int(coordinates[name]), blocks * sizes[name]
+        indices.append(indices_along(names, length, number, blocks))
+    return indices
 
 
 def block_of(array, layout, device):
@@ -181,25 +181,34 @@ def simulated(size, program, *args):
         return world.run(lambda: program(world.rank, *args))
 
 
-def on_ranks(size, **made):
+def on_ranks(size, **makers):
     """Return a decorator for a program: it becomes a test that so many simulated ranks run.
 
-    Each rank makes the arguments *made* by these functions; *rank* is its number. Others are fixtures or parameters.
+    Each rank makes the arguments *makers* by these functions; *rank* is its number. Others are fixtures or parameters.
     """
 
     def decorated(program):
         arguments = inspect.signature(program).parameters.values()
 
-        def test(**given):
+        def test(**fixtures):
             def on_rank():
-                own = {"rank": lambda: world.rank, **made}
-                program(**given, **{each.name: own[each.name]() for each in arguments if each.name in own})
+                rank_makers = {"rank": lambda: world.rank, **makers}
+                program(
+                    **fixtures,
+                    **{
+                        parameter.name: rank_makers[parameter.name]()
+                        for parameter in arguments
+                        if parameter.name in rank_makers
+                    },
+                )
 
             with simulate(size) as world:
                 world.run(on_rank)
 
         test.__name__, test.__doc__ = program.__name__, program.__doc__
-        test.__signature__ = inspect.Signature([each for each in arguments if each.name not in {"rank", *made}])
+        test.__signature__ = inspect.Signature(
+            [parameter for parameter in arguments if parameter.name not in {"rank", *makers}]
+        )
         return test
 
     return decorated

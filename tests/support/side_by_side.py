@@ -48,13 +48,13 @@ def sections(page):
     """Return the sections of a page that have code."""
     text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
     code = re.compile(r"^```(py|python)\n(.*?)^```$|^#+ ([^\n]*)$", re.MULTILINE | re.DOTALL)
-    found = []
+    entries = []
     for language, block, title in code.findall(text):
         if title:
-            found.append([title, "", ""])
+            entries.append([title, "", ""])
         else:
-            found[-1][1 if language == "py" else 2] += block
-    return [Section(*each) for each in found if each[1] or each[2]]
+            entries[-1][1 if language == "py" else 2] += block
+    return [Section(*entry) for entry in entries if entry[1] or entry[2]]
 
 
 def assigned(program):
@@ -64,8 +64,8 @@ def assigned(program):
     ['a', 'b', 'd', 'e']
     """
     targets = [target for node in ast.parse(program).body if isinstance(node, ast.Assign) for target in node.targets]
-    flat = [each for target in targets for each in getattr(target, "elts", [target])]
-    return {each.id for each in flat if isinstance(each, ast.Name)}
+    nodes = [node for target in targets for node in getattr(target, "elts", [target])]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def plain(value):
@@ -79,7 +79,7 @@ def plain(value):
     if module in _PLAIN:
         return _PLAIN[module](value)
     numbers = value if isinstance(value, (tuple, list)) else [value]
-    if all(isinstance(each, (np.ndarray, np.generic, int, float, str, tuple)) for each in numbers):
+    if all(isinstance(item, (np.ndarray, np.generic, int, float, str, tuple)) for item in numbers):
         return np.asarray(value)
     return None
 
@@ -89,17 +89,17 @@ def _of_mpi4py_fft(value):
 
     if not isinstance(value, np.ndarray):
         return None
-    whole = np.empty(value.global_shape, value.dtype)
+    array = np.empty(value.global_shape, value.dtype)
     for slices, block in MPI.COMM_WORLD.allgather((value.local_slice(), np.array(value))):
-        whole[slices] = block
-    return whole
+        array[slices] = block
+    return array
 
 
 def _of_torch(value):
     import torch
 
-    whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole.detach().numpy() if isinstance(whole, torch.Tensor) else None
+    tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensor.detach().numpy() if isinstance(tensor, torch.Tensor) else None
 
 
 def _of_jax(value):

@@ -27,7 +27,7 @@ CORES = 8  # of each node, as Slurm believes; nothing is bound, so the machine m
 DAEMONS = ("munged", "slurmctld", "slurmd")
 BIN = Path(sys.executable).parent
 SOON = 10.0  # seconds for daemons to come up or to end, on an idle machine
-OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+END_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 GARBLED = "mpi/pmi2: value not properly terminated"
 """What a step says whose daemon has read a message of MPI in two pieces, which it does on a busy machine."""
@@ -90,14 +90,14 @@ class Slurm(NamedTuple):
 
     def submit(self, script, *options, cwd):
         """Submit a batch *script* from the folder *cwd*, and return the number of the job."""
-        done = self.command("sbatch", "--parsable", *options, str(script), cwd=cwd)
-        return done.stdout.strip()
+        completed = self.command("sbatch", "--parsable", *options, str(script), cwd=cwd)
+        return completed.stdout.strip()
 
     def command(self, *command, cwd=None):
         """Run a command of Slurm, and return what it says."""
-        done = run(command, env=self.environment, cwd=cwd)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
-        return done
+        completed = run(command, env=self.environment, cwd=cwd)
+        assert completed.returncode == 0, f"{' '.join(command)}: {completed.stdout}{completed.stderr}"
+        return completed
 
     def facts(self, job):
         """Return what Slurm knows about a job, by its own names."""
@@ -108,14 +108,14 @@ class Slurm(NamedTuple):
 
         `Stuck` if its facts and its output stay the same for too long. A job that is `GARBLED` is cancelled.
         """
-        before, since = None, time.monotonic()
-        while (facts := self.facts(job))["JobState"] not in OVER:
-            now = (facts["JobState"], output.stat().st_size if output.exists() else 0)
-            if now != before:
-                before, since = now, time.monotonic()
+        last_state, last_change = None, time.monotonic()
+        while (facts := self.facts(job))["JobState"] not in END_STATES:
+            state = (facts["JobState"], output.stat().st_size if output.exists() else 0)
+            if state != last_state:
+                last_state, last_change = state, time.monotonic()
                 if GARBLED in text_of(output):
                     self.command("scancel", job)
-            if time.monotonic() - since > IDLE * slowness():
+            if time.monotonic() - last_change > IDLE * slowness():
                 raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{text_of(output)}{self.logs()}")
             time.sleep(0.1)
         code = int(facts["ExitCode"].partition(":")[0])
@@ -135,9 +135,9 @@ class Slurm(NamedTuple):
         until(self._nothing_to_kill, SOON)
 
     def _nothing_to_kill(self):
-        found = processes_with("SLURM_CONF", self.environment["SLURM_CONF"])
-        kill(found)
-        return not found
+        pids = processes_with("SLURM_CONF", self.environment["SLURM_CONF"])
+        kill(pids)
+        return not pids
 
     def logs(self):
         """Return the last lines of the daemons' logs, for a test that fails."""
@@ -162,11 +162,11 @@ def _check_means():
     if os.geteuid() != 0:
         pytest.skip("a Slurm of its own needs root, as slurmd does")
     for tool in (*DAEMONS, "sbatch", "srun", "scontrol", "scancel"):
-        if _found(tool) is None:
+        if _path_of(tool) is None:
             pytest.skip(f"a Slurm needs the command {tool}, of Debian's slurm-wlm and munge, which is missing")
 
 
-def _found(tool):
+def _path_of(tool):
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -185,15 +185,15 @@ def _configure(folder):
     key.touch(0o600)
     key.write_bytes(os.urandom(128))
     # MPICH names its shared memory after the job: numbers of other Slurms may still have files in /dev/shm.
-    first = random.randrange(1, 50_000_000)
+    first_job = random.randrange(1, 50_000_000)
     text = CONFIGURATION.format(
-        first=first, host=host, ports=ports, of_sruns=of_sruns, folder=folder, nodes=nodes, names=",".join(NODES)
+        first=first_job, host=host, ports=ports, of_sruns=of_sruns, folder=folder, nodes=nodes, names=",".join(NODES)
     )
     (folder / "slurm.conf").write_text(text)
-    private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    prefixes = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     # Addresses of few transports are short: Slurm's pmi2 garbles long ones on a busy machine.
-    return Slurm(clean | {"SLURM_CONF": str(folder / "slurm.conf"), "UCX_TLS": "tcp,self"}, folder)
+    return Slurm(variables | {"SLURM_CONF": str(folder / "slurm.conf"), "UCX_TLS": "tcp,self"}, folder)
 
 
 def _daemons(slurm, folder):
@@ -202,9 +202,9 @@ def _daemons(slurm, folder):
     files = ("munge.key", "munge.socket", "munge.pid", "munge.log", "munge.seed")
     options = [f"{option}={folder / file}" for option, file in zip(munge, files, strict=True)]
     return {
-        "munged": [_found("munged"), "--foreground", "--force", *options],
-        "slurmctld": [_found("slurmctld"), "-D", "-c"],
-        **{name: [_found("slurmd"), "-D", "-c", "-N", name] for name in NODES},
+        "munged": [_path_of("munged"), "--foreground", "--force", *options],
+        "slurmctld": [_path_of("slurmctld"), "-D", "-c"],
+        **{name: [_path_of("slurmd"), "-D", "-c", "-N", name] for name in NODES},
     }
 
 
@@ -230,8 +230,8 @@ def _running(name, command, slurm):
 
 def _wait_for_nodes(slurm):
     def ready():
-        said = run(["sinfo", "--noheader", "--format=%T"], env=slurm.environment)
-        return said.returncode == 0 and said.stdout.split() == ["idle"]
+        completed = run(["sinfo", "--noheader", "--format=%T"], env=slurm.environment)
+        return completed.returncode == 0 and completed.stdout.split() == ["idle"]
 
     if not until(ready, 3 * SOON):
         pytest.skip(f"the daemons of Slurm do not come up here: {slurm.logs()}")
@@ -241,11 +241,11 @@ def _free_ports():
     """Return numbers of TCP ports that nobody uses: those of the daemons, and the first and the last one of sruns."""
     while True:
         start = random.choice(PORTS)
-        of_daemons = range(start, start + 1 + len(NODES))
+        daemon_ports = range(start, start + 1 + len(NODES))
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # in use: try others
-            for port in of_daemons:
+            for port in daemon_ports:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return of_daemons, (of_daemons.stop, start + PORTS.step - 1)
+            return daemon_ports, (daemon_ports.stop, start + PORTS.step - 1)
 
 
 def text_of(path):

@@ -129,21 +129,21 @@ class Hosts(NamedTuple):
     def processes(self, hosts=(0, 1)):
         """Return the processes that run on the *hosts*, without the two that keep them."""
         networks = {os.stat(f"/proc/{self.pids[host]}/ns/net").st_ino for host in hosts}
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/ns/net"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 if entry.stat().st_ino in networks:
-                    found.append(int(entry.parts[2]))
-        return sorted(set(found) - set(self.pids))
+                    pids.append(int(entry.parts[2]))
+        return sorted(set(pids) - set(self.pids))
 
     def kill(self, hosts=(0, 1)):
         """Kill all that runs on the *hosts*."""
         until(lambda: self._nothing_to_kill(hosts), SOON)
 
     def _nothing_to_kill(self, hosts):
-        found = self.processes(hosts)
-        kill(found)
-        return not found
+        pids = self.processes(hosts)
+        kill(pids)
+        return not pids
 
     def _links(self):
         """Return what the kernel says about the link, as each host sees it."""
@@ -175,9 +175,9 @@ def _host(name):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        said = process.stdout.readline()
-        if said != "ready\n":
-            pytest.skip(f"two hosts need namespaces, which are forbidden here: {said.strip()}")
+        line = process.stdout.readline()
+        if line != "ready\n":
+            pytest.skip(f"two hosts need namespaces, which are forbidden here: {line.strip()}")
         yield process
 
 
@@ -192,9 +192,9 @@ def _connect(hosts):
 
 
 def _do(hosts, host, *command):
-    done = run(hosts.on(host, *command))
-    if done.returncode != 0:
-        pytest.skip(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
+    completed = run(hosts.on(host, *command))
+    if completed.returncode != 0:
+        pytest.skip(f"two hosts cannot be connected here: {' '.join(command)}: {completed.stderr.strip()}")
 
 
 def _write_launcher(hosts):
@@ -206,7 +206,7 @@ def _write_launcher(hosts):
 
 def _environment():
     """Return our environment without what mpiexec and meshcomm set in ours, and with what jobs need."""
-    private = ("PMI", "HYDI_", "MESHCOMM_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    prefixes = ("PMI", "HYDI_", "MESHCOMM_")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     # Hydra's own limit counts if we are killed while a job runs.
-    return SETTINGS | clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}
+    return SETTINGS | variables | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}

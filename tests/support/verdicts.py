@@ -31,7 +31,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def gather(self, where, value, failure=None):
+    def gather(self, point, value, failure=None):
         return [value]
 
 
@@ -49,9 +49,9 @@ class Ranks:
     def say(self, text):
         print(f"\n[rank {self.rank} of {self.size}] {text}", file=self.stderr, flush=True)
 
-    def end(self, where, failure):
+    def end(self, point, failure):
         self.say(
-            f"{failure}\nthe other ranks did not come to {where} within {DEADLINE:g} s of CPU time: the run ends here"
+            f"{failure}\nthe other ranks did not come to {point} within {DEADLINE:g} s of CPU time: the run ends here"
         )
         remove(mapped_files(os.getpid()))  # MPI will not have the time to
         os._exit(1)
@@ -66,21 +66,21 @@ class Ranks:
         self.say("pytest ended before its session did")
         os._exit(1)
 
-    def gather(self, where, value, failure=None):
-        """Return the *value* of every rank, all of them at *where*.
+    def gather(self, point, value, failure=None):
+        """Return the *value* of every rank, all of them at *point*.
 
         A rank with a *failure* ends the run if the others do not come. Ranks that wait for each other inside a test
         learn if one of them has left it: its report waits for theirs.
         """
         __tracebackhide__ = True
-        countdown = None if failure is None else Countdown(DEADLINE, self.end, where, failure)
+        countdown = None if failure is None else Countdown(DEADLINE, self.end, point, failure)
         try:
             while True:
-                gathered = self.comm.allgather((where, value))
-                if all(its == where for its, _ in gathered):
+                gathered = self.comm.allgather((point, value))
+                if all(rank_point == point for rank_point, _ in gathered):
                     return [value for _, value in gathered]
-                if not where.startswith("the report"):
-                    points = "; ".join(f"rank {rank} at {its}" for rank, (its, _) in enumerate(gathered))
+                if not point.startswith("the report"):
+                    points = "; ".join(f"rank {rank} at {rank_point}" for rank, (rank_point, _) in enumerate(gathered))
                     raise AssertionError(f"ranks are at different points: {points}")
         finally:
             if countdown is not None:
@@ -202,10 +202,10 @@ class Agreement:
     def pytest_runtest_makereport(self, item, call):
         report = yield
         failure = report.longreprtext or "failed" if report.failed else None
-        where = f"the report of {item.nodeid} ({call.when})"
+        point = f"the report of {item.nodeid} ({call.when})"
         if failure is not None:
-            _ranks.say(f"{where}\n{failure}")  # at once: this rank may not live to the common report
-        gathered = _ranks.gather(where, (report.outcome, failure), failure)
+            _ranks.say(f"{point}\n{failure}")  # at once: this rank may not live to the common report
+        gathered = _ranks.gather(point, (report.outcome, failure), failure)
         outcomes, failures = zip(*gathered, strict=True)
         if any(failures):
             report.outcome = "failed"
@@ -222,8 +222,8 @@ class Agreement:
             _ranks.say(f"cannot collect {report.nodeid}\n{report.longreprtext}")
 
     def pytest_collection_finish(self, session):
-        found = [item.nodeid for item in session.items]
-        gathered = _ranks.gather("the end of the collection", (found, session.testsfailed))
+        test_ids = [item.nodeid for item in session.items]
+        gathered = _ranks.gather("the end of the collection", (test_ids, session.testsfailed))
         if any(other != gathered[0] for other in gathered):
             counts = ", ".join(
                 f"rank {r}: {len(ids)} tests, {errors} errors" for r, (ids, errors) in enumerate(gathered)
