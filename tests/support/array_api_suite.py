@@ -31,9 +31,9 @@ def pytest_load_initial_conftests():
     if os.environ.get("ARRAY_API_RULE") == "1":
         return
     for module in (xp, xp.fft):
-        for name, found in [*vars(module).items()]:
-            if inspect.isfunction(found) and name[0] != "_" and bound._makes_tensors(found):
-                setattr(module, name, bound._bound_to(found, mesh))
+        for name, function in [*vars(module).items()]:
+            if inspect.isfunction(function) and name[0] != "_" and bound._makes_tensors(function):
+                setattr(module, name, bound._bound_to(function, mesh))
 
 
 @pytest.hookimpl(trylast=True)

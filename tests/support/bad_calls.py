@@ -38,20 +38,20 @@ def names():
 def names_of_rank(rank):
     """Return the names that an expression may use on one rank of a simulated world."""
     mesh = mc.create_mesh([("x", 2), ("y", 2)])
-    made = names() | {"mesh": mesh, "rank": rank, "L": lambda *specs: mc.Layout(list(specs), mesh)}
+    names_by_text = names() | {"mesh": mesh, "rank": rank, "L": lambda *specs: mc.Layout(list(specs), mesh)}
     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "y"], mesh)
     array = np.arange(24.0).reshape(6, 4)
-    made |= {"rows": rows, "columns": columns, "t": mc.distribute(array, rows), "array": array}
-    made["strategy"] = lambda *shape: mc.Strategy(
+    names_by_text |= {"rows": rows, "columns": columns, "t": mc.distribute(array, rows), "array": array}
+    names_by_text["strategy"] = lambda *shape: mc.Strategy(
         mc.DeviceAssignment.build(mc.Topology.from_comm(), list(shape) or [1, 4, 1, 1])
     )
-    return made
+    return names_by_text
 
 
-def outcome(call, given):
+def outcome(call, namespace):
     """Return the class and the text of what the expression *call* raises; a class of None if nothing."""
     try:
-        eval(compile(call, "<call>", "eval"), dict(given))
+        eval(compile(call, "<call>", "eval"), dict(namespace))
     except Exception as error:
         return type(error), str(error)
     return None, ""
@@ -68,16 +68,16 @@ def on_ranks(call):
     """
 
     def program(rank):
-        given = names_of_rank(rank)
-        found = outcome(call, given)
-        if found[0] is mc.CollectiveMismatch:
+        namespace = names_of_rank(rank)
+        result = outcome(call, namespace)
+        if result[0] is mc.CollectiveMismatch:
             with pytest.raises(mc.MeshError, match="make it again"):
-                mc.relayout(given["t"], given["columns"])
-            given["mesh"].close()
-            given = names_of_rank(rank)
-        moved = mc.relayout(given["t"], given["columns"])
-        assert moved.to_numpy().tolist() == given["array"].tolist()
-        return found
+                mc.relayout(namespace["t"], namespace["columns"])
+            namespace["mesh"].close()
+            namespace = names_of_rank(rank)
+        moved = mc.relayout(namespace["t"], namespace["columns"])
+        assert moved.to_numpy().tolist() == namespace["array"].tolist()
+        return result
 
     with mc.simulate(RANKS) as world:
         return world.run(lambda: program(world.rank))
@@ -97,7 +97,7 @@ RUNNERS = {"alone": alone, "ranks": on_ranks, "world": the_world}
 """How a call is run, by what the table says under \"on\"."""
 
 
-def plain(text):
+def without_quotes(text):
     """Return *text* without quotes and with one kind of brackets, for facts may be written either way.
 
     >>> plain("['x', 2] of \\"y\\"")
@@ -112,6 +112,6 @@ def says(message, fact):
     >>> says("axis 0 has 7 elements", "7"), says("axis 10 has 17", "7"), says("shape [6, 4]", "(6, 4)")
     (True, False, True)
     """
-    found = re.escape(plain(fact))
-    before = r"(?<![\w.])" if found[0].isalnum() else ""
-    return re.search(rf"{before}{found}(?!\w|\.\d)", plain(message)) is not None
+    fact_pattern = re.escape(without_quotes(fact))
+    lookbehind = r"(?<![\w.])" if fact_pattern[0].isalnum() else ""
+    return re.search(rf"{lookbehind}{fact_pattern}(?!\w|\.\d)", without_quotes(message)) is not None

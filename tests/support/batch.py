@@ -26,6 +26,6 @@ def printed(*arguments, prefix=sys.prefix, modules=""):
 
 def on_the_page():
     """Return the arguments of the command of the page that prints a script, and the script as it is shown."""
-    shown = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
-    ((command, script),) = re.findall(shown, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    pattern = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
+    ((command, script),) = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return shlex.split(command), script

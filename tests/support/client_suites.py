@@ -176,10 +176,10 @@ class Run:
             passed = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
             self.passing.write_text(json.dumps(passed), "utf-8")
         counts = Counter(self.outcomes.values())
-        run_count = sum(counts[outcome] for outcome in ("passed", "failed", "expected"))
-        arrays_text = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
+        total = sum(counts[outcome] for outcome in ("passed", "failed", "expected"))
+        arrays = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
         terminalreporter.write_line(
-            f"{self.name} on {arrays_text}: {counts['passed']} of {run_count} pass ({counts['passed'] / max(run_count, 1):.1%}), "
+            f"{self.name} on {arrays}: {counts['passed']} of {total} pass ({counts['passed'] / max(total, 1):.1%}), "
             f"{counts['expected']} fail as the table says, {counts['failed']} fail, {counts['skipped']} are skipped"
         )
         # What failed, for whoever mends the table.

@@ -26,10 +26,10 @@ def outcome(path):
 def outcome_here(path):
     """Return the `outcome` of *path*, as the only rank of a world."""
     try:
-        found = contents(path)
-        if sum(prod(each.shape) * each.dtype.itemsize for each in found.arrays.values()) > LOADED:
+        file_contents = contents(path)
+        if sum(prod(array.shape) * array.dtype.itemsize for array in file_contents.arrays.values()) > LOADED:
             return "large"
-        return {name: _bytes_of(each) for name, each in flat(mc.load(path)).items()}
+        return {name: _bytes_of(array) for name, array in flat(mc.load(path)).items()}
     except (mc.CheckpointError, OSError) as error:
         assert len(str(error)) < 3000  # noqa: PT017 - most files are errors
         return ERROR
@@ -37,9 +37,9 @@ def outcome_here(path):
 
 def rewrite(file, data):
     """Give *file* the content *data*. It is not made anew: file systems write new ones to the disk at once."""
-    with file.open("r+b") as opened:
-        opened.write(data)
-        opened.truncate()
+    with file.open("r+b") as output:
+        output.write(data)
+        output.truncate()
 
 
 def signed(text):
@@ -51,47 +51,47 @@ def signed(text):
 def _bytes_of(value):
     if not isinstance(value, mc.DTensor):
         return repr(value)
-    found = value.to_numpy()
-    return found.dtype.str, found.shape, found.tobytes()
+    array = value.to_numpy()
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def flat(tree, path=""):
     """Return the leaves of a tree by their paths."""
     if isinstance(tree, dict | list | tuple):
         pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        return {key: leaf for name, each in pairs for key, leaf in flat(each, f"{path}/{name}").items()}
+        return {key: leaf for name, subtree in pairs for key, leaf in flat(subtree, f"{path}/{name}").items()}
     return {path: tree}
 
 
 @contextmanager
 def bounded():
     """Let nobody take much more memory than there is taken now."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    old = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, old[1]))
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    old_limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY, old_limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, old)
+        resource.setrlimit(resource.RLIMIT_AS, old_limits)
 
 
-def checked_outcome(path, what, how=outcome):
+def checked_outcome(path, case, load=outcome):
     """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning.
 
     What takes long is tried once more: of a file that does harm, each load takes long.
     """
     limit = SECONDS * cpu_factor()
-    found, seconds = _timed(path, what, how)
+    result, seconds = _timed(path, case, load)
     if seconds >= limit:
-        found, seconds = _timed(path, what, how)
-    assert seconds < limit, f"{what!r:.2000}"
-    return found
+        result, seconds = _timed(path, case, load)
+    assert seconds < limit, f"{case!r:.2000}"
+    return result
 
 
-def _timed(path, what, how):
+def _timed(path, case, load):
     begin = time.process_time()
     try:
-        found = how(path)
+        result = load(path)
     except BaseException as error:
-        raise AssertionError(f"{what!r:.2000} raises {error!r:.2000}") from error
-    return found, time.process_time() - begin
+        raise AssertionError(f"{case!r:.2000} raises {error!r:.2000}") from error
+    return result, time.process_time() - begin

@@ -16,7 +16,7 @@ def table():
 
 def departures(group):
     """Return the cases of a group in the table."""
-    return [case for of, case in table() if of == group]
+    return [case for row_group, case in table() if row_group == group]
 
 
 def refuses(error, function, *args, says="", **options):

@@ -25,10 +25,10 @@ def cases(ranks):
 
     *ranks* is the number of ranks. The rank that makes other calls is drawn.
     """
-    described, random = runpy.run_path(str(PROGRAMS / "mismatches.py")), Random(ranks)
-    names = described["names"](ranks)
-    found = [case for case in product(names, names, described["MODES"]) if case[0] != case[1]]
-    return [(*case, str(random.randrange(ranks))) for case in random.sample(found, len(found))]
+    program_names, random = runpy.run_path(str(PROGRAMS / "mismatches.py")), Random(ranks)
+    names = program_names["names"](ranks)
+    pairs = [case for case in product(names, names, program_names["MODES"]) if case[0] != case[1]]
+    return [(*case, str(random.randrange(ranks))) for case in random.sample(pairs, len(pairs))]
 
 
 def is_loud(job):
@@ -38,7 +38,7 @@ def is_loud(job):
     loud, too, if without our words.
     """
     words = "CollectiveMismatch", "different c", "ends the job", MPICH_ENDS
-    return job.code != 0 and (any(each in job.text for each in words) or abs(job.code) % 128 in CRASHES)
+    return job.code != 0 and (any(word in job.text for word in words) or abs(job.code) % 128 in CRASHES)
 
 
 class MixUps:
@@ -58,23 +58,23 @@ class MixUps:
         """Try all cases, and return how many had which outcome."""
         (self._folder / "cases").write_text("".join(" ".join(case) + "\n" for case in self._cases))
         with Forked(self._folder, PROGRAMS / "many_mismatches.py") as forked:
-            first = 0
-            while first < len(self._cases):
-                first = self._run_job(forked, first, min(first + CASES_PER_JOB, len(self._cases)))
+            first_case = 0
+            while first_case < len(self._cases):
+                first_case = self._run_job(forked, first_case, min(first_case + CASES_PER_JOB, len(self._cases)))
         return self.outcomes
 
-    def _run_job(self, forked, first, end):
-        """Try the cases from *first* on in one job, and return the first one that is still to be tried."""
+    def _run_job(self, forked, first_case, end):
+        """Try the cases from *first_case* on in one job, and return the first one that is still to be tried."""
         logs = [self._folder / f"rank-{rank}.log" for rank in range(self._ranks)]
         for log in logs:
             log.write_text("")
         (self._folder / "steps").write_bytes(bytes(8 * self._ranks))
         settings = {"cpu": CPU, "MESHCOMM_TIMEOUT": str(TIMEOUT), **self._memory}
-        job = forked.launch(self._launch, self._ranks, self._folder, first, end, **settings)
+        job = forked.launch(self._launch, self._ranks, self._folder, first_case, end, **settings)
         logs_read = [_read(log) for log in logs]
         unusable = False
-        for number in range(first, end):
-            notes = [its.get(number, {}) for its in logs_read]
+        for number in range(first_case, end):
+            notes = [notes_of_rank.get(number, {}) for notes_of_rank in logs_read]
             if not all("outcome" in note for note in notes):
                 # Once this may be for what an earlier case has left, or for a busy machine.
                 if self._tried_again != number:
@@ -111,9 +111,9 @@ class MixUps:
             else:
                 self.outcomes[f"raised {' and '.join(sorted(kinds))}"] += 1
 
-    def _fault(self, number, what, notes, job):
-        self.outcomes[what] += 1
-        self.faults.append(f"{' '.join(self._cases[number])}: {what}: {notes}\n{job or ''}")
+    def _fault(self, number, fault, notes, job):
+        self.outcomes[fault] += 1
+        self.faults.append(f"{' '.join(self._cases[number])}: {fault}: {notes}\n{job or ''}")
 
 
 def _kind(job):
@@ -126,11 +126,11 @@ def _kind(job):
 
 def _read(log):
     """Return the last that a rank has noted of each case."""
-    found = {}
+    notes = {}
     for line in log.read_text().splitlines():
         try:
             note = json.loads(line)
         except ValueError:  # the end of a rank that was killed
             continue
-        found[note["case"]] = found.get(note["case"], {}) | note
-    return found
+        notes[note["case"]] = notes.get(note["case"], {}) | note
+    return notes

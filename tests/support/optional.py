@@ -25,7 +25,7 @@ def can_import(module):
 def pytest_ignore_collect(collection_path):
     parts = collection_path.with_suffix("").parts
     if "meshcomm" in parts:
-        last = len(parts) - 1 - parts[::-1].index("meshcomm")
-        if not can_import(".".join(parts[last:])):
+        package_index = len(parts) - 1 - parts[::-1].index("meshcomm")
+        if not can_import(".".join(parts[package_index:])):
             return True
     return None  # others decide

@@ -11,6 +11,6 @@ def digest_at_the_end():
     plate[0] = 100.0
     for _ in range(400):
         inside = plate[1:-1, 1:-1]
-        around = plate[:-2, 1:-1] + plate[2:, 1:-1] + plate[1:-1, :-2] + plate[1:-1, 2:]
-        plate[1:-1, 1:-1] = inside + 0.2 * (around - 4 * inside)
+        neighbour_sum = plate[:-2, 1:-1] + plate[2:, 1:-1] + plate[1:-1, :-2] + plate[1:-1, 2:]
+        plate[1:-1, 1:-1] = inside + 0.2 * (neighbour_sum - 4 * inside)
     return hashlib.blake2b(plate.tobytes(), digest_size=8).hexdigest()

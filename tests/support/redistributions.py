@@ -41,9 +41,9 @@ class Redistribution(NamedTuple):
 
 def redistributions():
     lines = [line for line in (DATA / "GEMR2D.dat").read_text().splitlines() if line.strip() and line[0] != "#"]
-    found = []
+    result = []
     for line in lines[1:]:
         pairs = [tuple(pair) for pair in zip(*[iter(map(int, line.split()))] * 2, strict=True)]
-        found.append(Redistribution(pairs[0], Side(*pairs[1:6]), Side(*pairs[6:])))
-    assert len(found) == int(lines[0].split()[0])
-    return found
+        result.append(Redistribution(pairs[0], Side(*pairs[1:6]), Side(*pairs[6:])))
+    assert len(result) == int(lines[0].split()[0])
+    return result

@@ -14,9 +14,9 @@ from hypothesis import settings
 from meshcomm.core.failures.launchers import launched
 from support.paths import TESTS
 
-_SAMPLE_STEP = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
+_SAMPLE_STEP = 5  # a sample has one of this many examples, but not fewer than _MIN_EXAMPLES
 _MIN_EXAMPLES = 12
-_QUICK_STEP = 8  # with --quick a sample has one of so many cases of it
+_QUICK_STEP = 8  # with --quick, one of this many cases of a sample runs
 _exhaustive = _quick = False
 _count = None
 _ranks = 1

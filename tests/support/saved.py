@@ -19,8 +19,8 @@ INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1]
 def here(layout):
     """Return *layout* on a mesh of the simulated world that runs."""
     mesh = layout.mesh
-    made = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
-    return Layout(list(layout.axes), made)
+    new_mesh = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
+    return Layout(list(layout.axes), new_mesh)
 
 
 def cases(seed, count):
@@ -33,10 +33,10 @@ def cases(seed, count):
 
 def same(tensor, whole):
     """Check the shape, the dtype and every bit of a tensor, of memory in any order. Collective over its mesh."""
-    found = tensor.to_numpy()
-    if found is not None:
-        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
-        assert found.tobytes() == whole.tobytes()
+    array = tensor.to_numpy()
+    if array is not None:
+        assert (array.shape, array.dtype) == (whole.shape, whole.dtype)
+        assert array.tobytes() == whole.tobytes()
 
 
 def damage(path, at=100):

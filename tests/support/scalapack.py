@@ -20,9 +20,9 @@ def planes(sizes):
 
     @pytest.fixture(params=sizes, ids=str)
     def mesh(request):
-        made = mc.create_mesh(list(zip("xy", request.param, strict=True)))
-        yield made
-        made.close()
+        new_mesh = mc.create_mesh(list(zip("xy", request.param, strict=True)))
+        yield new_mesh
+        new_mesh.close()
 
     return mesh
 
@@ -41,7 +41,7 @@ def layouts_on(mesh):
         [mc.Cyclic("x", 2), mc.UNSHARDED],
         [mc.UNSHARDED, mc.UNSHARDED],
     ]
-    return [mc.Layout(each, mesh) for each in specs]
+    return [mc.Layout(axis_specs, mesh) for axis_specs in specs]
 
 
 def random(shape, dtype, seed=0):

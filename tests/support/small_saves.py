@@ -37,24 +37,24 @@ def found_at(path):
     """Return the number of the content, None if nothing is there; fail if it is no whole content."""
 
     def program():
-        found = mc.load(path)
-        if not isinstance(found, dict):
-            return [found.to_numpy()]
+        tree = mc.load(path)
+        if not isinstance(tree, dict):
+            return [tree.to_numpy()]
         if path.suffix:
-            return [tensor.to_numpy() for tensor in found.values()]
-        return [found["a"].to_numpy(), found["more"]["b"].to_numpy()]
+            return [tensor.to_numpy() for tensor in tree.values()]
+        return [tree["a"].to_numpy(), tree["more"]["b"].to_numpy()]
 
     with mc.simulate(2) as world:
         try:
-            found = world.run(program)[0]
+            arrays_found = world.run(program)[0]
         except FileNotFoundError:
             return None
         except mc.CheckpointError:
             assert not path.suffix
             assert not (path / "manifest.json").exists()
             return None
-    number = int(found[0].flat[0])
-    for array, expected in zip(found, arrays(number), strict=False):
+    number = int(arrays_found[0].flat[0])
+    for array, expected in zip(arrays_found, arrays(number), strict=False):
         np.testing.assert_array_equal(array, expected)
     return number
 
@@ -65,10 +65,10 @@ def listed(folder):
     return sorted(re.sub(r"-[0-9a-f]{16}", "", name) for name in names)
 
 
-def prepared(folder, suffix, over):
-    """Return the path to save to, in a new folder; with *over* there is a save already."""
+def prepared(folder, suffix, has_old_save):
+    """Return the path to save to, in a new folder; with *has_old_save* there is a save already."""
     folder.mkdir()
     path = folder / f"saved{suffix}"
-    if over:
+    if has_old_save:
         save(path, 1)
     return path

@@ -59,14 +59,14 @@ def assignments(draw, size):
 @st.composite
 def strided(draw, array):
     """The same values as *array*, in memory of another order: Fortran, reversed, with gaps, read-only."""
-    how, raw = draw(st.sampled_from(["C", "F", "reversed", "gaps", "read-only"])), as_raw(array)
-    if how == "F" and array.ndim:  # asfortranarray makes a vector of a scalar
+    memory_order, raw = draw(st.sampled_from(["C", "F", "reversed", "gaps", "read-only"])), as_raw(array)
+    if memory_order == "F" and array.ndim:  # asfortranarray makes a vector of a scalar
         raw = np.asfortranarray(raw)
-    elif how == "reversed" and array.ndim:
+    elif memory_order == "reversed" and array.ndim:
         raw = raw[::-1].copy()[::-1]
-    elif how == "gaps" and array.ndim:
+    elif memory_order == "gaps" and array.ndim:
         raw = np.repeat(raw, 2, axis=-1)[..., ::2]
-    elif how == "read-only":
+    elif memory_order == "read-only":
         raw = raw.copy()
         raw.flags.writeable = False
     return raw.view(array.dtype)

@@ -33,11 +33,11 @@ def watched(look):
     with pytest.MonkeyPatch.context() as patch:
 
         def watch(module, name):
-            real = getattr(module, name)
-            run = (lambda *args, **named: None) if name == "fsync" else real  # a process that dies loses nothing
+            function = getattr(module, name)
+            run = (lambda *args, **kwargs: None) if name == "fsync" else function  # a process that dies loses nothing
 
-            def call(*args, **named):
-                return look(next(numbers), Call(name, args, lambda *its: run(*(its or args), **named)))
+            def call(*args, **kwargs):
+                return look(next(numbers), Call(name, args, lambda *new_args: run(*(new_args or args), **kwargs)))
 
             patch.setattr(module, name, call)
 
@@ -116,8 +116,8 @@ def short(most):
             file, data, offset = call.args
             return call.run(file, data[:most], offset)
         if call.name == "preadv":
-            file, (into,), offset = call.args
-            return call.run(file, [into[:most]], offset)
+            file, (buffer,), offset = call.args
+            return call.run(file, [buffer[:most]], offset)
         return call.run()
 
     with watched(look):

@@ -65,8 +65,8 @@ def integers(*shape, seed=0, dtype="f8"):
 
 def tensor_of(random, mesh, shape, seed=0, dtype="f8"):
     """Return a tensor of small integers, and its array."""
-    whole = integers(*shape, seed=seed, dtype=dtype)
-    return mc.distribute(whole, layout_of(random, mesh, shape)), whole
+    array = integers(*shape, seed=seed, dtype=dtype)
+    return mc.distribute(array, layout_of(random, mesh, shape)), array
 
 
 def numbers(*shape, seed=0, dtype="f8"):
@@ -81,8 +81,8 @@ def dot(a, b):
 # -- comparison -------------------------------------------------------------------------------------------------------
 
 
-def equal(found, expected):
-    np.testing.assert_array_equal(found, expected, strict=True)
+def equal(result, expected):
+    np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def check(tensor, expected, same=equal):
@@ -101,7 +101,7 @@ def check(tensor, expected, same=equal):
 
 def close(tensor, expected, rtol=1e-12):
     """As `check`, up to the order of sums."""
-    check(tensor, expected, lambda found, block: np.testing.assert_allclose(found, block, rtol=rtol, strict=True))
+    check(tensor, expected, lambda result, block: np.testing.assert_allclose(result, block, rtol=rtol, strict=True))
 
 
 def is_right(tensor, array, layout):

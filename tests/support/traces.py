@@ -21,8 +21,8 @@ def check_trace(path, ranks):
     assert [name.split(" on ")[0] for name in names] == [f"rank {rank}" for rank in range(ranks)]
     assert all(name.split(" on ")[1] for name in names)
     for rank in range(ranks):
-        known = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == rank}
-        assert {e["tid"] for e in spans(events, rank)} <= known
+        thread_ids = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == rank}
+        assert {e["tid"] for e in spans(events, rank)} <= thread_ids
         check_spans(spans(events, rank))
     return events
 
@@ -32,28 +32,28 @@ def spans(events, rank):
     return [event for event in events if event["ph"] == "X" and event["pid"] == rank]
 
 
-def check_spans(found):
+def check_spans(spans_of_rank):
     """Spans are in the order in which they begin; on one thread, each lies in those that are open, or follows them."""
-    assert [e["ts"] for e in found] == sorted(e["ts"] for e in found)
-    open_on = {}
-    for event in found:
+    assert [e["ts"] for e in spans_of_rank] == sorted(e["ts"] for e in spans_of_rank)
+    open_spans = {}
+    for event in spans_of_rank:
         assert event["ts"] >= 0, event
         assert event["dur"] >= 0, event
         assert event["cat"] in KINDS, event
         assert not UNTIL_MERGED & set(event["args"]), event
-        end, stack = event["ts"] + event["dur"], open_on.setdefault(event["tid"], [])
+        end, stack = event["ts"] + event["dur"], open_spans.setdefault(event["tid"], [])
         while stack and stack[-1] <= event["ts"] + ROUNDING / 2:
             stack.pop()
         assert not stack or end <= stack[-1] + ROUNDING, event
         stack.append(end)
 
 
-def write_rank(folder, rank, found, *, size=3, host="a", clock=(0, 10**18), dropped=0, memory=None):
-    """Write the trace of a rank with the spans *found* as ``MESHCOMM_TRACE`` makes it."""
-    about = {"rank": rank, "size": size, "host": host, "dropped events": dropped, "clock": clock}
+def write_rank(folder, rank, rank_spans, *, size=3, host="a", clock=(0, 10**18), dropped=0, memory=None):
+    """Write the trace of a rank with the spans *rank_spans* as ``MESHCOMM_TRACE`` makes it."""
+    other_data = {"rank": rank, "size": size, "host": host, "dropped events": dropped, "clock": clock}
     metadata = {"process_name": {"name": f"rank {rank} on {host}"}, "thread_name": {"name": "MainThread"}}
     if memory:
         metadata["process_labels"] = memory
     meta = [{"name": name, "ph": "M", "pid": rank, "tid": 0, "args": args} for name, args in metadata.items()]
-    document = {"traceEvents": [*meta, *found], "displayTimeUnit": "ns", "otherData": about}
+    document = {"traceEvents": [*meta, *rank_spans], "displayTimeUnit": "ns", "otherData": other_data}
     (folder / f"rank-{rank}.json").write_text(json.dumps(document))

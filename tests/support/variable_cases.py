@@ -14,17 +14,17 @@ class Layouts:
     """
 
     def __init__(self):
-        everyone = mc.create_mesh()
-        self.mesh = mc.create_mesh([("x", 2), ("y", -1)]) if everyone.size % 2 == 0 else mc.create_mesh([("x", -1)])
+        world_mesh = mc.create_mesh()
+        self.mesh = mc.create_mesh([("x", 2), ("y", -1)]) if world_mesh.size % 2 == 0 else mc.create_mesh([("x", -1)])
 
     def __call__(self, *specs):
         return Layout([{"u": UNSHARDED}.get(spec, spec) for spec in specs], self.mesh)
 
     def rules(self, rules=()):
         """Return a layout map of *rules*: patterns, and the specs of their layouts in one text."""
-        made = LayoutMap(self.mesh)
-        made.update((key, self(*specs.split())) for key, specs in dict(rules).items())
-        return made
+        layout_map = LayoutMap(self.mesh)
+        layout_map.update((key, self(*specs.split())) for key, specs in dict(rules).items())
+        return layout_map
 
 
 def on_ranks(size):

@@ -27,12 +27,12 @@ def names_on(mesh, other):
         specs[axis] = mesh.dim_names[0]
         return mc.distribute(array, mc.Layout(specs, mesh))
 
-    made = {name: getattr(mc, name) for name in ("Layout", "Cuts")}
-    made |= {"np": np, "mc": mc, "functools": functools, "U": mc.UNSHARDED, "reductions": reductions}
-    made["rank"] = mesh.rank
-    made["rows"], made["columns"] = lambda array: cut(array, 0, mesh), lambda array: cut(array, -1, mesh)
-    made["elsewhere"] = lambda array: cut(array, 0, other)
-    return made
+    names = {name: getattr(mc, name) for name in ("Layout", "Cuts")}
+    names |= {"np": np, "mc": mc, "functools": functools, "U": mc.UNSHARDED, "reductions": reductions}
+    names["rank"] = mesh.rank
+    names["rows"], names["columns"] = lambda array: cut(array, 0, mesh), lambda array: cut(array, -1, mesh)
+    names["elsewhere"] = lambda array: cut(array, 0, other)
+    return names
 
 
 def class_of(name):
@@ -55,11 +55,11 @@ def wrong(title, mesh, other):
             continue
         kind, _, text = error.partition(": ")
         blocks = {name: value.local.tobytes() for name, value in names.items() if isinstance(value, mc.DTensor)}
-        for each in forms(title, call.strip()):
-            with mc.count() as traffic, pytest.raises(class_of(kind)) as found:
-                evaluated(each, dict(names))
-            assert all(part in str(found.value) for part in text.split(".*")), f"{each}: {found.value}"
-            assert not traffic.bytes or "before data moves" not in title, each
+        for form in forms(title, call.strip()):
+            with mc.count() as traffic, pytest.raises(class_of(kind)) as raised:
+                evaluated(form, dict(names))
+            assert all(part in str(raised.value) for part in text.split(".*")), f"{form}: {raised.value}"
+            assert not traffic.bytes or "before data moves" not in title, form
             total = mc.ones(3, int, mc.Layout([mesh.dim_names[0]], mesh)).sum()
             assert int(total) == 3, "the next call finds the ranks together"
-            assert all(names[name].local.tobytes() == block for name, block in blocks.items()), each
+            assert all(names[name].local.tobytes() == block for name, block in blocks.items()), form

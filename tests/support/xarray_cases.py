@@ -27,9 +27,9 @@ def weather():
 
 def on_mesh(specs, mesh):
     """Return the same with tensors, cut as *specs* say."""
-    whole = weather()
-    cut = whole.copy(data=mc.distribute(whole.values, mc.Layout(specs, mesh)))
-    return cut.assign_coords(area=(("lat", "lon"), mc.distribute(whole.area.values, mc.Layout(specs[1:], mesh))))
+    array = weather()
+    tensors = array.copy(data=mc.distribute(array.values, mc.Layout(specs, mesh)))
+    return tensors.assign_coords(area=(("lat", "lon"), mc.distribute(array.area.values, mc.Layout(specs[1:], mesh))))
 
 
 OPERATIONS, NUMPYS, OTHERS = table("xarray_calls.txt").values()

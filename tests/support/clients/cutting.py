@@ -15,9 +15,9 @@ class Cutting(bound.Namespace):
     """The namespace of a mesh, but what it creates without a device is cut along the first axis."""
 
     def _of_standard(self, name):
-        found = getattr(self._standard, name)
-        if inspect.isfunction(found) and bound._makes_tensors(found):
-            return bound._bound_to(found, self._mesh)
+        member = getattr(self._standard, name)
+        if inspect.isfunction(member) and bound._makes_tensors(member):
+            return bound._bound_to(member, self._mesh)
         return super()._of_standard(name)
 
 

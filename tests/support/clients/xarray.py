@@ -23,9 +23,9 @@ def paths(root):
 
 def takes(item):
     """Return whether a test belongs to the suite: those of Dask's arrays do not."""
-    given = getattr(getattr(item, "callspec", None), "params", {})
-    of_dask = any(word in item.nodeid.lower() for word in ("dask", "rechunk"))
-    return not of_dask and not any("dask" in name and value for name, value in given.items())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    is_dask = any(word in item.nodeid.lower() for word in ("dask", "rechunk"))
+    return not is_dask and not any("dask" in name and value for name, value in parameters.items())
 
 
 def install(on_tensors):
@@ -43,10 +43,10 @@ def install(on_tensors):
 
     variable.Variable.__init__ = init
     import_module("xarray.tests").assert_writeable = lambda dataset: None  # asks for `flags`, which tensors have not
-    bare = import_module("xarray.tests.test_duck_array_ops")
-    bare.array = lambda *args, **kwargs: tensor_of(np.array(*args, **kwargs))
-    standard = import_module("xarray.tests.test_array_api")
-    standard.xp, standard.Array = cutting.namespace(), mc.DTensor
+    duck_array_tests = import_module("xarray.tests.test_duck_array_ops")
+    duck_array_tests.array = lambda *args, **kwargs: tensor_of(np.array(*args, **kwargs))
+    array_api_tests = import_module("xarray.tests.test_array_api")
+    array_api_tests.xp, array_api_tests.Array = cutting.namespace(), mc.DTensor
 
 
 def is_a_block():
