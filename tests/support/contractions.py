@@ -26,7 +26,7 @@ U = mc.UNSHARDED
 LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy sorts them, and numbers them
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "c8", "c16"]
 LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 13)
-MAX_PRODUCTS = 20_000  # products in one expression, so that NumPy's loops take no time
+MAX_PRODUCTS = 20_000  # the most products in one expression, so that NumPy's loops are fast
 MESHES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3), (2, 1, 2), (5,), (2, 2, 2), (3, 4), (2, 3, 4), (24,)]
 
 
@@ -34,7 +34,10 @@ MESHES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3), (2, 1, 2), (5,), (2, 2, 2), (3
 
 
 def random_expression(random):
-    """Return terms, which are lists of letters and ``...``, the output (None: implicit), and the shapes."""
+    """Return the terms of a random expression, its output, and the shapes of its operands.
+
+    A term is a list of letters and ``...``. An output of None is implicit.
+    """
     while True:
         letters = random.sample(LETTERS, random.randint(1, 5))
         sizes = {letter: random.choice(LENGTHS) for letter in letters}
@@ -64,7 +67,7 @@ def random_expression(random):
 
 
 def values(random, shape, dtype, all_whole):
-    """Return an array of *dtype*: of any integers if *all_whole*, else of numbers whose products stay small."""
+    """Return an array of *dtype*: any integers if *all_whole*, else numbers with small products."""
     rng, dtype = np.random.default_rng(random.getrandbits(32)), np.dtype(dtype)
     if dtype.kind in "biu":
         limits = (0, 1) if dtype.kind == "b" else (-2 * (dtype.kind == "i"), 2)
@@ -76,7 +79,7 @@ def values(random, shape, dtype, all_whole):
 
 
 def operand_of(random, mesh, array, is_tensor):
-    """Return the operand that stands for an *array*: a tensor, or a view of one, the array itself, or a number."""
+    """Return an operand equal to *array*: a tensor or a view of one, or, unless *is_tensor*, an array or a number."""
     if not is_tensor and random.random() < 0.35:
         return array.item() if array.ndim == 0 and array.dtype.char in "?ldD" and random.random() < 0.7 else array
     order = random.sample(range(array.ndim), array.ndim) if random.random() < 0.3 else list(range(array.ndim))
@@ -85,7 +88,7 @@ def operand_of(random, mesh, array, is_tensor):
 
 
 def written(random, terms, output):
-    """Return the expression in one of its two forms: a function from operands to the arguments of einsum."""
+    """Return a function from operands to the arguments of einsum, in one of the two forms of einsum."""
     if random.random() < 0.3:
         numbers = [[x if x is ... else LETTERS.index(x) for x in term] for term in [*terms, output or []]]
         output_numbers = [] if output is None else numbers[-1:]
@@ -128,7 +131,7 @@ def contraction(number, mesh):
 
 
 def compare_with_numpy(random, mesh, terms, output, operands, numpy_operands, arguments, options, notes):
-    """Compare an expression with NumPy; *notes* gets what repeats it."""
+    """Compare an expression with NumPy; append to *notes* the texts that are needed to repeat it."""
     try:
         expected = np.einsum(*arguments(numpy_operands), **options)
     except ValueError:
@@ -159,7 +162,10 @@ def text_of(x):
 
 
 def ways(random, mesh, arguments, expected, options, notes):
-    """Return a call of einsum, and the layout that it asks for, or None: NumPy's, ours, out=, in little memory."""
+    """Return a random call of einsum, and the layout that it asks for, or None.
+
+    The call is NumPy's or ours, with or without out=, and may limit the scratch memory.
+    """
     layout = layout_of(random, mesh, expected.shape) if random.random() < 0.4 else None
     notes.append(f"layout {layout and layout.sharding_specs}")
     if random.random() < 0.3:
@@ -178,7 +184,7 @@ def ways(random, mesh, arguments, expected, options, notes):
 
 
 def least_scratch(call):
-    """Return the minimum that an error names when *call* gets no memory at all; one byte less is refused as well."""
+    """Return the minimum of scratch bytes that an error names if *call* gets none; 0 if it needs none."""
     try:
         call()
     except mc.ShapeError as error:
@@ -187,7 +193,7 @@ def least_scratch(call):
 
 
 def compare(result, expected, layout, arguments, numpy_operands):
-    """Compare a result with NumPy's: integers exactly, others within what sums in any order may differ by."""
+    """Compare a result with NumPy's: integers exactly, others up to the rounding of sums in any order."""
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert result.layout == layout, f"{result.layout.sharding_specs} is not {layout.sharding_specs}"
     if result.local is None:
@@ -208,7 +214,7 @@ def compare(result, expected, layout, arguments, numpy_operands):
 
 
 def same_on_replicas(tensor):
-    """Devices that hold the same block hold the same bits."""
+    """Check that devices with the same block hold the same bits."""
     mesh, digest = tensor.mesh, np.array([zlib.crc32(tensor.local.tobytes())])
     digests = mc.from_local(digest, Layout([tuple(mesh.dim_names)], mesh), (mesh.size,)).to_numpy()
     digest_of_block = {}
@@ -219,10 +225,11 @@ def same_on_replicas(tensor):
 
 
 def default_layout(mesh, terms, output, operands, shape):
-    """The layout of a result by the sentences that document it; diagonals are cut as those of numpy.diagonal.
+    """Return the layout of a result by its documented rule; diagonals are cut as those of numpy.diagonal.
 
-    Each axis is cut as in the first operand that cuts it, with the mesh dimensions that are unused yet. Those that cut
-    operands, but nothing of the result, then cut its longest axis that is not cut, or the one with the longest blocks.
+    Each axis is cut as in the first operand that cuts it, by the mesh dimensions that are unused so far. Mesh
+    dimensions that cut operands, but no axis of the result, then cut its longest axis that is not cut; if all axes are
+    cut, they cut the axis with the longest blocks.
     """
     if output is None:
         letters = [x for term in terms for x in term if x is not ...]
@@ -246,7 +253,7 @@ def default_layout(mesh, terms, output, operands, shape):
 
 
 def cuts_of(term, tensor):
-    """The specs of the axes of a tensor by index and length: an axis of length 1 that is stretched is another one."""
+    """Return the specs of the axes of a tensor by (index, length): the length tells axes that are stretched from 1."""
     indices = labels(term, tensor.ndim)
     while repeated := next((i for i in indices if indices.count(i) > 1), None):
         first, second = [axis for axis, i in enumerate(indices) if i == repeated][:2]
@@ -256,7 +263,7 @@ def cuts_of(term, tensor):
 
 
 def labels(term, ndim):
-    """The indices of the axes of an operand: letters, and for the axes of an ellipsis numbers from the last one on."""
+    """Return the indices of the axes of an operand: letters, and for the axes of an ellipsis numbers up to -1."""
     ellipsis_index = term.index(...) if ... in term else len(term)
     return [*term[:ellipsis_index], *range(len(term) - (... in term) - ndim, 0), *term[ellipsis_index + 1 :]]
 
@@ -271,7 +278,7 @@ def of_opt_einsum():
 
 
 def as_numpy(random, mesh, text, sizes):
-    """Compare an expression of opt_einsum with NumPy: of small integers, so exactly."""
+    """Compare an expression of opt_einsum with NumPy. The operands have small integers, so results are equal."""
     dtype, terms = random.choice(["f8", "f8", "i8", "c16"]), text.partition("->")[0].split(",")
     shapes = [tuple(sizes[index] for index in term) for term in terms]
     pairs = [tensor_of(random, mesh, shape, seed, dtype) for seed, shape in enumerate(shapes)]
@@ -288,7 +295,7 @@ def as_numpy(random, mesh, text, sizes):
 
 
 def mesh_for(number, ranks=None):
-    """Return the sizes of the mesh for expression *number*, its devices, and how many ranks there are."""
+    """Return the dimensions of the mesh for expression *number*, its devices, and the number of ranks of the world."""
     random = Random(f"mesh {number}")
     sizes = random.choice([mesh_sizes for mesh_sizes in MESHES if ranks is None or prod(mesh_sizes) <= ranks])
     outside = ranks - prod(sizes) if ranks is not None else random.random() < 0.1

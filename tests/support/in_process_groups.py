@@ -1,7 +1,7 @@
-"""Groups of ranks in one process, of which some share memory: each rank is a thread with a pool of its own.
+"""Groups of ranks in one process: each rank is a thread with a pool of its own, and some ranks share memory.
 
-Their communicator does as late as it may what MPI may do late: it reads what is sent when the receiver waits, and the
-data of a nonblocking AllToAll moves when all ranks wait. So a test sees when a buffer is used again too early.
+Their communicator does everything as late as MPI may do it: it reads sent data when the receiver waits, and the data
+of a nonblocking AllToAll moves when all ranks wait. So a test notices if a buffer is used again too early.
 """
 
 import queue
@@ -29,14 +29,14 @@ class FailedElsewhere(BaseException):
 
 
 class Message:
-    """Bytes that were sent, and whether the receiver has taken them."""
+    """Bytes that were sent, and an event that is set when the receiver has taken them."""
 
     def __init__(self, data):
         self.data, self.taken = data, threading.Event()
 
 
 class Wires:
-    """What connects the ranks: a queue for each pair and kind of message."""
+    """The connections of the ranks: a queue for each pair of ranks and kind of message."""
 
     def __init__(self, size):
         self._queues, self._lock = defaultdict(queue.Queue), threading.Lock()
@@ -95,7 +95,7 @@ class InFlight:
 
 
 class Numbers:
-    """Numbers that go from this rank to some others, and are compared with theirs."""
+    """A number that this rank sends to *targets*, and compares with the numbers from *sources*."""
 
     def __init__(self, communicator, kind, targets, sources):
         self.communicator, self.kind, self.targets, self.sources = communicator, kind, targets, sources
@@ -114,7 +114,7 @@ class Numbers:
 
 
 class ThreadChannel:
-    """Messages in buffers of their own; what is taken is a new one each time."""
+    """Messages in buffers of their own; `take` makes a new channel each time."""
 
     closed = False
 
@@ -140,7 +140,7 @@ class ThreadChannel:
 
 
 class ThreadCommunicator(Communicator):
-    """A communicator of threads; it counts what it receives from other ranks, and notes its collective calls."""
+    """A communicator of threads. It counts received bytes by sender, and lists its collective calls."""
 
     def __init__(self, wires, size, rank):
         self.wires, self.size, self.rank = wires, size, rank
@@ -256,7 +256,7 @@ class ThreadWorld(World):
 
 
 class ThreadPools:
-    """Stands for the pool of the process: each thread has that of its rank."""
+    """Replaces the pool of the process: each thread uses the pool of its rank."""
 
     def __init__(self):
         self.thread_local = threading.local()
@@ -273,18 +273,18 @@ class ThreadPools:
 
 
 class Rank:
-    """One rank: its group, whose position is the number of the rank; its pool, and its communicator."""
+    """One rank: its position in the group, which is its number; its group, its pool and its communicator."""
 
     def __init__(self, position, group, pool):
         self.position, self.group, self.pool, self.communicator = position, group, pool, group.opened
 
     def block(self, nbytes, shared):
-        """Return a new block in the pool, or in memory that nobody shares."""
+        """Return a new block, in the pool if *shared* and if there is one, else in memory that is not shared."""
         return block(self.pool, nbytes, shared and self.pool is not None)
 
 
 class Ranks:
-    """Ranks on these *hosts*: those of one host share memory, those that are `ALONE` do not.
+    """Ranks on these *hosts*: ranks of one host share memory, except on the host `ALONE`.
 
     Use it in `own_pools`, so that each rank has its own pool.
     """
@@ -325,7 +325,7 @@ class Ranks:
         return outcomes(body, range(len(self.ranks)), len(self.ranks))
 
     def results(self, call):
-        """As `run`, but raise what a rank has raised."""
+        """Return the results of `run`, but raise the exception of a rank, if any."""
         results = self.run(call)
         for result in sorted(results, key=lambda result: isinstance(result, FailedElsewhere)):
             if isinstance(result, BaseException):
@@ -346,7 +346,7 @@ def own_pools(monkeypatch):
 
 
 class Case:
-    """An array of *shape* in a dtype, and which box of it each rank holds before and after."""
+    """An array of *shape* and *dtype*, and the boxes of it that ranks hold before (*sources*) and after (*targets*)."""
 
     def __init__(self, shape, sources, targets, dtype="u1", seed=0):
         self.dtype = np.dtype(dtype)
@@ -381,14 +381,14 @@ def cut(n, count):
 
 
 def rows_to_columns(size, shape=(7, 5), **options):
-    """Each rank has some rows, and gets some columns."""
+    """Return a case in which each rank has some rows, and gets some columns."""
     rows = [(interval, (0, shape[1])) for interval in cut(shape[0], size)]
     columns = [((0, shape[0]), interval) for interval in cut(shape[1], size)]
     return Case(shape, rows, columns, **options)
 
 
 def anything(size, seed, **options):
-    """Each rank has some rows, perhaps none, and gets any box; boxes may overlap."""
+    """Return a case in which each rank has some rows, perhaps none, and gets any box; boxes may overlap."""
     rng = np.random.default_rng([seed, size])
     shape = tuple(rng.integers(1, 12, 2).tolist())
     ends = sorted([0, shape[0], *rng.integers(0, shape[0] + 1, size - 1).tolist()])

@@ -1,9 +1,9 @@
-"""NumPy's own tests on tensors: modules of tests whose `np` makes tensors where NumPy's makes arrays.
+"""NumPy's own tests on tensors: modules of tests in which `np` makes tensors instead of arrays.
 
 In the namespace of such a module, functions that make arrays make tensors on a mesh of all ranks, cut along the first
-axis. All other names are those of NumPy, and come to tensors by NumPy's protocols. Assertions compare the arrays of
+axis. All other names are those of NumPy, and reach tensors by NumPy's protocols. Assertions compare the arrays of
 tensors. To see how the tests fail: ``PYTHONPATH=tests python -m support.numpy_shim test_indexing 3``; it prints the
-reason of each one, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt. With ``--script``
+reason of each failure, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt. With ``--script``
 they run as a script of ``run --numpy`` does: `np` is `meshcomm.numpy`, whose small tensors are whole on each rank.
 """
 
@@ -44,7 +44,7 @@ INCLUDED = {
     "test_umath": "(?!test_memoverlap)",  # 495 tests of a second each: blocks overlap as NumPy's arrays do
     "test_linalg": "(?!test_blas64|test_xerbla)",  # they ask LAPACK itself
 }
-"""Which tests of a module run, where not all do."""
+"""For modules of which not all tests run: a pattern of the names of tests that run."""
 EDITS = {
     "test_linalg": {
         ".view(ArraySubclass)": "",
@@ -63,11 +63,11 @@ EDITS = {
         "= _ndat.copy()": "= np.array(_ndat)",
     },  # made before `np` is a shim
 }
-"""Texts of a module to replace, so that a test is not lost for a line about something else."""
+"""By module, texts of its source to replace, so that a test is not lost for a line about something else."""
 MAKERS = "array asarray asanyarray ascontiguousarray zeros ones empty full arange linspace eye identity copy"
 LIKE_MAKERS = "zeros_like ones_like empty_like full_like"
 
-rank_state = local()  # what each rank has while a test runs: mesh, made, random
+rank_state = local()  # of each rank while a test runs: its mesh, the number of tensors made, a random generator
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def is_tensor(x):
 
 
 def plain(x):
-    """Return *x* with the arrays of tensors, also in lists and tuples."""
+    """Return *x* with arrays instead of tensors, also in lists and tuples."""
     if is_tensor(x):
         return x.to_numpy()[()]  # of one without axes a scalar, as NumPy's functions return
     if type(x) is list:
@@ -87,7 +87,7 @@ def plain(x):
 
 
 def made(x):
-    """Return an array as a tensor that is cut along its first axis; one of objects as it is, for what comes after."""
+    """Return an array as a tensor that is cut along its first axis; an array of objects as it is."""
     x = np.asanyarray(x)
     if x.dtype == object:
         return x
@@ -98,7 +98,7 @@ def made(x):
 
 
 def tensors(x):
-    """Return *x* with tensors for arrays, also in dicts, lists and tuples."""
+    """Return *x* with tensors instead of arrays, also in dicts, lists and tuples."""
     if type(x) is dict:
         return {key: tensors(value) for key, value in x.items()}
     if type(x) in (list, tuple):
@@ -115,7 +115,7 @@ class _AnyArray(type):
 
 
 class AnyArray(metaclass=_AnyArray):
-    """Arrays and tensors; called, it makes a tensor."""
+    """The class of arrays and tensors; a call makes a tensor."""
 
     def __new__(cls, *args, **options):
         return made(np.ndarray(*args, **options))
@@ -159,21 +159,21 @@ def _tensor_like_maker(function):
 
 
 def may_share_memory(a, b):
-    """Whether the blocks of any rank do."""
+    """Return whether blocks on any rank may share memory."""
     if not is_tensor(a) or not is_tensor(b):
         return is_scripted() and np.may_share_memory(a, b)
     return bool(mc.all_reduce(np.may_share_memory(a.local, b.local), op="max"))
 
 
 class Testing:
-    """numpy.testing, which compares the arrays of tensors."""
+    """numpy.testing, with assertions that compare the arrays of tensors."""
 
     def __getattr__(self, name):
         return _on_arrays(getattr(numpy.testing, name))
 
 
 class Shim:
-    """What `np` is in a module of tests."""
+    """The object that is `np` in a module of tests."""
 
     ndarray = AnyArray
     random = Random()
@@ -185,7 +185,7 @@ class Shim:
 
 
 class Script:
-    """What `np` is in a module of tests that runs as a script of ``run --numpy``."""
+    """The object that is `np` in a module of tests that runs as a script of ``run --numpy``."""
 
     random, testing, may_share_memory = Random(), Testing(), staticmethod(may_share_memory)
 
@@ -218,7 +218,7 @@ def _module(name):
 
 
 def _compare_index_result(test, tensor, index, expected, is_view):
-    """What NumPy's method of this name checks, without `flat`; a slice that moved is no view."""
+    """Check what NumPy's method of this name checks, without `flat`; a slice that moved is no view."""
     tensor = tensor.copy()
     result = tensor[index]
     np.testing.assert_array_equal(plain(result), expected)
@@ -288,7 +288,7 @@ def cases(module, ranks=1):
 
 
 def _tests(module):
-    """Go through the tests of a module: the name, the function, its marks, and what calls it."""
+    """Yield for each test of a module: its name, its function, its marks, and a function that calls it."""
     for name, value in vars(module).items():
         marks = getattr(value, "pytestmark", [])
         if name.startswith("test") and callable(value):
@@ -321,20 +321,20 @@ def _method(test_class, name):
 
 
 def _warns(function):
-    """Whether a test looks for warnings, or ignores some: they are those of a process, and its ranks are threads."""
+    """Return whether a test records or ignores warnings: these belong to a process, and the ranks are its threads."""
     pattern = r"record=True|\.warns|assert_\w*warn|filter\w*\(.ignore"
     return re.search(pattern, inspect.getsource(function)) is not None
 
 
 def _is_left_out(name, mark):
-    """Whether NumPy does not run a test, or only where time does not count; those of stacks are fast here."""
+    """Return whether *mark* skips a test: NumPy skips it, or marks it slow. Slow tests of stacks are fast here."""
     if mark.name in ("skipif", "xfail"):
         return not mark.args or mark.args[0]
     return mark.name == "skip" or (mark.name == "slow" and "test_generalized_" not in name)
 
 
 def _with_arguments(name, marks, call):
-    """Return a case for each set of arguments that the marks of pytest name."""
+    """Return a case, by label, for each set of arguments in the marks of pytest."""
     if any(_is_left_out(name, mark) for mark in marks):
         return {}
     choices = []
@@ -354,7 +354,7 @@ def _with_arguments(name, marks, call):
 
 
 def failure(case, ranks):
-    """Run a test on simulated ranks; return the error that a rank raises, or None, and whether it made tensors."""
+    """Run a test on simulated ranks. Return the error of a rank, or None, and whether the test made tensors."""
     with mc.simulate(ranks) as world, warnings.catch_warnings():
         for category in (DeprecationWarning, PendingDeprecationWarning):  # marks of these tests say so
             warnings.simplefilter("ignore", category)
@@ -381,7 +381,10 @@ def failure(case, ranks):
 
 
 def outcomes(name, ranks, only=None, cases=cases):
-    """Return for each test of a module, by name, its error or None: those of *only*, and none that makes no tensor."""
+    """Return the error of each test of a module, or None, by name. Leave out tests that make no tensor.
+
+    *only* has the names of the tests to run; None runs all.
+    """
     errors = {}
     for label, case in cases(name, ranks).items():
         if only is None or label in only:
@@ -392,7 +395,7 @@ def outcomes(name, ranks, only=None, cases=cases):
 
 
 def main(name, ranks, *options, cases=cases):
-    """Print the failures, and how many tests pass; an option without dashes is what is in the names of some tests."""
+    """Print the failures, and the number of tests that pass. An option without dashes is a pattern for their names."""
     table = "--table" in options
     set_scripted("--script" in options)
     pattern = next((option for option in options if not option.startswith("-")), "")

@@ -1,6 +1,6 @@
-"""The steps of random programs: each writes a line of the program, and one that does the same to whole arrays.
+"""The steps of random programs: each writes a line of the program, and a line that does the same to whole arrays.
 
-A step does nothing if the program has nothing for it yet.
+A step does nothing if the program has no tensor, mesh or request that the step needs.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def is_number(tensor):
 
 
 def small(p):
-    """Return the tensors that have small integers only: sums and products of them are exact, in any order."""
+    """Return the names of tensors with small integers only: their sums and products are exact, in any order."""
 
     def fits(name):
         array = p.model[name]
@@ -31,7 +31,7 @@ def small(p):
 
 
 def made(p, call, model=None):
-    """Do what *call* says, and note the new tensor that it returns; for whole arrays *model* says it."""
+    """Run *call*, and add the new tensor that it returns; for whole arrays run *model*, by default the same text."""
     name = p.new("t")
     p.do(f"{name} = {call}", f"{name} = {model or call}")
     return p.added(name)
@@ -64,7 +64,7 @@ def make(p):
 
 
 def random_cut_specs(p, mesh, shape):
-    """Return specs in which every mesh dimension of *mesh* cuts an axis at chosen boundaries, if it cuts any."""
+    """Return specs of a random layout on *mesh*, in which each sharded axis is cut at chosen boundaries."""
     layout = eval(p.any_layout(shape, mesh), p.names)
     return [
         mc.Cuts(names, random_boundaries(p.random, length, layout.num_shards(axis))) if names else ""
@@ -73,7 +73,7 @@ def random_cut_specs(p, mesh, shape):
 
 
 def dims_of_specs(specs):
-    """Return the mesh dimensions of each of these *specs*, without how they cut."""
+    """Return the mesh dimensions in each of these *specs*, without the kind of cut."""
     return [tuple(spec) if spec else mc.UNSHARDED for spec in specs]
 
 
@@ -126,7 +126,7 @@ def relayout(p):
 
 
 def out_for(p, name, layout):
-    """Make a tensor that a relayout of *name* to *layout* may overwrite, and return its name; or find one."""
+    """Return the name of a tensor that a relayout of *name* to *layout* may overwrite: an existing or a new one."""
     tensor = p.names[name]
     target_layout = eval(layout, p.names)
     existing = p.any_tensor(
@@ -181,7 +181,7 @@ def relayout_many(p):
 
 
 def execute(p):
-    """A plan again, for a tensor of its kind."""
+    """Execute an earlier plan again, for a tensor of its shape, dtype and layout."""
     if not p.plans:
         return
     plan, _ = p.random.choice(p.plans)
@@ -227,7 +227,7 @@ def wait(p):
 
 
 def operand(p, name):
-    """Return the text of what a tensor can be combined with: a tensor of its mesh, an array or a number."""
+    """Return the text of an operand to combine with a tensor: a tensor of its mesh, an array or a number."""
     tensor, candidates = p.names[name], []
     for other in small(p):
         other_tensor = p.names[other]
@@ -393,7 +393,7 @@ def read_variable(p):
 
 
 def fail(p):
-    """A call that all ranks see is wrong: all raise the same class, and the mesh goes on."""
+    """Make a wrong call: all ranks raise the same class, and the mesh stays usable."""
     name = p.any_tensor()
     if name is None:
         return
@@ -446,7 +446,7 @@ def forget_mesh(p, mesh):
 
 
 def close(p):
-    """Close a mesh; its tensors are of no use any more."""
+    """Close a mesh; its tensors cannot be used any more."""
     if not p.meshes:
         return
     mesh = p.random.choice(p.meshes)
@@ -458,7 +458,7 @@ def close(p):
 
 
 def between(p):
-    """What may come between other calls."""
+    """Make a call that may come between any other calls."""
     mesh, late = p.any_mesh(), f"late(rank == {p.random.randrange(p.size)})"
     p.do(p.random.choice([f"mc.drop_plans({mesh})", f"mc.barrier({mesh})", late]))
 
@@ -489,7 +489,7 @@ def random_step(p):
 
 
 def end_program(p):
-    """Wait for what is on its way, and close some meshes; the next program finds the others open."""
+    """Wait for all requests and threads, and close some meshes; the others stay open while the next program runs."""
     while p.requests:
         wait(p)
     while p.threads:

@@ -42,7 +42,7 @@ def array(seed, shape, dtype):
 
 
 def fails(kind, call):
-    """Check that *call* raises *kind*; a rank that sees another class, or nothing, fails."""
+    """Check that *call* raises exactly the class *kind*."""
     try:
         result = call()
     except mc.MeshcommError as error:
@@ -53,7 +53,7 @@ def fails(kind, call):
 
 
 def waited(seed, requests):
-    """Return the results of *requests*; this rank waits for them in an order of its own, or asks until one is done."""
+    """Return the results of *requests*. Wait for them in an order that *seed* determines, and poll some before."""
     random, results = Random(seed), {}
     for request in random.sample(requests, len(requests)):
         while random.random() < 0.3 and not request.test():
@@ -105,7 +105,7 @@ class Beside:
 
 
 def block(whole, layout, rank):
-    """Return what *rank* holds of an array, by the definition of a layout; None outside of its mesh."""
+    """Return the block of *rank* of an array, by the definition of a layout; None outside of its mesh."""
     mesh = layout.mesh
     return reference.block_of(whole, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
 
@@ -115,8 +115,8 @@ class Program:
 
     Parameters
     ----------
-    seed: what the program is made from
-    rank, size: of this rank and of the world
+    seed: determines the program
+    rank, size: number of this rank, and number of ranks of the world
     comm: the communicator of the world, or None for a simulated one
     """
 
@@ -129,7 +129,7 @@ class Program:
         self.model = {"np": np, "A": array, "rank": rank, "reference": reference, "device_of": self.device_of}
         self.tensors, self.variables, self.meshes, self.closed, self.plans, self.threads = [], [], [], [], [], []
         self.requests = {}
-        """The source of each request and where its result goes: to the name of a tensor, or None for a new one."""
+        """By name of a request: the name of its source, and the name of its ``out=``, or None."""
         self.dtypes = [self.random.choice(NUMBERS), self.random.choice(NUMBERS), self.random.choice(OPAQUE)]
         self.shapes = [self.any_shape() for _ in range(3)]
         self._count = 0
@@ -189,7 +189,7 @@ class Program:
         return tuple(self.random.choice(lengths) for _ in range(self.random.choice([0, 1, 1, 2, 2, 2, 2, 3, 3])))
 
     def any_mesh(self, whole=False):
-        """Return the name of an open mesh; a new one where there are few. *whole*: with all ranks in it."""
+        """Return the name of an open mesh, often a new one if there are few. If *whole*, all ranks are in it."""
         candidates = [name for name in self.meshes if not whole or self.names[name].size == self.size]
         if candidates and self.random.random() > 0.3 / len(candidates):
             return self.random.choice(candidates)
@@ -235,7 +235,7 @@ class Program:
 
 
 def layout_of(mesh, *specs):
-    """Return the layout of these specs: names joined by ``+``, nothing for no name, MATCH, or a spec as it is."""
+    """Return the layout of these specs: mesh dimensions joined by ``+``, "" for none, MATCH, `Cuts` or `Cyclic`."""
 
     def parsed(spec):
         return spec if not isinstance(spec, str) or spec == mc.MATCH else tuple(filter(None, spec.split("+")))
@@ -244,7 +244,7 @@ def layout_of(mesh, *specs):
 
 
 def needed(lines):
-    """Return the lines that the last one needs: those that write to a name which it uses, and what they need."""
+    """Return the last line, and the lines before it that write to names which it needs, directly or indirectly."""
     needed_names, needed_lines = set(re.findall(NAMES, lines[-1])), [lines[-1]]
     for line in reversed(lines[:-1]):
         target, equals, _ = line.partition(" = ")
@@ -258,7 +258,7 @@ def needed(lines):
 
 
 def run_program(seed, rank, size, comm=None, steps=STEPS):
-    """Run the program of *seed* on this rank, and return how many steps it had. Collective over the world."""
+    """Run the program of *seed* on this rank, and return its number of steps. Collective over the world."""
     from support.program_steps import end_program, random_step
 
     program = Program(seed, rank, size, comm)

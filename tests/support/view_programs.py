@@ -13,7 +13,7 @@ LENGTHS = [1, 2, 3, 4, 5, 6, 8, 12]
 
 
 class Program:
-    """One random program: what it has done so far, as source text, and its variables in NumPy and on tensors."""
+    """One random program: its lines up to now, and its variables as NumPy's arrays and as tensors."""
 
     def __init__(self, random, mesh):
         self.random, self.lines, self.names = random, [], []
@@ -30,7 +30,7 @@ class Program:
             self.arrays[name], self.tensors[name] = array.copy(), mc.distribute(array, layout)
 
     def run(self, steps):
-        """Make so many steps. ``AssertionError`` with the text of the program if a value differs from NumPy's."""
+        """Make *steps* steps. ``AssertionError`` with the text of the program if a value differs from NumPy's."""
         for _ in range(steps):
             kind = self.random.choices([self.view, self.write, self.read], [4, 4, 3])[0]
             kind()
@@ -40,7 +40,7 @@ class Program:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def view(self):
-        """Make a view that NumPy makes, too."""
+        """Make a view, if NumPy's result is a view, too."""
         if len(self.names) > 9:
             return
         base = self.random.choice(self.names)
@@ -304,4 +304,4 @@ READS = [
     "$[-1]",
 ]
 ON_MEMBERS = {"np.asarray($)", "np.array(list($))"}
-"""What a rank outside of the mesh cannot make."""
+"""Texts that a rank outside of the mesh cannot compute."""
