@@ -346,7 +346,7 @@ def own_pools(monkeypatch):
 
 
 class Case:
-    """An array of *shape* and *dtype*, and the boxes of it that ranks hold before (*sources*) and after (*targets*)."""
+    """An array of *shape* and *dtype*, and the box of each rank before (*sources*) and after (*targets*)."""
 
     def __init__(self, shape, sources, targets, dtype="u1", seed=0):
         self.dtype = np.dtype(dtype)
