@@ -18,7 +18,7 @@ def same_bits(a, b):
 
 
 def same_numbers(a, b):
-    """As `same_bits`, but ignore bits that arithmetic does not define: NaN payloads, and the padding of a long double."""
+    """As `same_bits`, but ignore bits that arithmetic does not define: NaN payloads and padding of long doubles."""
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     if a.dtype.kind == "c":
