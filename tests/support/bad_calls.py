@@ -1,4 +1,4 @@
-"""What the expressions of tests/data/errors.json may use: meshes, layouts, tensors, maps, new for each call."""
+"""Names for the expressions of tests/data/errors.json: meshes, layouts, tensors, maps, made anew for each call."""
 
 import pickle
 import re
@@ -13,7 +13,7 @@ RANKS = 4
 
 
 def names():
-    """Return the names that an expression may use; on the ranks of a simulated world, or in none (then no tensor)."""
+    """Return the names that an expression may use without ranks; there are no tensors among them."""
     mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
     rules = mc.LayoutMap(mesh)
     rules["dense.*kernel"] = mc.Layout(["x", mc.UNSHARDED], mesh)
@@ -49,7 +49,7 @@ def names_of_rank(rank):
 
 
 def outcome(call, namespace):
-    """Return the class and the text of what the expression *call* raises; a class of None if nothing."""
+    """Return the class and the text of the error that the expression *call* raises; (None, "") if it raises none."""
     try:
         eval(compile(call, "<call>", "eval"), dict(namespace))
     except Exception as error:
@@ -62,9 +62,9 @@ def alone(call):
 
 
 def on_ranks(call):
-    """Return what *call* raises on each rank of a simulated world, and check that the ranks can go on.
+    """Return the `outcome` of *call* on each rank of a simulated world, and check that ranks can communicate after it.
 
-    After a mismatch they can with a new mesh only.
+    After a mismatch this needs a new mesh.
     """
 
     def program(rank):
@@ -84,7 +84,7 @@ def on_ranks(call):
 
 
 def the_world(call):
-    """Return what a world raises whose ranks cannot go on after *call*."""
+    """Return the outcome of *call* for a whole simulated world: for calls after which ranks cannot go on."""
     with mc.simulate(RANKS) as world:
         try:
             world.run(lambda: outcome(call, names_of_rank(world.rank)))
@@ -94,11 +94,11 @@ def the_world(call):
 
 
 RUNNERS = {"alone": alone, "ranks": on_ranks, "world": the_world}
-"""How a call is run, by what the table says under \"on\"."""
+"""Functions that run a call, by the entry \"on\" of the table."""
 
 
 def without_quotes(text):
-    """Return *text* without quotes and with one kind of brackets, for facts may be written either way.
+    """Return *text* without quotes and with one kind of brackets, because facts are written in both ways.
 
     >>> plain("['x', 2] of \\"y\\"")
     '(x, 2) of y'
@@ -107,7 +107,7 @@ def without_quotes(text):
 
 
 def says(message, fact):
-    """Return whether *message* has the *fact*, as a word or number by itself.
+    """Return whether *message* contains the *fact*, as a separate word or number.
 
     >>> says("axis 0 has 7 elements", "7"), says("axis 10 has 17", "7"), says("shape [6, 4]", "(6, 4)")
     (True, False, True)

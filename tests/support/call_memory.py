@@ -1,9 +1,9 @@
-"""What calls use beyond their operands at most, measured: the rows of docs/call-memory.md, and who measures them.
+"""Measure the peak memory of calls beyond their operands, for the rows of docs/call-memory.md.
 
-They are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page. Operands
-are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut), line (as
-many floats in one axis), numbers (integers, as line), mask (booleans, as t); order is a plain permutation. a and b are
-arrays of xarray on t and columns.
+The rows are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page.
+Operands are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut), line
+(equally many floats on one axis), numbers (integers, as line), mask (booleans, as t). order is a NumPy permutation. a
+and b are arrays of xarray on t and columns.
 """
 
 import gc
@@ -21,16 +21,16 @@ PAGE = DOCS / "call-memory.md"
 ROWS, COLUMNS = 4096, 512
 BLOCK = ROWS * COLUMNS * 8 // 2
 MOST = 4.1
-"""Blocks: three and 32 MiB of scratch are four where a block has 32 MiB. It may be more if a row says why."""
+"""The most blocks that a call may use: three, and 32 MiB of scratch. A row may have more if it gives a reason."""
 
 _RECORD = json.loads((DATA / "call_memory.json").read_text("utf-8"))
 NUMPY, XARRAY, WHYS = _RECORD["numpy"], _RECORD["xarray"], _RECORD["whys"]
-"""Calls of docs/numpy.md and of docs/xarray.md, by the blocks that a rank allocates at most, the result included; and
-why some take more than MOST."""
+"""Calls of docs/numpy.md and of docs/xarray.md, by the peak number of blocks that a rank allocates, with the result;
+and the reasons for calls that take more than MOST."""
 
 
 def operands(mesh, height, width, xarray):
-    """Return the names that calls may use, for tensors of *height* rows; *xarray*, whether also those of xarray."""
+    """Return the names that calls may use, for tensors of *height* rows; if *xarray*, also those of xarray."""
     rows, columns, line_layout = (
         mc.Layout(specs, mesh) for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x"])
     )
@@ -57,7 +57,7 @@ def _with_xarray(names):
 
 
 def peak(call, names):
-    """Return the bytes that this rank has allocated at most during a call, beyond what it had before."""
+    """Return the peak of the bytes that this rank has allocated during a call, without those before it."""
     forget_scratch()
     gc.collect()  # what is there for good is frozen
     mc.barrier(names["t"].mesh)
@@ -71,12 +71,12 @@ def peak(call, names):
 
 
 def measured(calls, xarray):
-    """Return the peak of each call in blocks, of the rank that has most. All ranks call it; none shares memory."""
+    """Return the peak of each call in blocks, the maximum over the ranks. Collective; ranks share no memory."""
     pools.shared, pools.allocate_unshared = None, lambda size: np.empty(size, np.uint8)  # tracemalloc sees these
     mesh = mc.create_mesh([("x", -1)])
     small_operands = operands(mesh, ROWS // 8, COLUMNS // 4, xarray)
     for call in calls:
-        eval(call, dict(small_operands))  # what is imported and kept at a first call is there then
+        eval(call, dict(small_operands))  # so that nothing is imported or cached during the measurement
     names = operands(mesh, ROWS, COLUMNS, xarray)
     gc.collect()
     gc.freeze()

@@ -39,9 +39,9 @@ WRITES_TO_ALL = (
 
 
 class Program:
-    """A program of random lines on arrays of one shape: each line on NumPy's arrays, and on tensors.
+    """A program of random lines on arrays of one shape: each line runs on NumPy's arrays and on tensors.
 
-    Values are compared now and then: a comparison computes what waits, so most lines have none.
+    Values are compared only now and then, because a comparison computes operations that wait.
     """
 
     def __init__(self, random: Random, layout: mc.Layout):
@@ -51,7 +51,7 @@ class Program:
         self.tensors = {name: mc.distribute(x, layout).copy() for name, x in self.arrays.items()}
 
     def run(self, steps: int) -> None:
-        """Make and run so many lines, and compare all variables in the end."""
+        """Make and run *steps* lines, and compare all variables in the end."""
         for _ in range(steps):
             self._run(self._line())
             if self.random.random() < 0.1:

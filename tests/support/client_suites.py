@@ -3,17 +3,17 @@
 ``make test-clients`` runs all suites. A suite is a module of support.clients, with
 
 - ENVIRONMENT: variables to set before the package is imported
-- paths(root): files of tests, where *root* is the folder of the package
+- paths(root): files of tests; *root* is the folder of the package
 - takes(item): whether a test of these files belongs to the suite
-- install(on_tensors): puts tensors in where the tests take an array library, or else NumPy's arrays
+- install(on_tensors): lets the tests use tensors, or else NumPy's arrays, as their array library
 
-With ``--numpy`` the tests run on NumPy's arrays, on one process, and those that pass are written to build/clients: on
-tensors only these run, unless files are named, by their paths in the package. Of a test with many cases a sample runs,
-and with ``--all-cases`` each one. Other arguments go to pytest.
+With ``--numpy`` the tests run on NumPy's arrays, on one process, and the names of those that pass are written to
+build/clients. On tensors only these run, unless files are named, by their paths in the package. Of a test with many
+cases a sample runs, and with ``--all-cases`` each one. Other arguments go to pytest.
 
 tests/data/clients has a table for each suite: tests that fail, in groups with reasons. They must fail, and all others
-must pass. A group that begins with "Not run" would end the run. ``[0 2-4]`` are four of the cases of a test, in the
-order of pytest, and ``[*]`` all; ``ranks=3`` says that a test fails on so many ranks only.
+must pass. Tests of a group that begins with "Not run" do not run: they would end the run. ``[0 2-4]`` are four cases
+of a test, in the order of pytest, and ``[*]`` all; ``ranks=3`` means that a test fails on 3 ranks only.
 """
 
 import json
@@ -44,7 +44,7 @@ FLAGS = ("-pno:cacheprovider", "-pno:zarr", "-p", "support.patience", "-p", "sup
 
 
 def cases(name):
-    """Return the test that a line names, and the numbers of its cases, None for all.
+    """Return the test that a line of a table names, and the numbers of its cases, None for all.
 
     >>> cases("test[0 2-3]"), cases("test[*]"), cases("test")
     (('test', {0, 2, 3}), ('test', None), ('test', None))
@@ -62,7 +62,7 @@ def table_of(name):
 
 
 def table(path, ranks):
-    """Return the tests that a table expects to fail on so many *ranks*: cases and reason, by name."""
+    """Return the tests that a table expects to fail on *ranks* ranks: a list of (cases, reason), by name."""
     failures, reason, is_new_group = defaultdict(list), [], True
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("# "):
@@ -111,7 +111,7 @@ class Run:
         self.outcomes, self.errors, self.expected = {}, {}, set()
 
     def label(self, nodeid):
-        """Return the name of a test from the folder of the package on."""
+        """Return the name of a test without the folder of the package."""
         return nodeid.removeprefix(f"{self.root.name}/")
 
     @pytest.hookimpl(tryfirst=True)
@@ -128,7 +128,7 @@ class Run:
         items[:] = selected
 
     def number_cases(self, items):
-        """Note the number of each case of a test that has several."""
+        """Store the number of each item among the cases of its test, and the number of cases of each test."""
         self.counts, self.numbers = Counter(), {}
         for item in items:
             test = self.label(item.nodeid).partition("[")[0]
@@ -136,12 +136,12 @@ class Run:
             self.counts[test] += 1
 
     def is_sampled(self, nodeid):
-        """Return whether a case runs: of a test with many cases, about `MANY` do, always the same ones."""
+        """Return whether a case runs: of a test with many cases, about `MANY` run, always the same ones."""
         count = self.counts[self.label(nodeid).partition("[")[0]]
         return count <= MANY or crc32(nodeid.encode()) % count < MANY
 
     def expect(self, items):
-        """Mark the tests of the table: they must fail."""
+        """Mark the tests in the table as expected failures."""
         known_failures = table(table_of(self.name), self.ranks)
         for item in items:
             for numbers, reason in known_failures.get(self.label(item.nodeid).partition("[")[0], ()):
@@ -162,7 +162,7 @@ class Run:
         return (yield)
 
     def pytest_runtest_logreport(self, report):
-        """Note what the ranks agreed on."""
+        """Store the outcome that the ranks agreed on."""
         outcome = report.outcome
         if hasattr(report, "wasxfail"):  # by the table, or the others' own marks
             outcome = "expected" if report.nodeid in self.expected else "skipped"
@@ -173,8 +173,8 @@ class Run:
 
     def pytest_terminal_summary(self, terminalreporter):
         if not self.on_tensors and self.is_whole:
-            passed = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
-            self.passing.write_text(json.dumps(passed), "utf-8")
+            passing_tests = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
+            self.passing.write_text(json.dumps(passing_tests), "utf-8")
         counts = Counter(self.outcomes.values())
         total = sum(counts[outcome] for outcome in ("passed", "failed", "expected"))
         arrays = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
@@ -194,7 +194,7 @@ class Run:
 
 
 def seed_generators():
-    """Have NumPy's generators without a seed, and Hypothesis, give the same numbers on all ranks."""
+    """Let NumPy's generators without a seed, and Hypothesis, draw the same numbers on all ranks."""
     settings.register_profile(
         "ranks", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
     )

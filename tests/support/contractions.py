@@ -59,8 +59,12 @@ def random_expression(random):
                 term.insert(position, ...)
             terms.append(term)
             shapes.append(tuple(shape))
-        used = sorted({letter for term in terms for letter in term if letter is not ...})
-        output = random.sample(used, random.randint(0, min(4, len(used)))) if random.random() < 0.7 else None
+        used_letters = sorted({letter for term in terms for letter in term if letter is not ...})
+        output = (
+            random.sample(used_letters, random.randint(0, min(4, len(used_letters))))
+            if random.random() < 0.7
+            else None
+        )
         if output is not None and any(... in term for term in terms):
             output.insert(random.randint(0, len(output)), ...)
         return terms, output, shapes
@@ -236,12 +240,12 @@ def default_layout(mesh, terms, output, operands, shape):
         output = [...] * any(... in term for term in terms) + sorted(x for x in letters if letters.count(x) == 1)
     result_labels = labels(output, len(shape))
     cutting = [cuts_of(term, x) for term, x in zip(terms, operands, strict=True) if isinstance(x, mc.DTensor)]
-    specs, used = [], set()
+    specs, used_dims = [], set()
     for label, length in zip(result_labels, shape, strict=True):
-        free_dims = (free_names(cuts.get((label, length), ()), used) for cuts in cutting)
+        free_dims = (free_names(cuts.get((label, length), ()), used_dims) for cuts in cutting)
         specs.append(next(filter(None, free_dims), ()))
-        used |= set(specs[-1])
-    unused_dims = {name for cuts in cutting for names in cuts.values() for name in names} - used
+        used_dims |= set(specs[-1])
+    unused_dims = {name for cuts in cutting for names in cuts.values() for name in names} - used_dims
     unused_dims = tuple(name for name, size in mesh.dims if name in unused_dims and size > 1)
     blocks = [n / prod(mesh.dim_size(name) for name in names) for n, names in zip(shape, specs, strict=True)]
     candidate_axes = [axis for axis, names in enumerate(specs) if shape[axis] > 1 and type(names) is tuple]
@@ -256,9 +260,9 @@ def cuts_of(term, tensor):
     """Return the specs of the axes of a tensor by (index, length): the length tells axes that are stretched from 1."""
     indices = labels(term, tensor.ndim)
     while repeated := next((i for i in indices if indices.count(i) > 1), None):
-        first, second = [axis for axis, i in enumerate(indices) if i == repeated][:2]
-        tensor = np.diagonal(tensor, 0, first, second)
-        indices = [i for axis, i in enumerate(indices) if axis not in (first, second)] + [repeated]
+        first_axis, second_axis = [axis for axis, i in enumerate(indices) if i == repeated][:2]
+        tensor = np.diagonal(tensor, 0, first_axis, second_axis)
+        indices = [i for axis, i in enumerate(indices) if axis not in (first_axis, second_axis)] + [repeated]
     return dict(zip(zip(indices, tensor.shape, strict=True), tensor.layout.axes, strict=True))
 
 
@@ -298,8 +302,8 @@ def mesh_for(number, ranks=None):
     """Return the dimensions of the mesh for expression *number*, its devices, and the number of ranks of the world."""
     random = Random(f"mesh {number}")
     sizes = random.choice([mesh_sizes for mesh_sizes in MESHES if ranks is None or prod(mesh_sizes) <= ranks])
-    outside = ranks - prod(sizes) if ranks is not None else random.random() < 0.1
-    count = prod(sizes) + outside
+    outside_count = ranks - prod(sizes) if ranks is not None else random.random() < 0.1
+    count = prod(sizes) + outside_count
     devices = random.sample(range(count), prod(sizes)) if random.random() < 0.3 else range(prod(sizes))
     return list(zip("xyz", sizes, strict=False)), list(devices), count
 
@@ -311,10 +315,10 @@ def in_a_world(number):
         world.run(lambda: contraction(number, mc.create_mesh(dims, devices=devices)))
 
 
-def main(count, first=0):
-    """Run *count* expressions from number *first* on, and print those that fail."""
+def main(count, first_number=0):
+    """Run *count* expressions from number *first_number* on, and print those that fail."""
     failures = 0
-    for number in range(int(first), int(first) + int(count)):
+    for number in range(int(first_number), int(first_number) + int(count)):
         try:
             in_a_world(number)
         except Exception as error:

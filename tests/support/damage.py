@@ -1,4 +1,4 @@
-"""What a load makes of files that are damaged, or that somebody made to do harm."""
+"""Load files that are damaged or malicious, and check the outcome."""
 
 import resource
 import time
@@ -15,11 +15,11 @@ from support.tensors import on
 ERROR = "an error that is documented"
 SECONDS = 1.0  # of CPU time for any small file; the first one may import a library
 MEMORY = 2**29  # bytes more than before
-LOADED = 2**20  # bytes: arrays that take more are described only
+LOADED = 2**20  # bytes: arrays that take more are not loaded
 
 
 def outcome(path):
-    """Return what a load of *path* gives, bytes and all, or `ERROR`; other errors are raised."""
+    """Return the loaded values of *path*, with their bytes, or `ERROR` for a documented error; raise other errors."""
     return on(1, outcome_here, path)[0]
 
 
@@ -36,7 +36,7 @@ def outcome_here(path):
 
 
 def rewrite(file, data):
-    """Give *file* the content *data*. It is not made anew: file systems write new ones to the disk at once."""
+    """Write *data* to the existing *file*: file systems write new files to the disk at once, which takes time."""
     with file.open("r+b") as output:
         output.write(data)
         output.truncate()
@@ -65,7 +65,7 @@ def flat(tree, path=""):
 
 @contextmanager
 def bounded():
-    """Let nobody take much more memory than there is taken now."""
+    """Return a context in which this process can allocate at most `MEMORY` bytes more."""
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     old_limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY, old_limits[1]))
@@ -76,9 +76,9 @@ def bounded():
 
 
 def checked_outcome(path, case, load=outcome):
-    """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning.
+    """Return the outcome of ``load(path)``, and check that it raises nothing and takes less than `SECONDS`.
 
-    What takes long is tried once more: of a file that does harm, each load takes long.
+    A slow load is tried once more: for a malicious file, each load is slow. *case* is shown if the check fails.
     """
     limit = SECONDS * cpu_factor()
     result, seconds = _timed(path, case, load)

@@ -1,4 +1,4 @@
-"""The table of the pages that says where we deliberately answer otherwise than TensorFlow; a test proves each row."""
+"""The table of deliberate differences from TensorFlow in the documentation; a test checks each row."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The errors of docs/faq.md: in each section, wrong code, and the message that it ends with."""
+"""The errors in docs/faq.md: each section has wrong code, and the message of its error."""
 
 import re
 import textwrap
@@ -31,7 +31,7 @@ def errors():
 
 
 def complaint(section, message):
-    """Return None if the page has this *message*, else the text to paste; ``...`` on the page is any text.
+    """Return None if the page has this *message*, else the text to paste there; ``...`` on the page matches any text.
 
     >>> complaint(Section("A", "1 / 0", "Error: division\\n  ... zero\\n"), "Error: division by zero")
     >>> print(complaint(Section("A", "1 / 0", "nothing\\n"), "Error: division by zero"))

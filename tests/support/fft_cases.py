@@ -1,4 +1,4 @@
-"""Random transforms, each made from its number alone: any mesh, layout, kind, axes and lengths, against SciPy."""
+"""Random transforms, each determined by its number: any mesh, layout, kind, axes and lengths, compared with SciPy."""
 
 from contextlib import contextmanager
 from math import prod
@@ -20,7 +20,8 @@ REAL, ANY = ["f2", "f4", "f8", "f8", "g", "i4", "u1", "?", ">f8", ">f4"], ["c8",
 class Case(NamedTuple):
     """A call of a function of scipy.fft on an array of *shape* and *dtype*, over a mesh of these *sizes*.
 
-    *gathered* are the bytes up to which an axis that no other can take over is gathered. Layouts are drawn by `check`.
+    *gathered* is the number of bytes up to which an axis is gathered if no other axis can be sharded instead. `check`
+    draws the layouts.
     """
 
     number: int
@@ -84,7 +85,7 @@ def _signed(random, axis, ndim):
 
 @contextmanager
 def gathered_up_to(nbytes):
-    """Gather a sharded axis that no other can take over only if the array has so many *nbytes*."""
+    """Return a context in which an axis is gathered for arrays up to *nbytes* if no other axis can be sharded."""
     previous = search.GATHERED_FFT
     search.GATHERED_FFT = nbytes
     search._cheapest_steps.cache_clear()
@@ -96,7 +97,7 @@ def gathered_up_to(nbytes):
 
 
 def array_of(shape, dtype, seed=0):
-    """Random numbers of any dtype; small integers for those."""
+    """Random numbers of any dtype; small ones for integers."""
     rng, kind = np.random.default_rng([seed, *shape]), np.dtype(dtype)
     if kind.kind in "iub":
         return rng.integers(0, 5, shape).astype(kind)

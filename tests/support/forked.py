@@ -1,8 +1,8 @@
-"""Ranks that begin in a moment: forked from a process that has imported the program of a job.
+"""Ranks that start fast: they are forked from a process that has imported the program of a job.
 
-Python and its imports take most of the time of a job that mixes up one call. So `mpiexec` launches this file, in a
-Python without any modules, instead of the program. It hands its environment and its open files to the server of
-`Forked`, which forks a process that goes on in its name: MPI starts there, as in any rank. If one of the two ends, so
+Starting Python and importing take most of the time of a job that mixes up one call. So `mpiexec` launches this file,
+in a Python without any modules, instead of the program. It sends its environment and its open files to the server of
+`Forked`, which forks a process that runs in its place: MPI starts there, as in any rank. If one of the two ends, so
 does the other.
 
 ``python forked.py serve ADDRESS PROGRAM`` is the server, ``python forked.py ADDRESS ARGUMENTS`` a rank.
@@ -53,7 +53,7 @@ class Forked:
 
 
 def _be_rank(address, arguments):
-    """Let the server fork a process in the name of this one, and end as it does."""
+    """Let the server fork a process in place of this one, and end with its exit code."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_MESSAGE_BYTES)
     server.connect(address)
@@ -69,7 +69,7 @@ def _be_rank(address, arguments):
 
 
 class _Server:
-    """Forks ranks. Each has two files here: the connection to the process that it stands for, and its end."""
+    """Forks ranks. For each it keeps a connection to the process that the rank replaces, and a pidfd of the rank."""
 
     def __init__(self, address):
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,7 +79,7 @@ class _Server:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self):
-        """Fork ranks for ever. In each of them, return its arguments."""
+        """Fork ranks for ever. In each of them, return its command-line arguments."""
         while True:
             for key, _ in self._selector.select():
                 if self._selector.get_map().get(key.fd) is not key:
@@ -130,7 +130,7 @@ class _Server:
         self._selector.close()
 
     def _end(self, descriptor, process, connection):
-        """Tell how a rank has ended."""
+        """Send the exit code of a rank to the process that it replaces."""
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         with suppress(OSError):  # there may be nobody to tell
             connection.send(str(code).encode())

@@ -1,4 +1,4 @@
-"""Random functions of elementwise operations and reductions, and what tells whether `fuse` leaves their results."""
+"""Random functions of elementwise operations and reductions, and a check that `fuse` does not change their results."""
 
 from random import Random
 
@@ -49,7 +49,7 @@ WITH_REDUCTIONS = [
 
 
 def operands(random):
-    """Arrays that broadcast to a common shape: whole ones, rows, columns; in order of C or of Fortran."""
+    """Arrays that broadcast to a common shape: of this shape, rows, columns; in the order of C or of Fortran."""
     shape = random.choice(SHAPES)
     arrays = []
     for number in range(random.randint(1, 3)):
@@ -64,7 +64,7 @@ def operands(random):
 
 
 def function_of(random, arguments):
-    """A random function that NumPy takes for such operands, which returns one result or several."""
+    """A random function of such operands that NumPy can compute; it returns one result or several."""
     steps, values = [], list(arguments)
     reductions = random.random() < 0.5
     while len(steps) < 8:
@@ -127,7 +127,7 @@ def alike(result, expected):
 
 
 def on_tensors(seed, mesh):
-    """Compare a fused function of tensors in random layouts, of arrays and of numbers with the function itself."""
+    """Compare a fused function with the function itself, on tensors in random layouts and arrays."""
     function, arrays = program(seed)
     random, names = Random(seed), [name for name, _ in mesh.dims]
     tensors = []
@@ -139,5 +139,5 @@ def on_tensors(seed, mesh):
         tensors.append(mc.distribute(array, mc.Layout(specs, mesh)))
     with np.errstate(all="ignore"):
         expected, fused = function(*tensors), mc.fuse(function)
-        for _ in range(2):  # the second time by what was kept
+        for _ in range(2):  # the second call uses the cache of the first
             assert alike(fused(*tensors), expected), seed

@@ -1,4 +1,4 @@
-"""Random halos, the same on all ranks, and what their blocks have to be: cut from the whole array by NumPy alone."""
+"""Random halos, equal on all ranks, and their expected blocks: cut from the global array by NumPy alone."""
 
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def with_cuts(random, layout, shape, mesh):
 
 
 def expected(case, device):
-    """The block of a device with its ghosts, and which of its elements are ghosts outside along several axes."""
+    """The block of a device with its ghosts, and a mask of the ghosts that are outside of it along several axes."""
     array, outside_count = case.whole, np.zeros((), int)
     slices = []
     box = case.tensor.layout.block_slices(array.shape, device)
@@ -95,5 +95,5 @@ def made(case):
 
 
 def dot(a, b):
-    """The product of what all ranks hold, replicas too."""
+    """The inner product of two blocks, or 0 if there are none."""
     return 0 if a is None else float((a.astype("f8") * b.astype("f8")).sum())

@@ -1,7 +1,7 @@
 """Ranks that share memory, in one process and without MPI: each has a pool of its own, and a thread for each call.
 
-A pool that is mapped a second time is what another rank of the node sees of it, so all that ranks do in shared memory
-can be tested here, with a debugger and under sanitizers.
+A pool is mapped a second time, as another rank of the node maps it. So everything that ranks do in shared memory can
+be tested here, with a debugger and under sanitizers.
 """
 
 import mmap
@@ -26,7 +26,7 @@ def mapped(pool):
 
 
 def output_of(program):
-    """Return what a Python program prints, which must end well and without a warning."""
+    """Return the output of a Python program, which must end with code 0 and without a warning."""
     completed = run([sys.executable, "-c", program])
     assert (completed.returncode, completed.stderr) == (0, ""), completed
     return completed.stdout
@@ -113,7 +113,7 @@ def runs(sources, targets, pieces):
 
 
 def exchange(rendezvous, routes, *args):
-    """Exchange, and return what is left."""
+    """Exchange, and return the attribute `left` of the routes."""
     rendezvous.exchange(routes, *args)
     return routes.left
 
@@ -136,7 +136,7 @@ def exchanging(counts, number=1):
 
 
 def described(counts, rank, rather_writes=False):
-    """Return the (incoming, outgoing) pairs of these routes and what makes their copies; with both sizes."""
+    """Return the (incoming, outgoing) pairs of the routes, the function that makes their copies, and both sizes."""
     size = len(counts)
     counts = np.asarray(counts)
     sizes, new_sizes = counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()

@@ -1,4 +1,4 @@
-"""Inputs for parsers: valid texts and bytes with a few changes, the same ones each time."""
+"""Inputs for parsers: valid texts and bytes with a few changes, determined by a seed."""
 
 from copy import deepcopy
 from random import Random
@@ -41,8 +41,8 @@ def _changed(text, random, pieces, seeds):
     if kind == 1:
         return text[:end] + text[start:end] * random.choice([1, 2, 50]) + text[end:]
     if kind == 2:
-        other = random.choice(seeds)
-        return text[:start] + other[random.randrange(len(other) + 1) :]
+        other_seed = random.choice(seeds)
+        return text[:start] + other_seed[random.randrange(len(other_seed) + 1) :]
     return text[:start] + random.choice(pieces) + text[end if kind < 6 else start :]
 
 
@@ -55,7 +55,7 @@ ODD_VALUES = [
 
 
 def documents(seeds, words=(), seed=0):
-    """Yield values for JSON without end: each is one of the *seeds* with up to four changes of what is inside."""
+    """Yield values for JSON without end: each is one of the *seeds* with up to four changes inside of it."""
     random, odd_values = Random(seed), [*words, *ODD_VALUES]
     while True:
         document = deepcopy(random.choice(seeds))
@@ -65,7 +65,7 @@ def documents(seeds, words=(), seed=0):
 
 
 def _replaced(value, random, odd_values):
-    """Return *value* with something in it removed, repeated, renamed, or replaced by another or by an odd value."""
+    """Return *value* with an entry removed, repeated, renamed, or replaced by another entry or an odd value."""
     if not value or not isinstance(value, dict | list) or not random.randrange(8):
         return deepcopy(random.choice(odd_values))
     keys = list(value) if isinstance(value, dict) else range(len(value))

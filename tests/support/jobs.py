@@ -1,4 +1,4 @@
-"""Jobs that tests launch: a pytest plugin with the fixture `launch`, and what it leaves is removed."""
+"""Jobs that tests launch: a pytest plugin with the fixture `launch`. It removes everything that jobs leave."""
 
 import contextlib
 import ctypes
@@ -16,8 +16,8 @@ import pytest
 from support.paths import TESTS
 from support.patience import CPU, Stuck, Watch, communicate, until
 
-# What jobs need on a small machine, and as root; what the environment says goes first. Ranks that wait sleep: where
-# there are more ranks than processors, those that spin or merely yield keep others from their work.
+# Variables that jobs need on a small machine, and as root; the environment overrides them. Ranks that wait sleep: with
+# more ranks than processors, ranks that spin or merely yield keep others from their work.
 SETTINGS = {
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 @pytest.fixture(scope="session")
 def launch():
-    """A function that runs a program under mpiexec, ends it if it hangs, and leaves nothing of it behind."""
+    """A function that runs a program under mpiexec, ends it if it hangs, and removes everything that it leaves."""
     before = _shared_memory()
     yield _launch
     remove(_shared_memory() - before - mapped_files("[0-9]*"))
@@ -76,10 +76,10 @@ def is_openmpi():
 
 @contextlib.contextmanager
 def dozing(seconds):
-    """Let the processes of jobs that are launched meanwhile sleep so much longer each time that they sleep.
+    """Return a context in which each sleep of launched processes takes up to *seconds* longer.
 
-    Ranks that wait in MPI sleep for 50 µs between two looks. A job that waits for seconds need not look so often: many
-    of them at once kept two cores busy, and so made each other slow.
+    Ranks that wait in MPI sleep for 50 µs between two polls. A job that waits for seconds need not poll so often: many
+    such jobs at once kept two cores busy, and made each other slow.
     """
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *args: None
     prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(round(seconds * 1e9)))
@@ -125,9 +125,9 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
 
 
 def tells_once(job, text):
-    """Return whether the ranks of a command have printed *text*, and only one of them.
+    """Return whether exactly one rank of a command has printed *text*.
 
-    On a machine that is several times slower than an idle one, several may: they start many seconds apart.
+    On a machine that is several times slower than an idle one, several may print it: they start seconds apart.
     """
     count = job.text.count(text)
     return count == 1 or (count > 1 and job.slowness > 4)
@@ -140,7 +140,7 @@ def kill(processes):
 
 
 def _left(mark):
-    """Return the processes of the job that are still there after a moment, and kill them."""
+    """Return the processes of the job that still run after a moment, and kill them."""
     until(lambda: not _processes(mark), 2.0)
     pids = _processes(mark)
     kill(pids)

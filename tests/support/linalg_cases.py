@@ -10,7 +10,7 @@ DTYPES = "f8", "f4", "c16", "c8", "i4"
 
 
 def matrices(rng, *shape, dtype="f8"):
-    """Random matrices of a good condition: integers, with a strong diagonal."""
+    """Random well-conditioned matrices: integers, with a strong diagonal."""
     array = rng.integers(-4, 5, shape) * 1.0
     if np.dtype(dtype).kind == "c":
         array = array + 1j * rng.integers(-4, 5, shape)
@@ -52,7 +52,7 @@ SCIPY = {
         hermitian,
     ),
 }
-"""Functions of scipy.linalg: ours, SciPy's for matrices, options, and what makes the matrix."""
+"""Functions of scipy.linalg by name: ours, SciPy's, a list of options, and the function that makes the matrix."""
 
 
 def tensors_of(random, mesh, arrays):

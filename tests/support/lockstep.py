@@ -14,7 +14,7 @@ from support.reference import block_of
 
 
 class Run(NamedTuple):
-    """What all devices hold after a plan, and what was counted on each one."""
+    """The blocks of all devices after a plan, and the counts of each device."""
 
     blocks: list
     bytes_moved: list
@@ -29,7 +29,7 @@ def devices_on(mesh, ranks):
 
 
 def blocks_between(array, layout, plan):
-    """What each device of *plan* holds in *layout*, None where it is outside of the mesh."""
+    """The block of each device of *plan* in *layout*, None for a device outside of the mesh."""
     return [None if d is None else block_of(array, layout, d) for d in devices_on(layout.mesh, plan.ranks)]
 
 
@@ -69,12 +69,12 @@ def lockstep(plan, blocks):
 
 
 def over_mpi(operation):
-    """The form over MPI of an exchange whose way is chosen when it runs."""
+    """Return an exchange as it runs over MPI; usually it chooses between MPI and shared memory when it runs."""
     return operation if isinstance(operation, LocalCopy) else operation._over_mpi()
 
 
 def _exchange(steps, members, data, targets, bytes_moved, messages):
-    """Run one exchange of all devices; *members* are the devices of the group of each."""
+    """Run one exchange of all devices. *members* has for each device the devices of its group."""
     pairs = set()
     rounds = steps[0].rounds
     for number in range(rounds):
@@ -118,7 +118,7 @@ def _exchange(steps, members, data, targets, bytes_moved, messages):
 
 
 class _RankSet:
-    """A rank set of which only the groups are needed."""
+    """Stands for a rank set: it only makes groups."""
 
     large_counts = oversubscribed = True
     machine = Machine()

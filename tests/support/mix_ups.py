@@ -1,6 +1,6 @@
-"""Many pairs of calls that ranks mix up: runs programs/many_mismatches.py, and says what came of each pair.
+"""Run programs/many_mismatches.py, which mixes up many pairs of calls, and count the outcome of each pair.
 
-A job tries many cases, one after the other. Where a case ends the job, the next job goes on with the next case.
+A job tries many cases, one after the other. If a case ends the job, another job continues with the next case.
 """
 
 import json
@@ -34,28 +34,28 @@ def cases(ranks):
 def is_loud(job):
     """Return whether *job* has ended with an error that says what happened.
 
-    When messages of different calls are mixed up, MPICH may end the job by itself, and Open MPI may crash: that is
-    loud, too, if without our words.
+    When messages of different calls are mixed up, MPICH may end the job by itself, and Open MPI may crash: that counts
+    as loud, too.
     """
     words = "CollectiveMismatch", "different c", "ends the job", MPICH_ENDS
     return job.code != 0 and (any(word in job.text for word in words) or abs(job.code) % 128 in CRASHES)
 
 
 class MixUps:
-    """Tries *cases* in *folder* on *ranks* ranks; *launch* is the fixture. *shared* says whether they share memory."""
+    """Tries *cases* in *folder* on *ranks* ranks; *launch* is the fixture. If *shared*, ranks share memory."""
 
     def __init__(self, launch, folder, ranks, cases, shared):
         self._launch, self._folder, self._ranks, self._cases = launch, folder, ranks, cases
         self._memory = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
         self.outcomes = Counter()
         self.faults = []
-        """What must not happen, a text each."""
+        """Texts on outcomes that must not happen."""
         self.at_timeout = []
         """The cases that only the timeout has ended."""
         self._tried_again = -1
 
     def run(self):
-        """Try all cases, and return how many had which outcome."""
+        """Try all cases, and return the number of cases by outcome."""
         (self._folder / "cases").write_text("".join(" ".join(case) + "\n" for case in self._cases))
         with Forked(self._folder, PROGRAMS / "many_mismatches.py") as forked:
             first_case = 0
@@ -64,7 +64,7 @@ class MixUps:
         return self.outcomes
 
     def _run_job(self, forked, first_case, end):
-        """Try the cases from *first_case* on in one job, and return the first one that is still to be tried."""
+        """Try the cases from *first_case* to *end* in one job, and return the first one that is still to be tried."""
         logs = [self._folder / f"rank-{rank}.log" for rank in range(self._ranks)]
         for log in logs:
             log.write_text("")
@@ -92,7 +92,7 @@ class MixUps:
         return end
 
     def _judge(self, number, notes, job):
-        """Count the outcome of a case from what each rank has noted, and from how the *job* has ended, if in it."""
+        """Count the outcome of a case, from the *notes* of each rank, and from *job* if the job ended in this case."""
         if any(note.get("wrong") for note in notes):
             self._fault(number, "late: a call returned wrong data", notes, job)
         elif job is not None and not is_loud(job):
@@ -125,7 +125,7 @@ def _kind(job):
 
 
 def _read(log):
-    """Return the last that a rank has noted of each case."""
+    """Return the notes of a rank on each case, the latest ones."""
     notes = {}
     for line in log.read_text().splitlines():
         try:

@@ -1,4 +1,4 @@
-"""The law of mc.ndimage: calls of scipy.ndimage give on tensors what they give on arrays.
+"""The law of mc.ndimage: calls of scipy.ndimage return the same values on tensors as on arrays.
 
 tests/data/ndimage_calls.txt has the calls.
 """
@@ -29,7 +29,7 @@ def origins(random, sizes):
 
 
 def structure_of(random, rng, ndim):
-    """A window of bools whose middle belongs to it."""
+    """A random window of bools; its middle is True."""
     structure = rng.random([random.randint(1, 4) for _ in range(ndim)]) < 0.6
     structure[tuple(n // 2 for n in structure.shape)] = structure[tuple((n - 1) // 2 for n in structure.shape)] = True
     return structure
@@ -101,7 +101,7 @@ def eroded(random, rng, shape):
 def drawn(call, seed):
     """Return the operands and arguments that a call names in capitals.
 
-    A are numbers of any dtype, N of any but bytes, C also complex, F floats, B bools, P numbers of which each differs.
+    A are numbers of any dtype, N of any but bytes, C also complex, F floats, B bools, P numbers that all differ.
     """
     random = Random(f"{seed} {call}")
     rng, names = np.random.default_rng(random.randrange(1 << 30)), names_in(call)
@@ -144,7 +144,7 @@ def drawn(call, seed):
 
 
 def law(title, seed, mesh, times=3):
-    """Compare the calls of this title on a mesh with those of SciPy on arrays, so many times each."""
+    """Compare the calls of group *title* on a mesh with those of SciPy on arrays, *times* times each."""
     limit = 0 if "last bit" in title else 1e-6 if title == "measurements" else None
     for call in CALLS[title]:
         for number in range(times):
@@ -172,7 +172,7 @@ def _layout(random, mesh, shape):
 
 
 def same(result, expected, mesh, limit):
-    """Return whether a rank has what SciPy has, up to a *limit*; None is that of the dtype."""
+    """Return whether a result equals SciPy's on this rank, up to the error *limit*; None is a limit for the dtype."""
     if isinstance(result, mc.DTensor):
         is_alike = (result.shape, result.dtype) == (expected.shape, expected.dtype)
         if mesh.rank is None:

@@ -1,8 +1,8 @@
-"""SciPy's own tests of scipy.ndimage on tensors: modules of tests whose `ndimage` is meshcomm's.
+"""SciPy's own tests of scipy.ndimage on tensors: modules of tests in which `ndimage` is meshcomm's.
 
-Arrays of the tests stay arrays. A call of a function takes its arrays of elements as tensors on a mesh of all ranks,
-cut along the first axis, and its result becomes an array again; an array as `output` is filled. To see how the tests
-fail: ``PYTHONPATH=tests python -m support.ndimage_shim test_filters 3``; with ``--table`` it prints names only.
+Arrays of the tests stay arrays. A call of a function turns its arrays of elements into tensors on a mesh of all ranks,
+cut along the first axis, and its result into an array again; an array passed as `output` is filled. To see how the
+tests fail: ``PYTHONPATH=tests python -m support.ndimage_shim test_filters 3``; with ``--table`` it prints names only.
 """
 
 import functools
@@ -35,7 +35,7 @@ def _as_tensor(x):
 
 
 def plain(x):
-    """Return *x* with arrays for tensors, also in dicts, lists and tuples."""
+    """Return *x* with arrays instead of tensors, also in dicts, lists and tuples."""
     if isinstance(x, dict):
         return {key: plain(value) for key, value in x.items()}
     if isinstance(x, list | tuple):
@@ -80,7 +80,7 @@ def _on_tensors(name):
 
 
 class Ndimage:
-    """What `ndimage` is in a module of tests."""
+    """The object that is `ndimage` in a module of tests."""
 
     def __getattr__(self, name):
         if name in STRUCTURE_FUNCTIONS or name not in mc.ndimage.__all__:
@@ -89,11 +89,11 @@ class Ndimage:
 
 
 _DIFFERS_BETWEEN_RANKS = re.compile(r"random\.(rand|seed)|@given")
-"""Tests with numbers that differ between ranks: those of a process, or of hypothesis."""
+"""Matches tests with random numbers of the process, or of hypothesis: they differ between ranks."""
 
 
 def load(name):
-    """Return a module of SciPy's tests whose `ndimage` is meshcomm's."""
+    """Return a module of SciPy's tests in which `ndimage` is meshcomm's."""
     module = ModuleType(f"shim_{name}")
     path = numpy_shim.Path(scipy_ndimage.__file__).parent / f"tests/{name}.py"
     source = path.read_text("utf-8").replace("from . import ", "from scipy.ndimage.tests import ")

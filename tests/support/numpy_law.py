@@ -1,4 +1,4 @@
-"""The law of NumPy's functions on tensors: they give what they give on arrays, in layouts of all kinds.
+"""The law of NumPy's functions: on tensors in layouts of all kinds they return the same values as on arrays.
 
 For simulated and for real ranks; tests/data/numpy_calls.txt has the calls.
 """
@@ -15,7 +15,7 @@ from support.paths import DATA
 
 
 def alternatives(call):
-    """Return the calls that one with {a|b} stands for.
+    """Return the calls that a call with {a|b} stands for.
 
     >>> alternatives("f({1|2}, {a|})")
     ['f(1, a)', 'f(1, )', 'f(2, a)', 'f(2, )']
@@ -28,7 +28,7 @@ def alternatives(call):
 
 
 def table(name):
-    """Return the calls of a file in tests/data, by the name of what they try."""
+    """Return the calls of a file in tests/data, by the title of their group."""
     _, *groups = re.split(r"^## (.*)\n", (DATA / name).read_text("utf-8"), flags=re.MULTILINE)
     texts = zip(groups[::2], groups[1::2], strict=True)
     lines = {title: re.split(r"\n|  +", re.sub(r"\n +", "", text.strip())) for title, text in texts}
@@ -44,15 +44,15 @@ TIMES = 2
 
 
 def evaluated(call, names):
-    """What the last statement of a call gives."""
-    *statements, last = call.split(";")
+    """Run a call, and return the value of its last statement."""
+    *statements, expression = call.split(";")
     for statement in statements:
         exec(statement.strip(), names)
-    return eval(last.strip(), names)
+    return eval(expression.strip(), names)
 
 
 def outcome(call, names):
-    """As `evaluated`, or the error."""
+    """Return the value of a call, or the error that it raises."""
     try:
         return evaluated(call, {"np": np, **names})
     except RAISED as error:
@@ -60,7 +60,7 @@ def outcome(call, names):
 
 
 def in_layouts(random, mesh, operands):
-    """The same operands, as tensors; of those that were drawn, some but the first stay arrays."""
+    """Return the operands as tensors. Of the random ones, some stay arrays, but never the first one."""
     always_tensors = {
         name for name, value in operands.items() if name.islower() or getattr(value, "dtype", None) == "g"
     }
@@ -111,7 +111,7 @@ def same(result, expected):
 
 
 def check_outside(result, expected):
-    """A rank that is outside of the mesh has the shape of what the others find, unless that depends on elements."""
+    """Check the result on a rank outside of the mesh: its shape is that on other ranks, or it is an error."""
     if isinstance(result, Exception):
         assert isinstance(expected, Exception) or isinstance(result, mc.MeshcommError), repr(result)
     elif isinstance(result, mc.DTensor) and not isinstance(expected, Exception):
@@ -119,19 +119,19 @@ def check_outside(result, expected):
 
 
 def given_to(call, seed):
-    """The operands of a call, by the names that it has."""
+    """Return the operands of a call, by their names in it."""
     fixed_operands = fixed(seed)
     return {**{name: fixed_operands[name] for name in names_in(call) if name in fixed_operands}, **drawn(call, seed)}
 
 
 def law(name, seed, mesh, times=TIMES):
-    """Compare the calls of this name on a mesh with those on arrays, those with drawn operands so many times.
+    """Compare the calls of group *name* on a mesh with those on arrays. Calls with random operands run *times* times.
 
-    Tests that call this must ignore warnings: simulated ranks are threads, and share what catches them.
+    Tests that call this must ignore warnings: simulated ranks are threads, and share the handlers of warnings.
     """
     for call in CALLS[name]:
         for number in range(times if any(operand_name.isupper() for operand_name in names_in(call)) else 1):
-            for again in (False, True):  # by the recipe that was kept of the first call, of other elements
+            for again in (False, True):  # the second call has other elements, and uses the recipe of the first one
                 _check_call(call, seed + 1000 * number, mesh, again)
 
 
@@ -149,7 +149,7 @@ def _check_call(call, seed, mesh, again):
 
 
 def _turned(value):
-    """The same array with its elements in another order; anything else as it is."""
+    """Return an array with its elements in another order; any other value as it is."""
     if not isinstance(value, np.ndarray) or value.size < 2:
         return value
     return np.roll(value.reshape(-1), 1).reshape(value.shape)

@@ -1,4 +1,4 @@
-"""Operands for the calls of tests/data/numpy_calls.txt: the same in every process, from a number and the call."""
+"""Operands for the calls of tests/data/numpy_calls.txt. A seed and the call determine them, in every process."""
 
 import ast
 from functools import cache, partial
@@ -25,7 +25,7 @@ def names_in(call):
 
 
 def values(random, shape, dtype, few=True):
-    """Small numbers with many ties; some of floats may be not finite, or -0.0."""
+    """Small numbers with many ties; if not *few*, larger ones. Floats may be not finite, or -0.0."""
     rng, kind = np.random.default_rng(random.randrange(1 << 30)), np.dtype(dtype).kind
     numbers = rng.integers(-3, 4, shape).astype("f8") if few else rng.integers(-50, 50, shape).astype("f8")
     if kind not in "fc":
@@ -40,16 +40,16 @@ def values(random, shape, dtype, few=True):
 
 
 def integers(random, low, high, shape, dtypes=("i8",)):
-    """Integers from *low* on, below *high*; none if there is no such one."""
+    """Integers from *low* on, below *high*; an empty array if there are none."""
     if high <= low:
         shape = (0,) * max(1, np.size(shape)) if shape != () else (0,)
     rng = np.random.default_rng(random.randrange(1 << 30))
     return np.asarray(rng.integers(low, max(high, low + 1), shape)).astype(random.choice(dtypes))
 
 
-def any_shape(random, least=0):
-    """Up to three axes, of any lengths that are not large, sometimes one that is longer."""
-    shape = [random.choice([0, 1, 2, 2, 3, 3, 5, 7, 11]) for _ in range(random.randint(least, 3))]
+def any_shape(random, min_ndim=0):
+    """A shape of *min_ndim* to three axes of small lengths; sometimes one axis is longer."""
+    shape = [random.choice([0, 1, 2, 2, 3, 3, 5, 7, 11]) for _ in range(random.randint(min_ndim, 3))]
     if shape and random.random() < 0.1:
         shape[random.randrange(len(shape))] = random.randint(20, 90)
     return tuple(shape)
@@ -59,9 +59,9 @@ def broadcasting(random, shape):
     return tuple(1 if random.random() < 0.2 else n for n in shape[random.randint(0, len(shape)) :])
 
 
-def same_or_other(random, array, other):
-    """A copy of *array*, sometimes with one other element, or *other*."""
-    result = array.copy() if random.random() < 0.6 else other
+def same_or_other(random, array, other_array):
+    """A copy of *array*, or *other_array*; sometimes one element is changed."""
+    result = array.copy() if random.random() < 0.6 else other_array
     if result.size and random.random() < 0.3:
         result.flat[random.randrange(result.size)] += result.dtype.type(1)
     return result
@@ -73,7 +73,7 @@ def filled(seed, dtype, *shape):
 
 
 def matrices(random):
-    """Matrices in stacks, of a good condition: small integers, with a strong diagonal; and right sides."""
+    """Stacks of well-conditioned matrices: small integers, with a strong diagonal; and right sides."""
     stack, n = random.choice([(), (), (), (3,), (1,), (2, 3), (0,)]), random.randint(random.random() > 0.1, 8)
     dtype, rng = random.choice(["f8", "f4", "c16", "c8", "i4"]), np.random.default_rng(random.randrange(1 << 30))
 
@@ -93,7 +93,7 @@ def matrices(random):
 
 
 def words(random, shape, axis, n):
-    """What is no array of numbers: arguments, by their names."""
+    """Arguments that are no arrays of numbers, by their names in calls."""
     ndim, size = len(shape), prod(shape)
     several_axes = tuple(random.sample(range(ndim), random.randint(0, ndim)))
     return {
@@ -117,7 +117,7 @@ def words(random, shape, axis, n):
 
 
 def drawn(call, seed):
-    """The operands that a call names in capitals, and the arguments.
+    """Return the operands and arguments that a call names in capitals.
 
     Of one random shape: A, B (NUMBERS, often equal ones), S (SORTED), R (RAW, any bits), N (integers), W (positive
     weights), M (bools), Q (numbers, one at least); P has a shape that broadcasts to it.
@@ -128,29 +128,31 @@ def drawn(call, seed):
     I and J are functions: I(2, 3) is 2 x 3 integers, of one of the dtypes of PAIRS.
     """
     random, number = Random(f"{seed} {call}"), hash_of(call) + seed
-    shape = any_shape(random, least=int(bool({"DIM", "WIDTH"} & {*names_in(call)})))
+    shape = any_shape(random, min_ndim=int(bool({"DIM", "WIDTH"} & {*names_in(call)})))
     axis = random.randrange(-len(shape), len(shape)) if shape else None
     n, size, nonempty_shape = shape[axis] if shape else 1, prod(shape), tuple(n or 2 for n in shape)
     index_lengths = [m if random.random() < 0.8 else 1 for m in shape]
     if shape:
         index_lengths[axis] = random.randint(0, 5) if n else 0
     number_dtype, sort_dtype, dtype_pair = random.choice(NUMBERS), random.choice(SORTED), PAIRS[number % len(PAIRS)]
-    length, few = random.choice([0, 1, random.randint(2, 60)]), random.random() < 0.6
+    length, few_values = random.choice([0, 1, random.randint(2, 60)]), random.random() < 0.6
     indices = tuple(random.randint(1, 5) for _ in range(random.randint(0, 2)))
     make, draw, ints = partial(values, random), partial(integers, random), ("i8", "i4", "u1", "?")
     base = make(shape, number_dtype)
     makers = {
         "A": lambda: base,
         "B": lambda: same_or_other(random, base, make(shape, number_dtype)),
-        "S": lambda: make(shape or (3,), sort_dtype, few),
+        "S": lambda: make(shape or (3,), sort_dtype, few_values),
         "R": lambda: random_bits(shape, random.choice(RAW), number),
         "N": lambda: draw(0, 9, shape, ints),
         "W": lambda: draw(1, 9, shape, ("f8", "i4")),
         "M": lambda: draw(0, 2, shape, ("?",)),
-        "Q": lambda: make(nonempty_shape or (5,), random.choice(["f8", "f8", "f4", "f2", "i8", "u1", "g"]), few),
+        "Q": lambda: make(
+            nonempty_shape or (5,), random.choice(["f8", "f8", "f4", "f2", "i8", "u1", "g"]), few_values
+        ),
         "P": lambda: draw(-4, 5, broadcasting(random, shape), ("f8", "i2", "f4")),
-        "L": lambda: make((length,), sort_dtype, few),
-        "V": lambda: make(any_shape(random, 1), sort_dtype, few),
+        "L": lambda: make((length,), sort_dtype, few_values),
+        "V": lambda: make(any_shape(random, 1), sort_dtype, few_values),
         "C": lambda: draw(0, 9, (length,), ints),
         "D": lambda: draw(-3, 9, (length,), ("f8", "i4")),
         "INDEX": lambda: draw(-n, n, indices, ("i8", "i4")),
@@ -174,7 +176,7 @@ def hash_of(call):
 
 
 def fixed(seed):
-    """The operands with small letters."""
+    """Return the operands with names of small letters, which depend on the seed only."""
     rng = np.random.default_rng(seed)
     f, g = rng.integers(-8, 9, (2, 7, 6)) / 4
     v, w = rng.integers(-8, 9, (2, 11)) / 4

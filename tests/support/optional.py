@@ -1,4 +1,4 @@
-"""Leaves out the doctests of modules that need a library which is not there."""
+"""Leaves out the doctests of modules that need a library which is not installed."""
 
 from importlib.util import find_spec
 
@@ -14,11 +14,11 @@ NEEDED = {
     "meshcomm.tools.interactive.shells": "IPython",
     "meshcomm.torch": "torch",
 }
-"""The modules that import a library which programs may do without."""
+"""Modules that import an optional library, and its name."""
 
 
 def can_import(module):
-    """Return whether the library that *module* needs, if any, is there."""
+    """Return whether the optional library that *module* needs, if any, is installed."""
     return module not in NEEDED or find_spec(NEEDED[module]) is not None
 
 

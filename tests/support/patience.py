@@ -1,12 +1,12 @@
 """How long tests wait: limits that a slow or busy machine does not reach.
 
-Time by the clock says nothing about a test on a busy machine, so limits count CPU time. A process that hangs uses CPU
+Wall-clock time says little about a test on a busy machine, so limits count CPU time. A process that hangs uses CPU
 time for ever, as ranks do that wait inside MPI, or it uses none. `communicate` notices both, and a signal ends pytest
 itself when one test uses too much. CPU time is in seconds of the machine that the limits were chosen on: a machine
-that takes twice as long for `_work` gets twice the limits. Where a test checks that something ends soon, it allows
+that takes twice as long for `_work` gets twice the limits. A test that checks that something ends soon allows
 `slowness` times the time that an idle machine needs.
 
-This is the one place with such numbers. ``--patience 4`` makes all limits four times as large.
+All such limits are in this file. ``--patience 4`` makes them four times as large.
 """
 
 import faulthandler
@@ -24,16 +24,16 @@ CPU = 30.0  # seconds of CPU time that one process of a job may use
 TEST_CPU = 240.0  # seconds of CPU time that one test may use
 IDLE = 60.0  # seconds after which a job that uses no CPU time hangs
 WALL = 1800.0  # seconds, in case all else fails; pyproject.toml has the same for a test that uses no CPU time
-POLL = 0.25  # seconds between two looks at a job
+POLL = 0.25  # seconds between two checks of a job
 WORK = 0.02  # seconds that `_work` takes on an idle core of the machine on which the limits were chosen
-GLANCE = 0.2  # of `_work`, for each look: it takes CPU time from the job
+GLANCE = 0.2  # fraction of `_work` that runs at each check; a small one, as it takes CPU time from the job
 HAS_PROC = Path("/proc/self/stat").exists()
 
 _factor = 1.0
 
 
 class Stuck(Exception):
-    """A process makes no progress any more; the text says what was seen."""
+    """A process makes no progress any more; the text says how that was noticed."""
 
 
 # -- how fast this machine is -----------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def _work(fraction=1.0):
 
 @cache
 def cpu_factor():
-    """Return how many times more CPU time than `WORK` this machine needs for the same, and ``--patience``."""
+    """Return the CPU time that `_work` takes on this machine, divided by `WORK`, at least 1; times ``--patience``."""
     times = []
     for _ in range(3):
         start = time.process_time()
@@ -55,9 +55,9 @@ def cpu_factor():
 
 
 def slowness(fraction=1.0):
-    """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1.
+    """Return how many times longer than on an idle machine work takes now, by the wall clock; at least 1.
 
-    With a *fraction* of the work the answer varies more, and costs less.
+    With a *fraction* of the work the result varies more, and costs less.
     """
     start = time.monotonic()
     _work(fraction)
@@ -68,7 +68,7 @@ def slowness(fraction=1.0):
 
 
 def until(condition, seconds):
-    """Wait until *condition* returns something true, and return it; give up after *seconds* of an idle machine."""
+    """Wait until *condition* returns a true value, and return that; give up after *seconds* times `slowness`."""
     deadline = time.monotonic() + seconds * slowness()
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -78,8 +78,11 @@ def until(condition, seconds):
 class Watch:
     """Watches processes: `look` raises `Stuck` when they hang.
 
-    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds. They may wait
-    for *waits* seconds, in a loop or without CPU time.
+    Parameters
+    ----------
+    processes: function that returns the process numbers of those that run now
+    cpu: seconds of CPU time that each process may use
+    waits: seconds for which they may also wait, in a loop or without CPU time
     """
 
     def __init__(self, processes, cpu=CPU, waits=0.0):

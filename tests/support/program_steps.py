@@ -229,13 +229,13 @@ def wait(p):
 def operand(p, name):
     """Return the text of an operand to combine with a tensor: a tensor of its mesh, an array or a number."""
     tensor, candidates = p.names[name], []
-    for other in small(p):
-        other_tensor = p.names[other]
+    for other_name in small(p):
+        other_tensor = p.names[other_name]
         if (
             other_tensor.mesh is tensor.mesh
             and other_tensor.shape[-tensor.ndim :] == tensor.shape[-other_tensor.ndim :]
         ):
-            candidates.append(other)
+            candidates.append(other_name)
     kind = p.random.random()
     if kind < 0.7 and candidates:
         return p.random.choice(candidates)
@@ -249,17 +249,22 @@ def combine(p):
     if not names:
         return
     name = p.random.choice(names)
-    other = operand(p, name)
+    other_operand = operand(p, name)
     if p.names[name].dtype.kind == "b":
-        call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other}, {name})", f"~{name}"])
+        call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other_operand}, {name})", f"~{name}"])
     else:
-        plus, call = p.random.choice("+-*"), p.random.random()
+        operator, call = p.random.choice("+-*"), p.random.random()
         if call < 0.6:
-            call = f"{name} {plus} {other}"
+            call = f"{name} {operator} {other_operand}"
         else:
-            calls = [f"-{name}", f"{name} == {other}", f"np.maximum({name}, {name})", f"np.where({name}, {other}, 1)"]
+            calls = [
+                f"-{name}",
+                f"{name} == {other_operand}",
+                f"np.maximum({name}, {name})",
+                f"np.where({name}, {other_operand}, 1)",
+            ]
             call = p.random.choice(calls)
-        if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and plus == "-"):
+        if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and operator == "-"):
             call = f"{name} * {name}"
     made(p, call, f"np.asarray({call})")
 
@@ -269,10 +274,10 @@ def combine_in_place(p):
     if not names:
         return
     name = p.random.choice(names)
-    others = [other for other in names if p.names[other].mesh is p.names[name].mesh]
-    others = [candidate for candidate in others if p.names[candidate].shape == p.names[name].shape] or [name]
-    a, b = p.random.choice(others), p.random.choice(others)
-    casts = all(np.can_cast(p.names[other].dtype, p.names[name].dtype, "same_kind") for other in (a, b))
+    candidates = [other_name for other_name in names if p.names[other_name].mesh is p.names[name].mesh]
+    candidates = [candidate for candidate in candidates if p.names[candidate].shape == p.names[name].shape] or [name]
+    a, b = p.random.choice(candidates), p.random.choice(candidates)
+    casts = all(np.can_cast(p.names[other_name].dtype, p.names[name].dtype, "same_kind") for other_name in (a, b))
     if not casts:
         return
     if p.random.random() < 0.5:
@@ -317,7 +322,7 @@ def copy(p):
 
 
 def to_numpy(p):
-    name, new = p.any_tensor(), p.new("x")
+    name, new_name = p.any_tensor(), p.new("x")
     if name is None:
         return
     mesh = p.mesh_of(name)
@@ -325,7 +330,10 @@ def to_numpy(p):
     if p.random.random() < 0.5:
         root = p.random.randrange(p.names[mesh].size)
         root, condition = f"root={root}", f"== {root}"
-    p.do(f"{new} = {name}.to_numpy({root})", f"{new} = {name} if device_of(rank, {mesh!r}) {condition} else None")
+    p.do(
+        f"{new_name} = {name}.to_numpy({root})",
+        f"{new_name} = {name} if device_of(rank, {mesh!r}) {condition} else None",
+    )
 
 
 def collective(p):

@@ -1,6 +1,6 @@
-"""Random numbers as their page defines them, tile by tile with NumPy alone, and what the record has of each method.
+"""Random numbers as their page defines them, computed tile by tile with NumPy alone, and the record of each method.
 
-`python tests/support/random_numbers.py` writes tests/data/random.json. What is recorded may never change: do so only
+`python tests/support/random_numbers.py` writes tests/data/random.json. Recorded entries may never change: run it only
 to add methods.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 RECORD = Path(__file__).parent.parent / "data" / "random.json"
 SEED = 2026
 SHAPE = (150, 200)
-"""Of what is recorded: four tiles, three of them cut off by the ends of the axes."""
+"""The shape of recorded arrays: four tiles, three of them cut off by the ends of the axes."""
 
 METHODS = {
     "random": ((), {}), "random of float32": ((), {"dtype": np.float32}), "standard_normal": ((), {}),
@@ -32,7 +32,7 @@ METHODS = {
     "binomial": ((20, 0.3), {}), "negative_binomial": ((5, 0.4), {}), "geometric": ((0.2,), {}),
     "hypergeometric": ((15, 20, 12), {}), "logseries": ((0.6,), {}), "zipf": ((2.5,), {}),
 }  # fmt: skip
-"""The methods that draw each element by itself: parameters and options. Words after the name tell rows apart."""
+"""The methods that draw each element separately: parameters and options. Words after the name distinguish entries."""
 
 VECTORS = {
     "multivariate_normal": (([1.0, 2.0, 3.0], [[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 3.0]]), {}),
@@ -45,7 +45,7 @@ VECTORS = {
 
 
 def sides_of(shape, elements=16384):
-    """The sides of tiles: the shortest one is doubled, the last of several, while a tile is not too large."""
+    """The sides of tiles: the shortest side is doubled, or the last of equal ones, while a tile is not too large."""
     sides = [1] * len(shape)
     while any(side < n for side, n in zip(sides, shape, strict=True)):
         short_axes = [axis for axis in range(len(shape)) if sides[axis] < shape[axis]]
@@ -65,7 +65,7 @@ def stream(seed, call, tile):
 
 
 def tiles(shape, last=0):
-    """Yield the number and the slices of each tile; so many of the *last* axes are whole."""
+    """Yield the number and the slices of each tile; the *last* axes are not cut."""
     cut = len(shape) - last
     sides = [*sides_of(shape[:cut], max(1, 16384 // int(np.prod(shape[cut:])))), *shape[cut:]]
     boxes = product(
@@ -78,7 +78,7 @@ def tiles(shape, last=0):
 
 
 def drawn(name, shape, seed=SEED, call=0, given=(), options=None):
-    """The whole array that a method draws by numbers or arrays that broadcast to *shape*."""
+    """The array of *shape* that a method draws; parameters are numbers or arrays that broadcast to *shape*."""
     sample = getattr(stream(seed, call, 0), name.split()[0])(
         *(np.ravel(x)[0] for x in given), size=1, **(options or {})
     )
@@ -103,11 +103,11 @@ def vectors(name, shape, seed=SEED, call=0, given=(), options=None):
 
 
 EXACT = ("random", "integers", "permutation", "permuted", "choice", "bytes")
-"""What does not depend on the C library's functions, such as log: its bytes are recorded."""
+"""Methods that do not depend on functions of the C library, such as log: their bytes are recorded."""
 
 
 def recorded(name, array):
-    """What is recorded of an array: numbers of the first and the last tile, the mean, and a digest of all bytes."""
+    """The record of an array: numbers of the first and the last tile, the mean, and maybe a digest of all bytes."""
     flat = np.asarray(array).reshape(-1)
     numbers = [number.item() for number in (*flat[:4], *flat[-4:])]
     entry = {"dtype": array.dtype.str, "numbers": numbers, "mean": float(flat.mean(dtype=np.float64))}
@@ -117,7 +117,7 @@ def recorded(name, array):
 
 
 def ours():
-    """Return what this version of meshcomm draws, by name. Each method is the first call of a generator."""
+    """Return the records of this version of meshcomm, by name. Each method is the first call of a generator."""
     import meshcomm as mc
 
     layout = mc.Layout([mc.UNSHARDED] * 2, mc.create_mesh([("x", 1)]))

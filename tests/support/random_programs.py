@@ -85,10 +85,10 @@ class Beside:
         try:
             layouts = [mc.Layout(axes, self._mesh) for axes in ([("x",), ()], [(), ("x",)], [(), ()])]
             for number in range(rounds):
-                whole = array(seed + number, (7, 5), "f8")
+                numbers = array(seed + number, (7, 5), "f8")
                 source, target = layouts[number % 3], layouts[(number + 1) % 3]
-                moved = mc.relayout(mc.distribute(whole, source), target)
-                assert same_bits(moved.local, block(whole, target, self._comm.rank)), "in a second thread"
+                moved = mc.relayout(mc.distribute(numbers, source), target)
+                assert same_bits(moved.local, block(numbers, target, self._comm.rank)), "in a second thread"
         except Exception as error:
             self._error = error
 
@@ -104,10 +104,10 @@ class Beside:
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-def block(whole, layout, rank):
-    """Return the block of *rank* of an array, by the definition of a layout; None outside of its mesh."""
+def block(full_array, layout, rank):
+    """Return the block of *rank* of *full_array*, by the definition of a layout; None outside of its mesh."""
     mesh = layout.mesh
-    return reference.block_of(whole, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
+    return reference.block_of(full_array, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
 
 
 class Program:
@@ -149,19 +149,21 @@ class Program:
         self.compare()
 
     def compare(self):
-        for name, whole in list(self.model.items()):
+        for name, expected in list(self.model.items()):
             if not re.fullmatch(NAMES, name) or name[0] == "r":
                 continue
             value = self.names[name]
             if isinstance(value, mc.Variable | mc.DTensor):
-                assert (value.shape, value.dtype) == (whole.shape, whole.dtype), f"{name} is {value!r}, not {whole!r}"
-                value, whole = value.local, block(whole, value.layout, self.rank)
+                assert (value.shape, value.dtype) == (expected.shape, expected.dtype), (
+                    f"{name} is {value!r}, not {expected!r}"
+                )
+                value, expected = value.local, block(expected, value.layout, self.rank)
             else:  # a result on each rank
                 del self.model[name], self.names[name]
-            if whole is None or value is None:
-                assert value is whole, f"{name} is {value!r}, not {whole!r}"
+            if expected is None or value is None:
+                assert value is expected, f"{name} is {value!r}, not {expected!r}"
             else:
-                assert same_bits(value, whole), f"{name} on this rank is {value!r}, not {whole!r}"
+                assert same_bits(value, expected), f"{name} on this rank is {value!r}, not {expected!r}"
 
     def report(self, failure):
         return (

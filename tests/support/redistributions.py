@@ -1,8 +1,8 @@
 """The redistributions of Reference-ScaLAPACK's tests of pdgemr2d: tests/data/GEMR2D.dat, read as its driver does.
 
 The driver is REDIST/TESTING/pdgemrdrv.c. A line has m and n, the size of the submatrix that moves, and then for the
-source and for the target: the size of the matrix, the process that has its first block, where the submatrix begins
-(from 1 on), the grid, and the size of a block.
+source and for the target: the size of the matrix, the process that has its first block, the begin of the submatrix
+(counted from 1), the grid, and the size of a block.
 """
 
 from typing import NamedTuple

@@ -153,9 +153,9 @@ def single_name_layouts(mesh, rank):
     names = mesh.dim_names
     for count in range(min(rank, len(names)) + 1):
         for axes in combinations(range(rank), count):
-            for used in permutations(names, count):
+            for chosen_names in permutations(names, count):
                 specs = [UNSHARDED] * rank
-                for axis, name in zip(axes, used, strict=True):
+                for axis, name in zip(axes, chosen_names, strict=True):
                     specs[axis] = name
                 yield Layout(specs, mesh)
 
@@ -164,11 +164,12 @@ def tuple_layouts(mesh, rank):
     """Every layout of tensors of *rank*, with any number of mesh dimensions per axis in any order."""
     names = mesh.dim_names
     for count in range(len(names) + 1):
-        for used in permutations(names, count):
+        for chosen_names in permutations(names, count):
             for axes in product(range(rank), repeat=count):
                 if list(axes) == sorted(axes):
                     yield Layout(
-                        [tuple(n for n, a in zip(used, axes, strict=True) if a == i) for i in range(rank)], mesh
+                        [tuple(n for n, a in zip(chosen_names, axes, strict=True) if a == i) for i in range(rank)],
+                        mesh,
                     )
 
 

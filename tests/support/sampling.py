@@ -1,9 +1,9 @@
-"""How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
+"""How much is tested: a sample of all cases, the same one each time, or with ``--exhaustive`` all of them.
 
-`make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
-run every rule and every recorded answer; only `make test-all` has the tests that are marked ``slow``. Only this module
-knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `counted`
-where they make up cases without end (``--count N``). Each number of ranks has its own smaller samples.
+`make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all
+cases. All of them test every rule and every recorded result; only `make test-all` runs tests that are marked ``slow``.
+Only this module reads the options: tests call `sampled` if they try many cases, `examples` if hypothesis draws them,
+and `counted` if they generate cases without end (``--count N``). Each number of ranks has its own smaller samples.
 """
 
 from random import Random
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    """Take what a process of pytest-xdist has left out: they all leave out the same."""
+    """Store the number of tests that a process of pytest-xdist has left out: all leave out the same."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left", 0)
 
 
@@ -94,7 +94,7 @@ def sampled(cases, count=None):
 
 
 def with_seeds(on_a_mesh, seeds):
-    """Return a decorator for a program of random numbers and a mesh: it becomes a test for each of the *seeds*.
+    """Return a decorator that turns ``program(random, mesh)`` into a test with each of the *seeds*.
 
     ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh. A program may take the seed as well.
     """
@@ -123,12 +123,12 @@ def spread(cases, settings, offset=0, step=1):
 
 
 def examples(count):
-    """Return how many examples hypothesis is to draw where *count* are drawn of all."""
+    """Return the number of examples that hypothesis draws, if it draws *count* with ``--exhaustive``."""
     return count if _exhaustive else min(count, _quick_count(max(_MIN_EXAMPLES, count // _SAMPLE_STEP)))
 
 
 def counted(count):
-    """Return how many cases to make up: those of ``--count``, or *count*, which are enough for every day."""
+    """Return the number of cases to generate: that of ``--count``, by default *count*."""
     return _quick_count(count) if _count is None else _count
 
 

@@ -1,4 +1,4 @@
-"""What tests of files share: small worlds, layouts in them, and indices."""
+"""Helpers of tests of files: small worlds, layouts in them, and indices."""
 
 from math import prod
 from random import Random
@@ -24,19 +24,19 @@ def here(layout):
 
 
 def cases(seed, count):
-    """Yield so many random relayouts of arrays that are not large, each with its number and what else is random."""
+    """Yield up to *count* random relayouts of small arrays, each with its number and a random generator."""
     for number in range(seed * count, (seed + 1) * count):
         case = any_case(number, RANKS, SIZES)
         if prod(case.shape) <= 20_000:
             yield number, case, Random(number)
 
 
-def same(tensor, whole):
-    """Check the shape, the dtype and every bit of a tensor, of memory in any order. Collective over its mesh."""
+def same(tensor, expected):
+    """Check the shape, the dtype and every bit of a tensor, in any memory order. Collective over its mesh."""
     array = tensor.to_numpy()
     if array is not None:
-        assert (array.shape, array.dtype) == (whole.shape, whole.dtype)
-        assert array.tobytes() == whole.tobytes()
+        assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
+        assert array.tobytes() == expected.tobytes()
 
 
 def damage(path, at=100):

@@ -1,4 +1,4 @@
-"""Matrices in layouts of all kinds for the tests of ScaLAPACK, which skip where none is found."""
+"""Matrices in layouts of all kinds for the tests of ScaLAPACK, which are skipped if it is not found."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from meshcomm.linalg.library import library
 
 
 def skip_without_scalapack():
-    """Skip a module of tests where no ScaLAPACK is found."""
+    """Skip a module of tests if ScaLAPACK is not found."""
     try:
         library()
     except ImportError as error:
@@ -16,7 +16,7 @@ def skip_without_scalapack():
 
 
 def planes(sizes):
-    """Return a fixture: meshes x, y of these sizes."""
+    """Return a fixture with meshes of dimensions x, y of these sizes."""
 
     @pytest.fixture(params=sizes, ids=str)
     def mesh(request):

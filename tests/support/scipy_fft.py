@@ -1,8 +1,8 @@
-"""scipy.fft on tensors: a module with its names, for its own tests.
+"""scipy.fft on tensors: a module with the names of scipy.fft, for SciPy's own tests.
 
 Each function distributes its input over the ranks of a simulated world, calls meshcomm.fft, and returns the gathered
-result. What SciPy itself returns for the same call is compared, too: one rank has to give the same bits, and an error
-of SciPy has to be an error of the same class.
+result. The result is also compared with SciPy's: one rank has to return the same bits, and if SciPy raises an error,
+ranks have to raise an error of the same class.
 """
 
 import functools
@@ -32,7 +32,7 @@ NAMES = FOURIER + TRIGONOMETRIC + SHIFTS
 
 
 class World(NamedTuple):
-    """Simulated ranks: the dimensions of their mesh, how arrays are sharded, and the layout asked for."""
+    """Simulated ranks: the sizes of their mesh, the sharding of arrays, and the argument *layout* of calls."""
 
     sizes: tuple
     specs: object  # a function from the shape of an array to sharding specs
@@ -44,7 +44,7 @@ class World(NamedTuple):
 
 
 def _on_axis(axis, spec):
-    """Specs that shard one axis: *spec* of its length, or that itself."""
+    """Return a function from a shape to specs that shard one axis by *spec*, or by ``spec(length)``."""
 
     def specs(shape):
         axis_specs = [UNSHARDED] * len(shape)
@@ -93,7 +93,7 @@ def used(world):
 
 
 def _mesh(world):
-    """Return the simulated world of this thread for so many ranks, and its mesh."""
+    """Return the simulated world of this thread for *world*, and its mesh."""
     worlds = _worlds.__dict__.setdefault("known", {})
     if world.sizes not in worlds:
         simulated = mc.simulate(world.ranks)
@@ -103,7 +103,7 @@ def _mesh(world):
 
 
 def close_to(result, expected, times=1.0):
-    """Whether the error of an array, relative in the norm, is that of rounding, *times* so much."""
+    """Return whether the relative error of an array, in the norm, is at most *times* that of rounding."""
     if (result.shape, result.dtype) != (expected.shape, expected.dtype):
         return False
     eps = np.finfo(expected.dtype).eps
@@ -115,7 +115,7 @@ def close_to(result, expected, times=1.0):
 
 
 def same_bits(result, expected):
-    """Whether arrays have one shape and dtype and the same elements, signs of zeros too."""
+    """Return whether arrays have the same shape, dtype and elements, with equal signs of zeros."""
     if (result.shape, result.dtype) != (expected.shape, expected.dtype) or not np.array_equal(result, expected):
         return False
     signs = [np.signbit(component) for array in (result, expected) for component in (array.real, array.imag)]
@@ -152,7 +152,7 @@ def _called(name, x, *args, **kwargs):
             raise AssertionError(f"SciPy raises {expected!r}")
         results = simulated.run(program)
     result = results[0]
-    assert all(same_bits(other, result) for other in results)
+    assert all(same_bits(rank_result, result) for rank_result in results)
     if world.ranks == 1:
         assert same_bits(result, expected), f"{result.dtype} is not {expected.dtype}, or other bits"
     assert close_to(result, expected), (result.dtype, expected.dtype, np.abs(result - expected).max())

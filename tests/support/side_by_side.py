@@ -1,8 +1,8 @@
-"""The pages of docs/coming-from: code of another system beside ours.
+"""The pages of docs/coming-from: code of another system next to ours.
 
 A page has sections, one for each task. A ``py`` block is code of the other system, a ``python`` block is ours. The
-blocks of each side are one program, cut at the sections. Variables that both sides of a section assign are results,
-and have to be equal.
+blocks of each side form one program. Variables that both sides of a section assign are its results, and have to be
+equal.
 """
 
 import ast
@@ -69,7 +69,7 @@ def assigned(program):
 
 
 def plain(value):
-    """Return a result of any system as a NumPy array, the same on all ranks if it is global; None if it is no result.
+    """Return a result of any system as a NumPy array, equal on all ranks if it is global; None for other values.
 
     Collective for global arrays.
     """
@@ -142,22 +142,26 @@ def brief(array):
 
 
 def differences(page, rank=0):
-    """Run both sides of a page, and yield what is wrong with each section."""
-    theirs, ours = {"__name__": f"theirs on rank {rank}"}, {"__name__": f"ours on rank {rank}"}
+    """Run both sides of a page, and yield a text for each difference between the sides."""
+    their_variables, our_variables = {"__name__": f"theirs on rank {rank}"}, {"__name__": f"ours on rank {rank}"}
     for section in sections(page):
         title = section.title
-        for code, names in (section.theirs, theirs), (section.ours, ours):
+        for code, names in (section.theirs, their_variables), (section.ours, our_variables):
             exec(compile(code, f"{page}.md, {title}", "exec"), names)
         compared = 0
         for name in section.results:
-            if (theirs[name] is None) != (ours[name] is None):
-                yield f"{title}: {name} is {theirs[name]!r}, and ours is {ours[name]!r}"
-            left, right = plain(theirs[name]), plain(ours[name])
-            if left is None or right is None:
+            if (their_variables[name] is None) != (our_variables[name] is None):
+                yield f"{title}: {name} is {their_variables[name]!r}, and ours is {our_variables[name]!r}"
+            their_array, our_array = plain(their_variables[name]), plain(our_variables[name])
+            if their_array is None or our_array is None:
                 continue
             compared += 1
-            equal = np.allclose if left.dtype.kind in "fc" else np.array_equal
-            if left.dtype.kind != right.dtype.kind or left.shape != right.shape or not equal(left, right):
-                yield f"{title}: {name} is {brief(left)}, and ours is {brief(right)}"
+            equal = np.allclose if their_array.dtype.kind in "fc" else np.array_equal
+            if (
+                their_array.dtype.kind != our_array.dtype.kind
+                or their_array.shape != our_array.shape
+                or not equal(their_array, our_array)
+            ):
+                yield f"{title}: {name} is {brief(their_array)}, and ours is {brief(our_array)}"
         if section.is_task and not compared:
             yield f"{title}: the two sides have no result in common"

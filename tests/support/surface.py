@@ -1,4 +1,4 @@
-"""What is public, by name, and how it may be called; tests/data/surface.json has what callers rely on.
+"""The public names, and how they may be called; tests/data/surface.json records what callers rely on.
 
 `PYTHONPATH=tests python tests/support/surface.py` adds new names there: what is recorded stays.
 """
@@ -23,18 +23,18 @@ RETURNED_CLASSES = {
     "WrongRank": "WrongRank",
     "LayoutType": "LayoutType",
 }
-"""Classes that are public because public calls return them, and a value of each."""
+"""Classes that are public because public calls return them, and the name of a value of each in `values`."""
 INTERNAL = [
     *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
     *("SimulatedWorld.here", "SimulatedWorld.meet", "Layout.dims_along", "Layout.insert", "Layout.only"),
     *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.usual_cut"),
     *(f"Count.{name}" for name in vars(Listener) if not name.startswith("_")),
 ]
-"""What only other modules of the package call."""
+"""Public members that only other modules of the package call."""
 
 
 def public(twice=False):
-    """Return all that is public: "relayout", "fft.fft", "DTensor.sum" and what they name; *twice* with other names."""
+    """Return the public objects by name: "relayout", "fft.fft", "DTensor.sum". If *twice*, use all names of each."""
     objects = {name: getattr(mc, name) for name in mc._module_of}
     for module_name in MODULES:
         module = importlib.import_module(f"meshcomm.{module_name}")
@@ -50,7 +50,7 @@ def public(twice=False):
 
 
 def members(cls):
-    """Return the public members of a class that this package, a named tuple or a mapping gives it."""
+    """Return the public members of a class that come from this package, a named tuple or a mapping."""
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("meshcomm", "collections")]
     return sorted({name for base in bases for name in vars(base) if not name.startswith("_")})
 
@@ -75,7 +75,7 @@ def is_collective(value, first=True):
 
 
 def surface():
-    """Return everything public by name: "attribute", or how it may be called."""
+    """Return for each public name "attribute", or its call text."""
     objects, instances = public(twice=True), values()
     instances = {name: instances[key] for name, key in RETURNED_CLASSES.items()} | {"SimulatedWorld": mc.simulate(1)}
     for name, value in instances.items():
@@ -110,8 +110,8 @@ def call_text(value):
     return re.sub(r"<.*? at 0x[0-9a-f]+>", "<...>", text)
 
 
-def accepts(new, old):
-    """Return whether every call that fits the call text *old* fits *new*.
+def accepts(new_text, old_text):
+    """Return whether every call that fits the call text *old_text* fits *new_text*.
 
     >>> accepts("(a, *, b=1, c=2)", "(a, *, b=1)"), accepts("(a, b)", "(a)"), accepts("(b, a)", "(a, b)")
     (True, False, False)
@@ -122,9 +122,9 @@ def accepts(new, old):
     >>> accepts("(a, *, b=1)", "(a, b=1)"), accepts("(a, b=1, *, c)", "(a, b=1)"), accepts("(a, b)", "(a, *, b)")
     (False, False, True)
     """
-    if new == old or "(...)" in (new, old) or "(" not in new or "(" not in old:
-        return new == old
-    (old_parameters, old_stars), (new_parameters, new_stars) = parameters(old), parameters(new)
+    if new_text == old_text or "(...)" in (new_text, old_text) or "(" not in new_text or "(" not in old_text:
+        return new_text == old_text
+    (old_parameters, old_stars), (new_parameters, new_stars) = parameters(old_text), parameters(new_text)
     in_order = [name for name, (keyword_only, _) in old_parameters.items() if not keyword_only]
     if not old_stars <= new_stars or list(new_parameters)[: len(in_order)] != in_order:
         return False

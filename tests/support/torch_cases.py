@@ -17,13 +17,13 @@ SHAPE = (5, 7)  # no number of ranks divides both
 
 
 def groups(size):
-    """Group assignments of so many ranks: all, and the ranks in pairs or alone in an order of their own."""
+    """Group assignments of *size* ranks: all in one group, and swapped pairs, or single ranks if *size* is odd."""
     pairs = [[rank + 1, rank] for rank in range(0, size, 2)] if size % 2 == 0 else [[rank] for rank in range(size)]
     return [None, pairs]
 
 
 def operations(size, comm=None):
-    """Return by name: the shape that an operation takes for a group of *n* ranks, and the operation."""
+    """Return operations by name, each with the shape of its argument."""
     operations_by_name = {}
     for rows in groups(size):
         n = size if rows is None else len(rows[0])
@@ -48,7 +48,7 @@ def random(shape, dtype, *seed):
 
 
 def inner(x, y, replica_count=1):
-    """Return this rank's share of the real product of two arrays: an element on several ranks counts once."""
+    """Return this rank's term of the real inner product of two arrays, divided by the number of replicas."""
     if x.is_complex():
         x, y = torch.view_as_real(x.resolve_conj()), torch.view_as_real(y.resolve_conj())
     return float((x.double() * y.double()).sum()) / replica_count
@@ -59,9 +59,16 @@ def summed(numbers, comm=None):
 
 
 def check_adjoint(name, x, operation, y_of, replica_counts=(1, 1), comm=None):
-    """Check that <Fx, y> = <x, F*y> over all ranks, where *y_of* makes y for a result.
+    """Check that <Fx, y> = <x, F*y> over all ranks.
 
-    *replica_counts* are the replicas of x and of y.
+    Parameters
+    ----------
+    name: name of the operation
+    x: its argument
+    operation: F
+    y_of: function that makes y for a result
+    replica_counts: number of replicas of x and of y
+    comm: a communicator of all ranks
     """
     x.requires_grad_()
     result = operation(x)
@@ -88,12 +95,12 @@ def replicas(layout):
 
 
 def block(array, layout):
-    """The block of this rank of a tensor that all ranks have."""
+    """The block of this rank of an array that all ranks have."""
     return mct.block_of(mc.distribute(array, layout))
 
 
 def check_adjoints_of_relayouts(mesh, dtype, cases, comm=None):
-    """*cases* chooses pairs of layouts. The blocks are also compared with slices."""
+    """Check relayouts between pairs of layouts that *cases* chooses. Blocks are also compared with slices."""
     layouts = [*tuple_layouts(mesh, 2)]
     layouts.append(mct.from_placements(mesh, [Shard(1)] + [Replicate()] * (len(mesh.dims) - 1), SHAPE))
     for number, (source, target) in enumerate(cases([(a, b) for a in layouts for b in layouts])):
@@ -113,9 +120,9 @@ def check_adjoints_of_relayouts(mesh, dtype, cases, comm=None):
 def check_twice(function, x, forward):
     """Compare first and second derivatives with finite differences; with *forward* also those of the forward mode.
 
-    *function* takes what all ranks have, and returns what all ranks get, so all make the same calls. In one process
-    only one thread at a time may use the forward mode of PyTorch. The random vectors of the fast mode are those of a
-    generator with a seed of its own, so all ranks have the same.
+    *function* has equal arguments and results on all ranks, so all make the same calls. In one process only one thread
+    at a time may use the forward mode of PyTorch. The fast mode draws its random vectors from a generator with a fixed
+    seed, so they are equal on all ranks.
     """
     x.requires_grad_()
     y = random(function(x.detach()).shape, x.dtype, 5).requires_grad_()
@@ -124,7 +131,7 @@ def check_twice(function, x, forward):
 
 
 def check_collectives_twice(size, dtype, forward, comm=None):
-    """Each between a reduce_scatter and an all_gather, by which it becomes a function of what all ranks have."""
+    """Check each collective between a reduce_scatter and an all_gather: their arguments and results are global."""
     for shape, operation in operations(size, comm).values():
 
         def function(x, operation=operation):

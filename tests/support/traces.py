@@ -1,4 +1,4 @@
-"""What every trace must keep to: the format of Chrome's trace events, and spans that lie in each other."""
+"""Checks of traces: the format of Chrome's trace events, and nested spans."""
 
 import json
 
@@ -9,7 +9,7 @@ ROUNDING = 1e-3  # microseconds: times are whole nanoseconds
 
 
 def check_trace(path, ranks):
-    """Check the trace at *path*, of so many *ranks*, and return its events."""
+    """Check the trace at *path*, of *ranks* ranks, and return its events."""
     document = json.loads(path.read_text())
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     events = document["traceEvents"]
@@ -33,7 +33,7 @@ def spans(events, rank):
 
 
 def check_spans(spans_of_rank):
-    """Spans are in the order in which they begin; on one thread, each lies in those that are open, or follows them."""
+    """Check that spans are in the order of their begins, and are nested or follow each other on each thread."""
     assert [e["ts"] for e in spans_of_rank] == sorted(e["ts"] for e in spans_of_rank)
     open_spans = {}
     for event in spans_of_rank:
@@ -49,7 +49,7 @@ def check_spans(spans_of_rank):
 
 
 def write_rank(folder, rank, rank_spans, *, size=3, host="a", clock=(0, 10**18), dropped=0, memory=None):
-    """Write the trace of a rank with the spans *rank_spans* as ``MESHCOMM_TRACE`` makes it."""
+    """Write the trace of a rank with the spans *rank_spans*, as with ``MESHCOMM_TRACE``."""
     other_data = {"rank": rank, "size": size, "host": host, "dropped events": dropped, "clock": clock}
     metadata = {"process_name": {"name": f"rank {rank} on {host}"}, "thread_name": {"name": "MainThread"}}
     if memory:

@@ -8,9 +8,9 @@ from support import reference
 
 
 class Layouts:
-    """A mesh over all ranks, x by y where there are several; its layouts, and layout maps of them.
+    """A mesh over all ranks, with dimensions x and y if their number is even; its layouts, and layout maps of them.
 
-    In a short form of specs, u is an axis that nothing cuts.
+    In specs, "u" stands for an unsharded axis.
     """
 
     def __init__(self):
@@ -28,7 +28,7 @@ class Layouts:
 
 
 def on_ranks(size):
-    """Return a decorator: so many simulated ranks run the test, and its argument *layout* is their `Layouts`."""
+    """Return a decorator: *size* simulated ranks run the test, and its argument *layout* is their `Layouts`."""
     return reference.on_ranks(size, layout=Layouts)
 
 
@@ -59,7 +59,7 @@ def blocks(draw):
 
 
 class Late(Module):
-    """Makes its kernel when it is first called, as layers do that learn their shape from the input."""
+    """Makes its kernel in its first call, like layers that take their shape from the input."""
 
     def __init__(self, units):
         self.units = units

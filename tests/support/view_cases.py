@@ -1,4 +1,4 @@
-"""Chains of views of tensors, and writes through them, beside the same of NumPy's arrays: for any kind of ranks."""
+"""Views of views of tensors, and writes through them, compared with NumPy's: for any kind of ranks."""
 
 from math import prod
 
@@ -11,7 +11,7 @@ from support.tensors import check, layout_of, shape_of, tensor_of
 
 
 def random_shape_of(random, size):
-    """A shape with so many elements."""
+    """A random shape with *size* elements."""
     lengths = []
     while size > 1 and len(lengths) < 3:
         n = random.choice([n for n in range(1, size + 1) if size % n == 0])
@@ -23,7 +23,7 @@ def random_shape_of(random, size):
 
 
 def random_view(random, shape, dtype):
-    """A function that NumPy answers with a view, mostly, of an array of this shape and dtype."""
+    """A function that in most cases returns a view in NumPy, for arrays of this shape and dtype."""
     ndim, size = len(shape), prod(shape)
     axis_order, index = random.sample(range(ndim), ndim), random_index(random, shape) if ndim else ...
     axes, new_shape = (
@@ -58,7 +58,7 @@ def random_view(random, shape, dtype):
 
 
 def _writes(tensor_code, array_code="v[...] = values"):
-    """Return what writes *values*, a tensor, to a view, and their array to NumPy's view."""
+    """Return a function that writes *values*, a tensor, to a view, and their array to NumPy's view."""
 
     def write_to(v, w, values):
         exec(tensor_code, {"mc": mc, "np": np, "v": v, "values": values})
@@ -92,7 +92,7 @@ def write(write_to, v, w, values):
 
 
 def chains(random, mesh, count=10):
-    """Chains of views, with writes after some of them."""
+    """Check views of views, with writes after some of them."""
     for number in range(count):
         shape, dtype = shape_of(random), np.dtype(random.choice(["f8", "i4", "c16"]))
         t, x = tensor_of(random, mesh, shape, number, dtype)

@@ -1,4 +1,4 @@
-"""The tests of array-api-extra, from a checkout in $ARRAY_API_EXTRA: they are in no package."""
+"""The tests of array-api-extra, from a checkout in $ARRAY_API_EXTRA: the package does not contain them."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays, in for the library of the fixtures."""
+    """Let the fixtures of the tests give tensors, or NumPy's arrays."""
     sys.path.insert(0, str(root()))
     conftest = import_module("tests.conftest")
     backends = import_module("array_api_extra._lib._backends")

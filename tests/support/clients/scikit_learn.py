@@ -34,7 +34,7 @@ def root():
 
 
 def paths(root):
-    """Return the files of tests, of which *root* is the folder of the package."""
+    """Return the files of tests; *root* is the folder of the package."""
     return [str(root / name) for name in FILES]
 
 
@@ -44,7 +44,7 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays, in for scikit-learn's list of array libraries."""
+    """Let scikit-learn's list of array libraries have tensors, or NumPy's arrays, only."""
     array_api = import_module("sklearn.utils._array_api")
     testing = import_module("sklearn.utils._testing")
     namespace_and_device = array_api.NamespaceAndDevice

@@ -1,4 +1,4 @@
-"""SciPy's tests that go through array libraries: those with its fixture `xp`."""
+"""SciPy's tests with several array libraries: those with its fixture `xp`."""
 
 from importlib import import_module
 from types import ModuleType
@@ -23,7 +23,7 @@ FILES = [
 
 
 def paths(root):
-    """Return the files of tests, of which *root* is the folder of the package."""
+    """Return the files of tests; *root* is the folder of the package."""
     return [str(root / name) for name in FILES]
 
 
@@ -33,7 +33,7 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays again, in for SciPy's list of array libraries."""
+    """Let SciPy's list of array libraries have tensors, or NumPy's arrays again, only."""
     conftest = import_module("scipy.conftest")
     from scipy._lib._array_api import array_namespace, default_xp
 
