@@ -1,9 +1,9 @@
 """Measure the peak memory of calls beyond their operands, for the rows of docs/call-memory.md.
 
 The rows are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page.
-Operands are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut), line
-(equally many floats on one axis), numbers (integers, as line), mask (booleans, as t). order is a NumPy permutation. a
-and b are arrays of xarray on t and columns.
+Operands are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut),
+line (equally many floats on one axis), numbers (integers, as line), mask (booleans, as t). order is a permutation of
+NumPy. a and b are arrays of xarray on t and columns.
 """
 
 import gc

@@ -85,7 +85,7 @@ def count_by_host(hosts_and_processors: Sequence[tuple[str, list[int]]]) -> list
     [Host(name='a', ranks=2, cores=3), Host(name='b', ranks=1, cores=1)]
     """
     processors_by_host: dict[str, set[int]] = {}
-    for host, cores in hosts_and_processors:
-        processors_by_host.setdefault(host, set()).update(cores)
+    for host, processors in hosts_and_processors:
+        processors_by_host.setdefault(host, set()).update(processors)
     hosts = [host for host, _ in hosts_and_processors]
     return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in processors_by_host.items()]
