@@ -232,8 +232,8 @@ def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:
         if file is not None:
             file.close()
     counts = np.array([[1, size] for size in FILE_BYTES * 2], dtype=float)
-    fitted = fit(counts, times)
-    return _rounded_fit(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
+    costs = fit(counts, times)
+    return _rounded_fit(DISK_CONSTANTS, costs, _factors(counts @ costs, times))
 
 
 def _probe_of(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
@@ -273,14 +273,16 @@ def _fit_constants(communicator: Communicator, probes: list[_Probe], names: tupl
     is_fitted = np.array([name in names for name in CONSTANTS])
     known_times = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
     times = np.array(_times(communicator, probes))
-    fitted = fit(loads[:, is_fitted], times, known_times)
-    factors = _factors(loads[:, is_fitted] @ fitted + known_times, times)
-    return _rounded_fit([name for name in CONSTANTS if name in names], fitted, factors)
+    costs = fit(loads[:, is_fitted], times, known_times)
+    factors = _factors(loads[:, is_fitted] @ costs + known_times, times)
+    return _rounded_fit([name for name in CONSTANTS if name in names], costs, factors)
 
 
-def _rounded_fit(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
-    rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
-    constants = dict(zip(names, rounded, strict=True))
+def _rounded_fit(names: Sequence[str], costs: Floats, factors: Floats) -> Fit:
+    rounded_costs = [
+        float(f"{value:.4g}") for value in costs.tolist()
+    ]  # so that printed and written constants are equal
+    constants = dict(zip(names, rounded_costs, strict=True))
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
 
 

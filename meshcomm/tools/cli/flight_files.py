@@ -107,12 +107,10 @@ def _first_difference_on_mesh(calls: Mapping[int, Mapping[int, Flown]]) -> tuple
     """
     digest_counts: list[dict[int, int]] = []  # for each earlier call, the number of its digests by rank
     for number, calls_by_rank in sorted(calls.items()):
-        difference = _different_operations(calls_by_rank) or _different_digests(calls_by_rank, digest_counts)
-        if difference:
+        text = _different_operations(calls_by_rank) or _different_digests(calls_by_rank, digest_counts)
+        if text:
             ranks = next(iter(calls_by_rank.values()))["ranks"]
-            return min(
-                call["began"] for call in calls_by_rank.values()
-            ), f"call {number} on ranks {ranks}: {difference}"
+            return min(call["began"] for call in calls_by_rank.values()), f"call {number} on ranks {ranks}: {text}"
         digest_counts.append({rank: len(call["digests"]) for rank, call in calls_by_rank.items() if call["digests"]})
     return None
 

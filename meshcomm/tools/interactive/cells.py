@@ -70,10 +70,10 @@ class Cell(TypedDict, total=False):
 
 
 class Job:
-    """All ranks, seen by one of them. Collective over COMM_WORLD to make, before the first mesh."""
+    """The job of a prompt or a notebook, as one rank sees it. Collective over COMM_WORLD, before the first mesh."""
 
     def __init__(self) -> None:
-        self._lock, self._busy = threading.RLock(), threading.Event()
+        self._lock, self._busy = threading.RLock(), threading.Event()  # busy: while a cell runs
         self.gates = Gates(self.send, self.poll)
         self._channel = self.gates.channel
         self.rank, self.size = self._channel.rank, self._channel.size
@@ -91,7 +91,7 @@ class Job:
         """The name and the text of the error for which the cell is stopped; None if it is not."""
         self._stopped_at = self._all_stopped_at = 0.0
         self._starts_over = False
-        self._parent = os.getppid()
+        self._parent_pid = os.getppid()
         self.take_signals()
         threading.Thread(target=self._listen, name="meshcomm cells", daemon=True).start()
 
@@ -274,7 +274,7 @@ class Job:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while os.getppid() == self._parent:
+        while os.getppid() == self._parent_pid:
             if self._busy.wait(PARENT_EVERY):
                 with self._lock:
                     self.poll()

@@ -13,7 +13,7 @@ from meshcomm.core._files import replacing
 from meshcomm.core._tracing import Value
 from meshcomm.errors import MeshcommError
 
-_MARK = "meshcomm"
+_OURS_KEY = "meshcomm"
 """The entry in the metadata of a kernel that marks it as one of ours."""
 
 
@@ -31,7 +31,7 @@ def write_spec(folder: Path, name: str, options: Sequence[str]) -> None:
         "display_name": name,
         "language": "python",
         "interrupt_mode": "message",
-        "metadata": {"debugger": False, _MARK: True},
+        "metadata": {"debugger": False, _OURS_KEY: True},
     }
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "kernel.json") as file:
@@ -53,7 +53,7 @@ def installed() -> dict[str, tuple[str, str]]:
     return {
         spec["display_name"]: (directory, " ".join(spec["argv"][1:-2]))
         for directory, spec in kernels.items()
-        if spec.get("metadata", {}).get(_MARK)
+        if spec.get("metadata", {}).get(_OURS_KEY)
     }
 
 

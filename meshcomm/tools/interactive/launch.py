@@ -35,7 +35,7 @@ class LaunchedJob:
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._parent = os.getppid()
+        self._parent_pid = os.getppid()
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -54,7 +54,7 @@ class LaunchedJob:
     def wait(self) -> int:
         """Wait for the end of the job, and return its exit code. End it if the process that started this one ends."""
         while self.process.poll() is None:
-            if os.getppid() != self._parent:
+            if os.getppid() != self._parent_pid:
                 self.end()
             time.sleep(LOOK_EVERY)
         self._reader.join(LOOK_EVERY)
