@@ -100,7 +100,7 @@ RUNNERS = {"alone": alone, "ranks": on_ranks, "world": the_world}
 def without_quotes(text):
     """Return *text* without quotes and with one kind of brackets, because facts are written in both ways.
 
-    >>> plain("['x', 2] of \\"y\\"")
+    >>> without_quotes("['x', 2] of \\"y\\"")
     '(x, 2) of y'
     """
     return text.replace("[", "(").replace("]", ")").replace("'", "").replace('"', "")

@@ -60,7 +60,7 @@ MAX_RANKS = 16
 """Ranks. At most this many exchange with each other in a probe."""
 
 COPY_BYTES = tuple(2**power for power in (16, 18, 20, 21, 22))
-"""Bytes that a probe of the memory copies, in runs of `RUN` bytes as packing does."""
+"""Bytes that a probe of the memory copies, in runs of `RUN_BYTES` bytes as packing does."""
 
 RUN_BYTES = 512
 """Bytes that are contiguous in a probe of the memory."""

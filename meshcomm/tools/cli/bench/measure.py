@@ -42,7 +42,7 @@ class Row(NamedTuple):
     """The measurements of one case.
 
     *seconds* are the lower quartile, the median and the upper quartile of the rounds. *ratio* is the median of the
-    ratios to the reference of the same round. *wrong* counts elements on all ranks.
+    ratios to the reference of the same round. *wrong_elements* counts them on all ranks.
     """
 
     block: int
