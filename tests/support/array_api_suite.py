@@ -1,8 +1,8 @@
 """The array API test suite on the ranks of a job: a pytest plugin for runs in a checkout of the suite.
 
-`make test-array-api` loads it with ``-p``, beside support.verdicts. Tensors that the suite makes are sharded over all
-ranks. Hypothesis draws the same examples on every rank, and the ranks agree on the outcome of each one; so that no
-time goes into it, failures are not made smaller.
+`make test-array-api` loads it with ``-p``, together with support.verdicts. Tensors that the suite makes are sharded
+over all ranks. Hypothesis draws the same examples on every rank, and the ranks agree on the outcome of each one. To
+save time, failures are not shrunk.
 """
 
 import inspect
@@ -22,18 +22,18 @@ SUITE = "array-api-tests"  # the name of the profile that the suite makes
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests():
-    """Enter the default mesh, over which all is cut: the suite makes arrays when it is imported, before the tests.
+    """Enter a default mesh, over which tensors are cut: the suite makes arrays already when it is imported.
 
-    With ``ARRAY_API_RULE=1`` the rule of creation decides: so the small tensors of the suite are whole on each rank.
+    With ``ARRAY_API_RULE=1`` the rule of creation decides: then the small tensors of the suite are whole on each rank.
     """
     mesh = mc.create_mesh()
     mc.default_mesh(mesh).__enter__()
     if os.environ.get("ARRAY_API_RULE") == "1":
         return
     for module in (xp, xp.fft):
-        for name, found in [*vars(module).items()]:
-            if inspect.isfunction(found) and name[0] != "_" and bound._makes_tensors(found):
-                setattr(module, name, bound._bound_to(found, mesh))
+        for name, function in [*vars(module).items()]:
+            if inspect.isfunction(function) and name[0] != "_" and bound._makes_tensors(function):
+                setattr(module, name, bound._bound_to(function, mesh))
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,7 +55,7 @@ def pytest_runtest_setup(item):
 
 
 def _enumerated(x, start=0):
-    """Return what `enumerate` does, also of a tensor whose first axis is cut: the standard has no __iter__."""
+    """Return ``enumerate(x)``, also for a tensor with a sharded first axis: the standard has no __iter__."""
     return enumerate(x.to_numpy() if isinstance(x, mc.DTensor) else x, start)
 
 

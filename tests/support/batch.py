@@ -1,4 +1,4 @@
-"""Batch scripts: what the command prints, and what the page shows."""
+"""Batch scripts: the output of the command, and the example on the page."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ HOME = "/home/me/venv"  # the environment in which the page calls the command
 
 
 def printed(*arguments, prefix=sys.prefix, modules=""):
-    """Return what ``python -m meshcomm *arguments`` prints, in the environment *prefix*, with *modules* loaded."""
+    """Return the output of ``python -m meshcomm *arguments``, in the environment *prefix*, with *modules* loaded."""
     text = io.StringIO()
     environment = mock.patch.dict("os.environ", LOADEDMODULES=modules)
     with mock.patch.object(sys, "prefix", prefix), environment, contextlib.redirect_stdout(text):
@@ -25,7 +25,7 @@ def printed(*arguments, prefix=sys.prefix, modules=""):
 
 
 def on_the_page():
-    """Return the arguments of the command of the page that prints a script, and the script as it is shown."""
-    shown = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
-    ((command, script),) = re.findall(shown, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    """Return the arguments of the command on the page that prints a script, and the script that the page shows."""
+    pattern = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
+    ((command, script),) = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return shlex.split(command), script

@@ -1,9 +1,9 @@
-"""What calls use beyond their operands at most, measured: the rows of docs/call-memory.md, and who measures them.
+"""Measure the peak memory of calls beyond their operands, for the rows of docs/call-memory.md.
 
-They are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page. Operands
-are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut), line (as
-many floats in one axis), numbers (integers, as line), mask (booleans, as t); order is a plain permutation. a and b are
-arrays of xarray on t and columns.
+The rows are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page.
+Operands are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut),
+line (equally many floats on one axis), numbers (integers, as line), mask (booleans, as t). order is a permutation of
+NumPy. a and b are arrays of xarray on t and columns.
 """
 
 import gc
@@ -21,23 +21,25 @@ PAGE = DOCS / "call-memory.md"
 ROWS, COLUMNS = 4096, 512
 BLOCK = ROWS * COLUMNS * 8 // 2
 MOST = 4.1
-"""Blocks: three and 32 MiB of scratch are four where a block has 32 MiB. It may be more if a row says why."""
+"""The most blocks that a call may use: three, and 32 MiB of scratch. A row may have more if it gives a reason."""
 
-_FOUND = json.loads((DATA / "call_memory.json").read_text("utf-8"))
-NUMPY, XARRAY, WHYS = _FOUND["numpy"], _FOUND["xarray"], _FOUND["whys"]
-"""Calls of docs/numpy.md and of docs/xarray.md, by the blocks that a rank allocates at most, the result included; and
-why some take more than MOST."""
+_RECORD = json.loads((DATA / "call_memory.json").read_text("utf-8"))
+NUMPY, XARRAY, WHYS = _RECORD["numpy"], _RECORD["xarray"], _RECORD["whys"]
+"""Calls of docs/numpy.md and of docs/xarray.md, by the peak number of blocks that a rank allocates, with the result;
+and the reasons for calls that take more than MOST."""
 
 
 def operands(mesh, height, width, xarray):
-    """Return the names that calls may use, for tensors of *height* rows; *xarray*, whether also those of xarray."""
-    rows, columns, one = (mc.Layout(specs, mesh) for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x"]))
+    """Return the names that calls may use, for tensors of *height* rows; if *xarray*, also those of xarray."""
+    rows, columns, line_layout = (
+        mc.Layout(specs, mesh) for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x"])
+    )
     random = mc.random.default_rng(1)
     t, u = (random.random((height, width), layout=rows) for _ in range(2))
     names = {"np": np, "mc": mc, "ROWS": height, "COLUMNS": width, "t": t, "u": u}
     names["columns"] = mc.relayout(t, columns)
-    names["line"] = random.random((height * width,), layout=one)
-    names["numbers"] = random.integers(0, 1000, (height * width,), layout=one)
+    names["line"] = random.random((height * width,), layout=line_layout)
+    names["numbers"] = random.integers(0, 1000, (height * width,), layout=line_layout)
     names["mask"] = t > 0.5
     names["order"] = np.random.default_rng(1).permutation(height)
     return names | (_with_xarray(names) if xarray else {})
@@ -55,26 +57,26 @@ def _with_xarray(names):
 
 
 def peak(call, names):
-    """Return the bytes that this rank has allocated at most during a call, beyond what it had before."""
+    """Return the peak of the bytes that this rank has allocated during a call, without those before it."""
     forget_scratch()
     gc.collect()  # what is there for good is frozen
     mc.barrier(names["t"].mesh)
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
+    initial_bytes = tracemalloc.get_traced_memory()[0]
     result = eval(call, dict(names))
-    most = tracemalloc.get_traced_memory()[1] - before
+    peak_bytes = tracemalloc.get_traced_memory()[1] - initial_bytes
     tracemalloc.stop()
     del result
-    return most
+    return peak_bytes
 
 
 def measured(calls, xarray):
-    """Return the peak of each call in blocks, of the rank that has most. All ranks call it; none shares memory."""
+    """Return the peak of each call in blocks, the maximum over the ranks. Collective; ranks share no memory."""
     pools.shared, pools.allocate_unshared = None, lambda size: np.empty(size, np.uint8)  # tracemalloc sees these
     mesh = mc.create_mesh([("x", -1)])
-    few = operands(mesh, ROWS // 8, COLUMNS // 4, xarray)
+    small_operands = operands(mesh, ROWS // 8, COLUMNS // 4, xarray)
     for call in calls:
-        eval(call, dict(few))  # what is imported and kept at a first call is there then
+        eval(call, dict(small_operands))  # so that nothing is imported or cached during the measurement
     names = operands(mesh, ROWS, COLUMNS, xarray)
     gc.collect()
     gc.freeze()
@@ -89,21 +91,21 @@ def page():
     text = PAGE.read_text("utf-8")
     for title, table in (("numpy", NUMPY), ("xarray", XARRAY)):
         lines = ["| blocks | calls |", "|---|---|"]
-        lines += [f"| {float(most):g} | {', '.join(map(_code, sorted(calls)))} |" for most, calls in table.items()]
-        text = _between(text, title, lines)
+        lines += [f"| {float(blocks):g} | {', '.join(map(_code, sorted(calls)))} |" for blocks, calls in table.items()]
+        text = _with_table(text, title, lines)
     lines = ["| call | why |", "|---|---|", *(f"| {_code(call)} | {why} |" for call, why in WHYS.items())]
-    return _between(text, "whys", lines)
+    return _with_table(text, "whys", lines)
 
 
 def _code(call):
     return f"`{call}`"
 
 
-def _between(text, title, lines):
+def _with_table(text, title, lines):
     begin, end = f"<!-- {title} -->\n", f"<!-- end of {title} -->"
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    return f"{before}{begin}\n" + "\n".join(lines) + f"\n\n{end}{after}"
+    head, tail = text.split(begin)
+    end_text = tail.split(end)[1]
+    return f"{head}{begin}\n" + "\n".join(lines) + f"\n\n{end}{end_text}"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ BINARY = (
     "$ % 3 + $",
 )
 UNARY = ("-$", "np.sqrt(abs($))", "$ * 0.5", "1 - $", "np.tanh($)", "$.astype('f4')", "($ > 0.3) * 1.5", "$ ** 2")
-REDUCED = (
+REDUCTIONS = (
     "$.sum(axis=1)",
     "$.max(axis=-1)",
     "$.max()",
@@ -26,24 +26,32 @@ REDUCED = (
     "$.argmin(axis=1)",
 )
 SHIFTED = ("$[2:] + $[:-2]", "$[1:-1] - $[2:]", "$[:-2] * 2", "$[1:-1, ::-1] + $[2:]", "$[1:-1] + $[1]")
-MIDDLE = ("$[1:-1] = @", "$[1:-1] += @", "$[2:] = @", "$[:-2] -= @", "$[:-2] = @ * 0.5 + @")
-WHOLE = ("$[...] = @", "$ += @", "$ *= 0.5", "np.add($, @, out=$)", "$[3] = 7", "$[:, 0] = 1", "$[$ > 1] = 0.25")
+WRITES_TO_MIDDLE = ("$[1:-1] = @", "$[1:-1] += @", "$[2:] = @", "$[:-2] -= @", "$[:-2] = @ * 0.5 + @")
+WRITES_TO_ALL = (
+    "$[...] = @",
+    "$ += @",
+    "$ *= 0.5",
+    "np.add($, @, out=$)",
+    "$[3] = 7",
+    "$[:, 0] = 1",
+    "$[$ > 1] = 0.25",
+)
 
 
 class Program:
-    """A program of random lines on arrays of one shape: each line on NumPy's arrays, and on tensors.
+    """A program of random lines on arrays of one shape: each line runs on NumPy's arrays and on tensors.
 
-    Values are compared now and then: a comparison computes what waits, so most lines have none.
+    Values are compared only now and then, because a comparison computes operations that wait.
     """
 
     def __init__(self, random: Random, layout: mc.Layout):
         self.random, self.lines = random, []
-        numbers = np.random.default_rng(random.randrange(2**32))
-        self.arrays = {name: numbers.random((13, 5)) for name in "abc"}
+        rng = np.random.default_rng(random.randrange(2**32))
+        self.arrays = {name: rng.random((13, 5)) for name in "abc"}
         self.tensors = {name: mc.distribute(x, layout).copy() for name, x in self.arrays.items()}
 
     def run(self, steps: int) -> None:
-        """Make and run so many lines, and compare all variables in the end."""
+        """Make and run *steps* lines, and compare all variables in the end."""
         for _ in range(steps):
             self._run(self._line())
             if self.random.random() < 0.1:
@@ -57,13 +65,13 @@ class Program:
         if kind < 4:
             return f"{random.choice('abcde')} = {self._whole()}"
         if kind < 6:
-            return self._filled(random.choice(MIDDLE), self._middle)
+            return self._filled(random.choice(WRITES_TO_MIDDLE), self._middle)
         if kind < 8:
-            return self._filled(random.choice(WHOLE), self._whole)
+            return self._filled(random.choice(WRITES_TO_ALL), self._whole)
         if kind < 10:
-            return f"r = {self._filled(random.choice(REDUCED), None, self._whole)}"
+            return f"r = {self._filled(random.choice(REDUCTIONS), None, self._whole)}"
         if kind < 11:
-            return f"v = {self._name()}; {self._filled(random.choice(WHOLE), self._whole, lambda: 'v')}; del v"
+            return f"v = {self._name()}; {self._filled(random.choice(WRITES_TO_ALL), self._whole, lambda: 'v')}; del v"
         return f"local({self._name()})"
 
     def _name(self) -> str:
@@ -95,12 +103,12 @@ class Program:
     def _compare(self, name: str) -> None:
         expected, tensor = self.arrays[name], self.tensors[name]
         result = np.asarray(tensor.to_numpy() if isinstance(tensor, mc.DTensor) else tensor)
-        same = result.dtype == expected.dtype and (
+        is_equal = result.dtype == expected.dtype and (
             np.allclose(result, expected, equal_nan=True)
             if name == "r"
             else np.array_equal(result, expected, equal_nan=True)
         )
-        assert same, "\n".join([*self.lines, f"{name}: {result!r}", f"expected {expected!r}"])
+        assert is_equal, "\n".join([*self.lines, f"{name}: {result!r}", f"expected {expected!r}"])
 
 
 def _write(x):

@@ -3,17 +3,17 @@
 ``make test-clients`` runs all suites. A suite is a module of support.clients, with
 
 - ENVIRONMENT: variables to set before the package is imported
-- paths(root): files of tests, where *root* is the folder of the package
+- paths(root): files of tests; *root* is the folder of the package
 - takes(item): whether a test of these files belongs to the suite
-- install(on_tensors): puts tensors in where the tests take an array library, or else NumPy's arrays
+- install(on_tensors): lets the tests use tensors, or else NumPy's arrays, as their array library
 
-With ``--numpy`` the tests run on NumPy's arrays, on one process, and those that pass are written to build/clients: on
-tensors only these run, unless files are named, by their paths in the package. Of a test with many cases a sample runs,
-and with ``--all-cases`` each one. Other arguments go to pytest.
+With ``--numpy`` the tests run on NumPy's arrays, on one process, and the names of those that pass are written to
+build/clients. On tensors only these run, unless files are named, by their paths in the package. Of a test with many
+cases a sample runs, and with ``--all-cases`` each one. Other arguments go to pytest.
 
 tests/data/clients has a table for each suite: tests that fail, in groups with reasons. They must fail, and all others
-must pass. A group that begins with "Not run" would end the run. ``[0 2-4]`` are four of the cases of a test, in the
-order of pytest, and ``[*]`` all; ``ranks=3`` says that a test fails on so many ranks only.
+must pass. Tests of a group that begins with "Not run" do not run: they would end the run. ``[0 2-4]`` are four cases
+of a test, in the order of pytest, and ``[*]`` all; ``ranks=3`` means that a test fails on 3 ranks only.
 """
 
 import json
@@ -36,7 +36,7 @@ from support.paths import DATA, ROOT
 BUILD = ROOT / "build/clients"
 INI = "[pytest]\nfilterwarnings =\n    ignore\nmarkers =\n"
 MANY = 64
-OWN = ("--numpy", "--all-cases")
+OWN_OPTIONS = ("--numpy", "--all-cases")
 FLAGS = ("-pno:cacheprovider", "-pno:zarr", "-p", "support.patience", "-p", "support.verdicts", "--color=no", "-q")
 
 
@@ -44,7 +44,7 @@ FLAGS = ("-pno:cacheprovider", "-pno:zarr", "-p", "support.patience", "-p", "sup
 
 
 def cases(name):
-    """Return the test that a line names, and the numbers of its cases, None for all.
+    """Return the test that a line of a table names, and the numbers of its cases, None for all.
 
     >>> cases("test[0 2-3]"), cases("test[*]"), cases("test")
     (('test', {0, 2, 3}), ('test', None), ('test', None))
@@ -52,8 +52,8 @@ def cases(name):
     test, bracket, numbers = name.removesuffix("]").partition("[")
     if not bracket or numbers == "*":
         return test, None
-    ends = [each.split("-") for each in numbers.split()]
-    return test, {n for each in ends for n in range(int(each[0]), int(each[-1]) + 1)}
+    ends = [interval.split("-") for interval in numbers.split()]
+    return test, {n for interval in ends for n in range(int(interval[0]), int(interval[-1]) + 1)}
 
 
 def table_of(name):
@@ -62,28 +62,30 @@ def table_of(name):
 
 
 def table(path, ranks):
-    """Return the tests that a table expects to fail on so many *ranks*: cases and reason, by name."""
-    found, reason, fresh = defaultdict(list), [], True
+    """Return the tests that a table expects to fail on *ranks* ranks: a list of (cases, reason), by name."""
+    failures, reason, is_new_group = defaultdict(list), [], True
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("# "):
-            reason = [*reason, line[2:]] if fresh else [line[2:]]
-            fresh = True
+            reason = [*reason, line[2:]] if is_new_group else [line[2:]]
+            is_new_group = True
             continue
-        fresh = False
+        is_new_group = False
         if line:
-            label, _, only = line.partition(" ranks=")
-            if not only or str(ranks) in only.split(","):
+            label, _, rank_counts = line.partition(" ranks=")
+            if not rank_counts or str(ranks) in rank_counts.split(","):
                 test, numbers = cases(label)
-                found[test].append((numbers, " ".join(reason)))
-    return found
+                failures[test].append((numbers, " ".join(reason)))
+    return failures
 
 
 def known_of(path, ranks, names):
     """Return those of *names*, which may end in the number of a case, that a table expects to fail."""
-    known = table(path, ranks)
+    known_failures = table(path, ranks)
 
     def fails(test, _, number):
-        return any(numbers is None or (number and int(number) in numbers) for numbers, _ in known.get(test, ()))
+        return any(
+            numbers is None or (number and int(number) in numbers) for numbers, _ in known_failures.get(test, ())
+        )
 
     return {name for name in names if fails(*name.removesuffix("]").partition("["))}
 
@@ -103,46 +105,46 @@ class Run:
     def __init__(self, name, suite, root, options):
         self.name, self.suite, self.root = name, suite, root
         self.on_tensors, self.all_cases = "--numpy" not in options, "--all-cases" in options
-        self.whole = not {*options} - {*OWN}
+        self.is_whole = not {*options} - {*OWN_OPTIONS}
         self.rank, self.ranks = launched() or (0, 1)
         self.passing = BUILD / f"{name}-numpy.json"
         self.outcomes, self.errors, self.expected = {}, {}, set()
 
     def label(self, nodeid):
-        """Return the name of a test from the folder of the package on."""
+        """Return the name of a test without the folder of the package."""
         return nodeid.removeprefix(f"{self.root.name}/")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config, items):
-        taken = [item for item in items if self.suite.takes(item)]
-        self.numbered(taken)
+        selected = [item for item in items if self.suite.takes(item)]
+        self.number_cases(selected)
         if not self.all_cases:
-            taken = [item for item in taken if self.sampled(item.nodeid)]
+            selected = [item for item in selected if self.is_sampled(item.nodeid)]
         if self.on_tensors:
-            if self.whole:
+            if self.is_whole:
                 passing = set(json.loads(self.passing.read_text("utf-8")))
-                taken = [item for item in taken if self.label(item.nodeid) in passing]
-            self.expect(taken)
-        items[:] = taken
+                selected = [item for item in selected if self.label(item.nodeid) in passing]
+            self.expect(selected)
+        items[:] = selected
 
-    def numbered(self, items):
-        """Note the number of each case of a test that has several."""
+    def number_cases(self, items):
+        """Store the number of each item among the cases of its test, and the number of cases of each test."""
         self.counts, self.numbers = Counter(), {}
         for item in items:
             test = self.label(item.nodeid).partition("[")[0]
             self.numbers[item.nodeid] = self.counts[test]
             self.counts[test] += 1
 
-    def sampled(self, nodeid):
-        """Return whether a case runs: of a test with many cases, about `MANY` do, always the same ones."""
+    def is_sampled(self, nodeid):
+        """Return whether a case runs: of a test with many cases, about `MANY` run, always the same ones."""
         count = self.counts[self.label(nodeid).partition("[")[0]]
         return count <= MANY or crc32(nodeid.encode()) % count < MANY
 
     def expect(self, items):
-        """Mark the tests of the table: they must fail."""
-        known = table(table_of(self.name), self.ranks)
+        """Mark the tests in the table as expected failures."""
+        known_failures = table(table_of(self.name), self.ranks)
         for item in items:
-            for numbers, reason in known.get(self.label(item.nodeid).partition("[")[0], ()):
+            for numbers, reason in known_failures.get(self.label(item.nodeid).partition("[")[0], ()):
                 if numbers is None or self.numbers[item.nodeid] in numbers:
                     self.expected.add(item.nodeid)
                     run = not reason.startswith("Not run")
@@ -160,7 +162,7 @@ class Run:
         return (yield)
 
     def pytest_runtest_logreport(self, report):
-        """Note what the ranks agreed on."""
+        """Store the outcome that the ranks agreed on."""
         outcome = report.outcome
         if hasattr(report, "wasxfail"):  # by the table, or the others' own marks
             outcome = "expected" if report.nodeid in self.expected else "skipped"
@@ -170,15 +172,15 @@ class Run:
             cutting.renew()
 
     def pytest_terminal_summary(self, terminalreporter):
-        if not self.on_tensors and self.whole:
-            passed = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
-            self.passing.write_text(json.dumps(passed), "utf-8")
-        found = Counter(self.outcomes.values())
-        asked = sum(found[outcome] for outcome in ("passed", "failed", "expected"))
-        where = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
+        if not self.on_tensors and self.is_whole:
+            passing_tests = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
+            self.passing.write_text(json.dumps(passing_tests), "utf-8")
+        counts = Counter(self.outcomes.values())
+        total = sum(counts[outcome] for outcome in ("passed", "failed", "expected"))
+        arrays = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
         terminalreporter.write_line(
-            f"{self.name} on {where}: {found['passed']} of {asked} pass ({found['passed'] / max(asked, 1):.1%}), "
-            f"{found['expected']} fail as the table says, {found['failed']} fail, {found['skipped']} are skipped"
+            f"{self.name} on {arrays}: {counts['passed']} of {total} pass ({counts['passed'] / max(total, 1):.1%}), "
+            f"{counts['expected']} fail as the table says, {counts['failed']} fail, {counts['skipped']} are skipped"
         )
         # What failed, for whoever mends the table.
         failed = [nodeid for nodeid, outcome in self.outcomes.items() if outcome in ("failed", "expected")]
@@ -191,14 +193,14 @@ class Run:
         return f"{test}[{self.numbers[nodeid]}/{self.counts[test]}]" if bracket else test
 
 
-def seeded():
-    """Have NumPy's generators without a seed, and Hypothesis, give the same numbers on all ranks."""
+def seed_generators():
+    """Let NumPy's generators without a seed, and Hypothesis, draw the same numbers on all ranks."""
     settings.register_profile(
         "ranks", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
     )
     settings.load_profile("ranks")
-    make = np.random.default_rng
-    np.random.default_rng = lambda seed=None: make(np.random.randint(2**31) if seed is None else seed)
+    default_rng = np.random.default_rng
+    np.random.default_rng = lambda seed=None: default_rng(np.random.randint(2**31) if seed is None else seed)
 
 
 def main(name, *options):
@@ -206,14 +208,21 @@ def main(name, *options):
     os.environ.update(suite.ENVIRONMENT)
     BUILD.mkdir(parents=True, exist_ok=True)
     package = suite.root() if hasattr(suite, "root") else Path(find_spec(name).origin).parent
-    seeded()
+    seed_generators()
     suite.install(on_tensors="--numpy" not in options)
     ini = BUILD / "pytest.ini"
     ini.write_text(INI, "utf-8")
-    more = [each for each in options if each not in OWN]
-    chosen = [each for each in more if not each.startswith("-") and "/" in each]
-    files = [str(package / each) for each in chosen] or suite.paths(package)
-    flags = [*FLAGS, "-c", str(ini), "--rootdir", str(package.parent), *[each for each in more if each not in chosen]]
+    pytest_options = [option for option in options if option not in OWN_OPTIONS]
+    named_files = [option for option in pytest_options if not option.startswith("-") and "/" in option]
+    files = [str(package / option) for option in named_files] or suite.paths(package)
+    flags = [
+        *FLAGS,
+        "-c",
+        str(ini),
+        "--rootdir",
+        str(package.parent),
+        *[option for option in pytest_options if option not in named_files],
+    ]
     code = pytest.main([*flags, *files], plugins=[Run(name, suite, package, options)])
     # What fails on NumPy's arrays is not asked of tensors.
     return 0 if "--numpy" in options and code == pytest.ExitCode.TESTS_FAILED else code

@@ -9,7 +9,7 @@ from support.random_cases import random_spec
 
 
 def indices_by_definition(cut, number):
-    """The indices of one block, by the sentence that defines each kind of cut."""
+    """The indices of one block, by the definition of each kind of cut."""
     indices = np.arange(cut.length)
     if isinstance(cut, CyclicCut):
         return indices[(indices // cut.block + cut.offset) % cut.blocks == number]
@@ -33,9 +33,9 @@ def cut_of(random, length, blocks, spec):
 
 
 def random_pair(random):
-    """Two cuts of one axis, often related, which may be empty, shorter than there are blocks, or many periods long."""
+    """Two cuts of one axis, often related. The axis may be empty, shorter than the number of blocks, or very long."""
     length = random.choice([0, 1, random.randint(0, 12), random.randint(0, 60), random.randint(0, 200)])
-    blocks, other = (random.choice([1, 2, 2, 3, 4, 5, 6, 9]) for _ in range(2))
+    blocks, other_blocks = (random.choice([1, 2, 2, 3, 4, 5, 6, 9]) for _ in range(2))
     spec = random_spec(random, ("x",), length, blocks)
-    like = random_spec(random, ("x",), length, other, spec if random.random() < 0.5 else None)
-    return cut_of(random, length, blocks, spec), cut_of(random, length, other, like)
+    other_spec = random_spec(random, ("x",), length, other_blocks, spec if random.random() < 0.5 else None)
+    return cut_of(random, length, blocks, spec), cut_of(random, length, other_blocks, other_spec)

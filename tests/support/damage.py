@@ -1,4 +1,4 @@
-"""What a load makes of files that are damaged, or that somebody made to do harm."""
+"""Load files that are damaged or malicious, and check the outcome."""
 
 import resource
 import time
@@ -15,31 +15,31 @@ from support.tensors import on
 ERROR = "an error that is documented"
 SECONDS = 1.0  # of CPU time for any small file; the first one may import a library
 MEMORY = 2**29  # bytes more than before
-LOADED = 2**20  # bytes: arrays that take more are described only
+LOADED = 2**20  # bytes: arrays that take more are not loaded
 
 
 def outcome(path):
-    """Return what a load of *path* gives, bytes and all, or `ERROR`; other errors are raised."""
+    """Return the loaded values of *path*, with their bytes, or `ERROR` for a documented error; raise other errors."""
     return on(1, outcome_here, path)[0]
 
 
 def outcome_here(path):
     """Return the `outcome` of *path*, as the only rank of a world."""
     try:
-        found = contents(path)
-        if sum(prod(each.shape) * each.dtype.itemsize for each in found.arrays.values()) > LOADED:
+        file_contents = contents(path)
+        if sum(prod(array.shape) * array.dtype.itemsize for array in file_contents.arrays.values()) > LOADED:
             return "large"
-        return {name: _bytes_of(each) for name, each in flat(mc.load(path)).items()}
+        return {name: _bytes_of(array) for name, array in flat(mc.load(path)).items()}
     except (mc.CheckpointError, OSError) as error:
         assert len(str(error)) < 3000  # noqa: PT017 - most files are errors
         return ERROR
 
 
 def rewrite(file, data):
-    """Give *file* the content *data*. It is not made anew: file systems write new ones to the disk at once."""
-    with file.open("r+b") as opened:
-        opened.write(data)
-        opened.truncate()
+    """Write *data* to the existing *file*: file systems write new files to the disk at once, which takes time."""
+    with file.open("r+b") as output:
+        output.write(data)
+        output.truncate()
 
 
 def signed(text):
@@ -51,47 +51,47 @@ def signed(text):
 def _bytes_of(value):
     if not isinstance(value, mc.DTensor):
         return repr(value)
-    found = value.to_numpy()
-    return found.dtype.str, found.shape, found.tobytes()
+    array = value.to_numpy()
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def flat(tree, path=""):
     """Return the leaves of a tree by their paths."""
     if isinstance(tree, dict | list | tuple):
         pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        return {key: leaf for name, each in pairs for key, leaf in flat(each, f"{path}/{name}").items()}
+        return {key: leaf for name, subtree in pairs for key, leaf in flat(subtree, f"{path}/{name}").items()}
     return {path: tree}
 
 
 @contextmanager
 def bounded():
-    """Let nobody take much more memory than there is taken now."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    old = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, old[1]))
+    """Return a context in which this process can allocate at most `MEMORY` bytes more."""
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    old_limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY, old_limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, old)
+        resource.setrlimit(resource.RLIMIT_AS, old_limits)
 
 
-def checked_outcome(path, what, how=outcome):
-    """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning.
+def checked_outcome(path, case, load=outcome):
+    """Return the outcome of ``load(path)``, and check that it raises nothing and takes less than `SECONDS`.
 
-    What takes long is tried once more: of a file that does harm, each load takes long.
+    A slow load is tried once more: for a malicious file, each load is slow. *case* is shown if the check fails.
     """
     limit = SECONDS * cpu_factor()
-    found, seconds = _timed(path, what, how)
+    result, seconds = _timed(path, case, load)
     if seconds >= limit:
-        found, seconds = _timed(path, what, how)
-    assert seconds < limit, f"{what!r:.2000}"
-    return found
+        result, seconds = _timed(path, case, load)
+    assert seconds < limit, f"{case!r:.2000}"
+    return result
 
 
-def _timed(path, what, how):
+def _timed(path, case, load):
     begin = time.process_time()
     try:
-        found = how(path)
+        result = load(path)
     except BaseException as error:
-        raise AssertionError(f"{what!r:.2000} raises {error!r:.2000}") from error
-    return found, time.process_time() - begin
+        raise AssertionError(f"{case!r:.2000} raises {error!r:.2000}") from error
+    return result, time.process_time() - begin

@@ -1,4 +1,4 @@
-"""The table of the pages that says where we deliberately answer otherwise than TensorFlow; a test proves each row."""
+"""The table of deliberate differences from TensorFlow in the documentation; a test checks each row."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def table():
 
 def departures(group):
     """Return the cases of a group in the table."""
-    return [case for of, case in table() if of == group]
+    return [case for row_group, case in table() if row_group == group]
 
 
 def refuses(error, function, *args, says="", **options):

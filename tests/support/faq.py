@@ -1,4 +1,4 @@
-"""The errors of docs/faq.md: in each section, wrong code, and the message that it ends with."""
+"""The errors in docs/faq.md: each section has wrong code, and the message of its error."""
 
 import re
 import textwrap
@@ -27,11 +27,11 @@ def first_lines():
 def errors():
     """Return the sections with an error."""
     pattern = r"^## ([^\n]*)\n\n```py\n(.*?)^```\n\n```text\n(.*?)^```$"
-    return [Section(*found) for found in re.findall(pattern, page(), re.MULTILINE | re.DOTALL)]
+    return [Section(*fields) for fields in re.findall(pattern, page(), re.MULTILINE | re.DOTALL)]
 
 
 def complaint(section, message):
-    """Return None if the page has this *message*, else the text to paste; ``...`` on the page is any text.
+    """Return None if the page has this *message*, else the text to paste there; ``...`` on the page matches any text.
 
     >>> complaint(Section("A", "1 / 0", "Error: division\\n  ... zero\\n"), "Error: division by zero")
     >>> print(complaint(Section("A", "1 / 0", "nothing\\n"), "Error: division by zero"))
@@ -39,8 +39,8 @@ def complaint(section, message):
     <BLANKLINE>
     Error: division by zero
     """
-    shown = r".*".join(map(re.escape, " ".join(section.message.split()).split("...")))
-    if shown and re.fullmatch(shown, " ".join(message.split()), re.DOTALL):
+    pattern = r".*".join(map(re.escape, " ".join(section.message.split()).split("...")))
+    if pattern and re.fullmatch(pattern, " ".join(message.split()), re.DOTALL):
         return None
     lines = [textwrap.fill(line, 115, subsequent_indent="    ") for line in message.splitlines()]
     return "\n".join([f"docs/faq.md, {section.title}: the message is now", "", *lines])

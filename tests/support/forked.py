@@ -1,8 +1,8 @@
-"""Ranks that begin in a moment: forked from a process that has imported the program of a job.
+"""Ranks that start fast: they are forked from a process that has imported the program of a job.
 
-Python and its imports take most of the time of a job that mixes up one call. So `mpiexec` launches this file, in a
-Python without any modules, instead of the program. It hands its environment and its open files to the server of
-`Forked`, which forks a process that goes on in its name: MPI starts there, as in any rank. If one of the two ends, so
+Starting Python and importing take most of the time of a job that mixes up one call. So `mpiexec` launches this file,
+in a Python without any modules, instead of the program. It sends its environment and its open files to the server of
+`Forked`, which forks a process that runs in its place: MPI starts there, as in any rank. If one of the two ends, so
 does the other.
 
 ``python forked.py serve ADDRESS PROGRAM`` is the server, ``python forked.py ADDRESS ARGUMENTS`` a rank.
@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 
-_LONGEST = 2**20  # bytes of an environment and arguments
+_MAX_MESSAGE_BYTES = 2**20  # bytes of an environment and arguments
 _MAX_FILES = 8
-_FREE = 100  # file descriptors from here on are free in a new rank
+_FIRST_FREE = 100  # file descriptors from here on are free in a new rank
 
 
 class Forked:
@@ -41,8 +41,8 @@ class Forked:
         """Return the processes of all ranks."""
         from pathlib import Path
 
-        number = self._process.pid
-        return [int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+        pid = self._process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def __enter__(self):
         return self
@@ -53,9 +53,9 @@ class Forked:
 
 
 def _be_rank(address, arguments):
-    """Let the server fork a process in the name of this one, and end as it does."""
+    """Let the server fork a process in place of this one, and end with its exit code."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LONGEST)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_MESSAGE_BYTES)
     server.connect(address)
     files = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
     socket.send_fds(server, [repr((dict(os.environ), os.getppid(), arguments, files)).encode()], files)
@@ -69,7 +69,7 @@ def _be_rank(address, arguments):
 
 
 class _Server:
-    """Forks ranks. Each has two files here: the connection to the process that it stands for, and its end."""
+    """Forks ranks. For each it keeps a connection to the process that the rank replaces, and a pidfd of the rank."""
 
     def __init__(self, address):
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,7 +79,7 @@ class _Server:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self):
-        """Fork ranks for ever. In each of them, return its arguments."""
+        """Fork ranks for ever. In each of them, return its command-line arguments."""
         while True:
             for key, _ in self._selector.select():
                 if self._selector.get_map().get(key.fd) is not key:
@@ -96,15 +96,15 @@ class _Server:
 
     def _fork(self):
         connection, _ = self._listener.accept()
-        said, files, _, _ = socket.recv_fds(connection, _LONGEST, _MAX_FILES)
-        if not said:  # it has been killed meanwhile
+        message, files, _, _ = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, _MAX_FILES)
+        if not message:  # it has been killed meanwhile
             connection.close()
             return None
-        environment, parent, arguments, numbers = literal_eval(said.decode())
+        environment, parent, arguments, numbers = literal_eval(message.decode())
         process = os.fork()
         if not process:
             self._close(connection)
-            _take(numbers, files)
+            _renumber(numbers, files)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
             os.environ.clear()
             os.environ.update(environment)
@@ -129,24 +129,24 @@ class _Server:
                 file.close()
         self._selector.close()
 
-    def _end(self, end, process, connection):
-        """Tell how a rank has ended."""
+    def _end(self, descriptor, process, connection):
+        """Send the exit code of a rank to the process that it replaces."""
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         with suppress(OSError):  # there may be nobody to tell
             connection.send(str(code).encode())
         if connection in self._selector.get_map():
             self._selector.unregister(connection)
         connection.close()
-        self._selector.unregister(end)
-        os.close(end)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
 
 
-def _take(numbers, received):
+def _renumber(numbers, received):
     """Give the files *received* the *numbers* that they had in the other process."""
-    above = [fcntl.fcntl(file, fcntl.F_DUPFD, _FREE) for file in received]
+    high_descriptors = [fcntl.fcntl(file, fcntl.F_DUPFD, _FIRST_FREE) for file in received]
     for file in received:
         os.close(file)
-    for file, number in zip(above, numbers, strict=True):
+    for file, number in zip(high_descriptors, numbers, strict=True):
         os.dup2(file, number)
         os.close(file)
 

@@ -1,4 +1,4 @@
-"""Random functions of elementwise operations and reductions, and what tells whether `fuse` leaves their results."""
+"""Random functions of elementwise operations and reductions, and a check that `fuse` does not change their results."""
 
 from random import Random
 
@@ -36,11 +36,11 @@ BINARY = [
         lambda x, y: x / (y + 1),
     ),
 ]
-OF_ALL = [  # sums of whole numbers are exact in any order
+REDUCTIONS = [  # sums of whole numbers are exact in any order
     *(np.min, np.max, np.any, np.all, lambda x: np.sum(x > 1), lambda x: (x > 1).mean(), lambda x: np.prod(x == x)),
     *(lambda x: (x < 1).sum(axis=-1), lambda x: x.max(axis=0), lambda x: np.argmax(x)),
 ]
-USED = [
+WITH_REDUCTIONS = [
     lambda x: x / (abs(x).max() + 1),
     lambda x: x - (x > 0).sum(axis=0),
     lambda x: x[..., :1] * x,
@@ -49,44 +49,48 @@ USED = [
 
 
 def operands(random):
-    """Arrays that broadcast to a common shape: whole ones, rows, columns; in order of C or of Fortran."""
+    """Arrays that broadcast to a common shape: of this shape, rows, columns; in the order of C or of Fortran."""
     shape = random.choice(SHAPES)
-    made = []
+    arrays = []
     for number in range(random.randint(1, 3)):
-        own = [1 if number and random.random() < 0.3 else n for n in shape][
+        lengths = [1 if number and random.random() < 0.3 else n for n in shape][
             random.randrange(len(shape)) if number else 0 :
         ]
-        values = np.random.default_rng(random.randrange(2**32)).normal(size=own) * 3
+        values = np.random.default_rng(random.randrange(2**32)).normal(size=lengths) * 3
         with np.errstate(all="ignore"):
             values = values.astype(random.choice(DTYPES))
-        made.append(np.asfortranarray(values) if random.random() < 0.2 else values)
-    return made
+        arrays.append(np.asfortranarray(values) if random.random() < 0.2 else values)
+    return arrays
 
 
-def function_of(random, given):
-    """A random function that NumPy takes for such operands, which returns one result or several."""
-    steps, values = [], list(given)
+def function_of(random, arguments):
+    """A random function of such operands that NumPy can compute; it returns one result or several."""
+    steps, values = [], list(arguments)
     reductions = random.random() < 0.5
     while len(steps) < 8:
         arity = random.choice((1, 2, 2))
-        of = [random.randrange(len(values)) for _ in range(arity)]
-        step = random.choice(BINARY if arity == 2 else USED if reductions and random.random() < 0.1 else UNARY)
+        operand_numbers = [random.randrange(len(values)) for _ in range(arity)]
+        step = random.choice(
+            BINARY if arity == 2 else WITH_REDUCTIONS if reductions and random.random() < 0.1 else UNARY
+        )
         try:
             with np.errstate(all="ignore"):
-                made = step(*[values[each] for each in of])
+                value = step(*[values[number] for number in operand_numbers])
         except (TypeError, ValueError, OverflowError, IndexError):
             continue
-        steps.append((step, of))
-        values.append(made)
-    ends = [(step, random.randrange(len(values))) for step in random.sample(OF_ALL, 2)] if reductions else []
-    returned = random.sample(range(len(given), len(values)), random.randint(1, 3))
+        steps.append((step, operand_numbers))
+        values.append(value)
+    final_steps = (
+        [(step, random.randrange(len(values))) for step in random.sample(REDUCTIONS, 2)] if reductions else []
+    )
+    returned = random.sample(range(len(arguments), len(values)), random.randint(1, 3))
 
     def function(*args):
         values = list(args)
-        for step, of in steps:
-            values.append(step(*[values[each] for each in of]))
-        results = [values[each] for each in returned]
-        results += [step(values[each]) for step, each in ends]
+        for step, operand_numbers in steps:
+            values.append(step(*[values[number] for number in operand_numbers]))
+        results = [values[number] for number in returned]
+        results += [step(values[number]) for step, number in final_steps]
         return tuple(results) if len(results) > 1 else results[0]
 
     return function
@@ -96,44 +100,44 @@ def program(seed):
     """A random function, and operands."""
     random = Random(seed)
     while True:
-        given = operands(random)
-        function = function_of(random, given)
+        arguments = operands(random)
+        function = function_of(random, arguments)
         try:
             with np.errstate(all="ignore"):
-                function(*given)
+                function(*arguments)
         except ValueError:  # a minimum of no elements
             continue
-        return function, given
+        return function, arguments
 
 
-def alike(found, expected):
+def alike(result, expected):
     """Return whether results are equal bit for bit, and in the same layouts."""
     if isinstance(expected, tuple):
-        return isinstance(found, tuple) and len(found) == len(expected) and all(map(alike, found, expected))
+        return isinstance(result, tuple) and len(result) == len(expected) and all(map(alike, result, expected))
     if isinstance(expected, mc.DTensor):
-        if (found.shape, found.dtype, found.layout) != (expected.shape, expected.dtype, expected.layout):
+        if (result.shape, result.dtype, result.layout) != (expected.shape, expected.dtype, expected.layout):
             return False
-        return expected.local is None or alike(found.local, expected.local)
-    if type(found) is not type(expected):
+        return expected.local is None or alike(result.local, expected.local)
+    if type(result) is not type(expected):
         return False
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.dtype != expected.dtype or found.shape != expected.shape:
+    result, expected = np.asarray(result), np.asarray(expected)
+    if result.dtype != expected.dtype or result.shape != expected.shape:
         return False
-    return same_numbers(found, expected)
+    return same_numbers(result, expected)
 
 
 def on_tensors(seed, mesh):
-    """Compare a fused function of tensors in random layouts, of arrays and of numbers with the function itself."""
-    function, given = program(seed)
+    """Compare a fused function with the function itself, on tensors in random layouts and arrays."""
+    function, arrays = program(seed)
     random, names = Random(seed), [name for name, _ in mesh.dims]
-    operands = []
-    for number, array in enumerate(given):
+    tensors = []
+    for number, array in enumerate(arrays):
         if number and random.random() < 0.2:
-            operands.append(array)  # the same one on all ranks
+            tensors.append(array)  # the same one on all ranks
             continue
         specs = random.sample([*names, *[U] * array.ndim], array.ndim)
-        operands.append(mc.distribute(array, mc.Layout(specs, mesh)))
+        tensors.append(mc.distribute(array, mc.Layout(specs, mesh)))
     with np.errstate(all="ignore"):
-        expected, fused = function(*operands), mc.fuse(function)
-        for _ in range(2):  # the second time by what was kept
-            assert alike(fused(*operands), expected), seed
+        expected, fused = function(*tensors), mc.fuse(function)
+        for _ in range(2):  # the second call uses the cache of the first
+            assert alike(fused(*tensors), expected), seed

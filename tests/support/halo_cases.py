@@ -1,4 +1,4 @@
-"""Random halos, the same on all ranks, and what their blocks have to be: cut from the whole array by NumPy alone."""
+"""Random halos, equal on all ranks, and their expected blocks: cut from the global array by NumPy alone."""
 
 from typing import NamedTuple
 
@@ -27,10 +27,10 @@ def random_case(random, mesh, dtype=None, most=9):
     ndim = random.choice([1, 1, 2, 2, 2, 3])
     shape = tuple(random.randint(1, most if ndim < 3 else 5) for _ in range(ndim))
     layout = with_cuts(random, random_layout(random, mesh, ndim), shape, mesh)
-    whole = random_bits(shape, dtype or random.choice(DTYPES), random.randrange(99))
+    array = random_bits(shape, dtype or random.choice(DTYPES), random.randrange(99))
     width = [(random.choice([0, 1, 1, 2, 3, 11]), random.choice([0, 1, 1, 2, 3, 11])) for _ in shape]
-    boundary = [random_boundary(random, whole.dtype) for _ in shape]
-    return Case(mc.distribute(whole, layout), whole, width, boundary, random.random() < 0.7)
+    boundary = [random_boundary(random, array.dtype) for _ in shape]
+    return Case(mc.distribute(array, layout), array, width, boundary, random.random() < 0.7)
 
 
 def random_boundary(random, dtype):
@@ -51,12 +51,12 @@ def with_cuts(random, layout, shape, mesh):
 
 
 def expected(case, device):
-    """The block of a device with its ghosts, and which of its elements are ghosts outside along several axes."""
-    whole, out = case.whole, np.zeros((), int)
-    cut = []
-    box = case.tensor.layout.block_slices(whole.shape, device)
+    """The block of a device with its ghosts, and a mask of the ghosts that are outside of it along several axes."""
+    array, outside_count = case.whole, np.zeros((), int)
+    slices = []
+    box = case.tensor.layout.block_slices(array.shape, device)
     for axis, (width, boundary, span) in enumerate(zip(case.width, case.boundary, box, strict=True)):
-        n, pads = case.whole.shape[axis], [(0, 0)] * whole.ndim
+        n, pads = case.whole.shape[axis], [(0, 0)] * array.ndim
         pads[axis] = width
         start, stop = span.start - width[0], span.stop + width[1]
         if boundary == "none":
@@ -64,11 +64,11 @@ def expected(case, device):
             shift = 0
         else:
             mode = {"mode": NUMPY_MODES[boundary]} if isinstance(boundary, str) else {"constant_values": boundary}
-            whole, shift = np.pad(whole, pads, **mode), width[0]
-        cut.append(slice(start + shift, stop + shift))
+            array, shift = np.pad(array, pads, **mode), width[0]
+        slices.append(slice(start + shift, stop + shift))
         ghost = [not span.start <= i < span.stop for i in range(start, stop)]
-        out = out[..., None] + np.array(ghost, int)
-    return whole[tuple(cut)], out > 1
+        outside_count = outside_count[..., None] + np.array(ghost, int)
+    return array[tuple(slices)], outside_count > 1
 
 
 def check_halo(case, halo):
@@ -78,15 +78,15 @@ def check_halo(case, halo):
         assert halo.local is None
         assert halo.inner is None
         return
-    wanted, corners = expected(case, device)
-    found = halo.local.copy()
-    assert found.shape == wanted.shape
+    expected_block, corners = expected(case, device)
+    local = halo.local.copy()
+    assert local.shape == expected_block.shape
     if not case.corners:
-        found[corners] = wanted[corners]
-    same = same_numbers if found.dtype == np.longdouble else same_bits  # NumPy copies its padding or not
-    assert same(found, wanted), (case, found, wanted)
-    block = case.tensor.layout.block_slices(case.whole.shape, device)
-    assert same(np.ascontiguousarray(halo.inner), np.ascontiguousarray(case.whole[block]))
+        local[corners] = expected_block[corners]
+    equal = same_numbers if local.dtype == np.longdouble else same_bits  # NumPy copies its padding or not
+    assert equal(local, expected_block), (case, local, expected_block)
+    box = case.tensor.layout.block_slices(case.whole.shape, device)
+    assert equal(np.ascontiguousarray(halo.inner), np.ascontiguousarray(case.whole[box]))
     assert np.shares_memory(halo.inner, halo.local) or not halo.inner.size
 
 
@@ -95,5 +95,5 @@ def made(case):
 
 
 def dot(a, b):
-    """The product of what all ranks hold, replicas too."""
+    """The inner product of two blocks, or 0 if there are none."""
     return 0 if a is None else float((a.astype("f8") * b.astype("f8")).sum())

@@ -1,7 +1,7 @@
-"""Groups of ranks in one process, of which some share memory: each rank is a thread with a pool of its own.
+"""Groups of ranks in one process: each rank is a thread with a pool of its own, and some ranks share memory.
 
-Their communicator does as late as it may what MPI may do late: it reads what is sent when the receiver waits, and the
-data of a nonblocking AllToAll moves when all ranks wait. So a test sees when a buffer is used again too early.
+Their communicator does everything as late as MPI may do it: it reads sent data when the receiver waits, and the data
+of a nonblocking AllToAll moves when all ranks wait. So a test notices if a buffer is used again too early.
 """
 
 import queue
@@ -29,14 +29,14 @@ class FailedElsewhere(BaseException):
 
 
 class Message:
-    """Bytes that were sent, and whether the receiver has taken them."""
+    """Bytes that were sent, and an event that is set when the receiver has taken them."""
 
     def __init__(self, data):
         self.data, self.taken = data, threading.Event()
 
 
 class Wires:
-    """What connects the ranks: a queue for each pair and kind of message."""
+    """The connections of the ranks: a queue for each pair of ranks and kind of message."""
 
     def __init__(self, size):
         self._queues, self._lock = defaultdict(queue.Queue), threading.Lock()
@@ -55,10 +55,10 @@ class Wires:
         self._queue(key).put(value)
 
     def get(self, key):
-        its = self._queue(key)
+        messages = self._queue(key)
         while True:
             try:
-                return its.get(timeout=0.05)
+                return messages.get(timeout=0.05)
             except queue.Empty:
                 self.check()
 
@@ -95,26 +95,26 @@ class InFlight:
 
 
 class Numbers:
-    """Numbers that go from this rank to some others, and are compared with theirs."""
+    """A number that this rank sends to *targets*, and compares with the numbers from *sources*."""
 
-    def __init__(self, communicator, kind, to, sources):
-        self.communicator, self.kind, self.to, self.sources = communicator, kind, to, sources
+    def __init__(self, communicator, kind, targets, sources):
+        self.communicator, self.kind, self.targets, self.sources = communicator, kind, targets, sources
 
     def start(self, number):
-        self.own = number
-        for peer in self.to:
+        self.own_number = number
+        for peer in self.targets:
             self.communicator.wires.put((self.kind, self.communicator.rank, peer), number)
 
     def differing(self):
-        wires, rank_here = self.communicator.wires, self.communicator.rank
-        return [peer for peer in self.sources if wires.get((self.kind, peer, rank_here)) != self.own]
+        wires, rank = self.communicator.wires, self.communicator.rank
+        return [peer for peer in self.sources if wires.get((self.kind, peer, rank)) != self.own_number]
 
     def equal(self):
         return not self.differing()
 
 
 class ThreadChannel:
-    """Messages in buffers of their own; what is taken is a new one each time."""
+    """Messages in buffers of their own; `take` makes a new channel each time."""
 
     closed = False
 
@@ -140,31 +140,31 @@ class ThreadChannel:
 
 
 class ThreadCommunicator(Communicator):
-    """A communicator of threads; it counts what it receives from other ranks, and notes its collective calls."""
+    """A communicator of threads. It counts received bytes by sender, and lists its collective calls."""
 
     def __init__(self, wires, size, rank):
         self.wires, self.size, self.rank = wires, size, rank
         self.received = Counter()  # bytes by sender
         self.calls = []
 
-    def take(self, key, into):
+    def take(self, key, buffer):
         message = self.wires.get(key)
-        assert len(message.data) == len(into), (key, len(message.data), len(into))
-        into[:] = message.data
-        self.received[key[1]] += len(into)
+        assert len(message.data) == len(buffer), (key, len(message.data), len(buffer))
+        buffer[:] = message.data
+        self.received[key[1]] += len(buffer)
         message.taken.set()
 
     def _start(self, kind, send, receive, collective=False):
-        (data, counts, offsets), (into, into_counts, into_offsets) = send, receive
+        (data, counts, offsets), (buffer, buffer_counts, buffer_offsets) = send, receive
         outgoing, incoming = [], []
         for peer in range(self.size):
             if counts[peer]:
                 message = Message(data[offsets[peer] : offsets[peer] + counts[peer]])
                 self.wires.put((kind, self.rank, peer), message)
                 outgoing.append(message)
-            if into_counts[peer]:
+            if buffer_counts[peer]:
                 key = kind, peer, self.rank
-                incoming.append((key, into[into_offsets[peer] : into_offsets[peer] + into_counts[peer]]))
+                incoming.append((key, buffer[buffer_offsets[peer] : buffer_offsets[peer] + buffer_counts[peer]]))
         return InFlight(self, outgoing, incoming, collective)
 
     def alltoallv(self, send, receive):
@@ -256,10 +256,10 @@ class ThreadWorld(World):
 
 
 class ThreadPools:
-    """Stands for the pool of the process: each thread has that of its rank."""
+    """Replaces the pool of the process: each thread uses the pool of its rank."""
 
     def __init__(self):
-        self.here = threading.local()
+        self.thread_local = threading.local()
 
     def allocate(self, nbytes):
         return None if self.pool is None else self.pool.allocate(nbytes)
@@ -269,22 +269,22 @@ class ThreadPools:
 
     @property
     def pool(self):
-        return getattr(self.here, "pool", None)
+        return getattr(self.thread_local, "pool", None)
 
 
 class Rank:
-    """One rank: its group, whose position is the number of the rank; its pool, and its communicator."""
+    """One rank: its position in the group, which is its number; its group, its pool and its communicator."""
 
     def __init__(self, position, group, pool):
         self.position, self.group, self.pool, self.communicator = position, group, pool, group.opened
 
     def block(self, nbytes, shared):
-        """Return a new block in the pool, or in memory that nobody shares."""
+        """Return a new block, in the pool if *shared* and if there is one, else in memory that is not shared."""
         return block(self.pool, nbytes, shared and self.pool is not None)
 
 
 class Ranks:
-    """Ranks on these *hosts*: those of one host share memory, those that are `ALONE` do not.
+    """Ranks on these *hosts*: ranks of one host share memory, except on the host `ALONE`.
 
     Use it in `own_pools`, so that each rank has its own pool.
     """
@@ -296,24 +296,26 @@ class Ranks:
         self.ranks = [None] * len(hosts)
         nodes = tuple(rank if host is ALONE else hosts.index(host) for rank, host in enumerate(hosts))
         for node in sorted(set(nodes)):
-            members = [rank for rank, its in enumerate(nodes) if its == node]
-            made = Node(len(members), share, [self.wires.check] * len(members), members) if len(members) > 1 else None
+            members = [rank for rank, rank_node in enumerate(nodes) if rank_node == node]
+            shared_node = (
+                Node(len(members), share, [self.wires.check] * len(members), members) if len(members) > 1 else None
+            )
             for i, rank in enumerate(members):
                 rank_set = RankSet(ThreadWorld(communicators[rank]), range(len(hosts)))
                 rank_set._machine, group = Machine(nodes=nodes), rank_set.everyone
                 assert isinstance(group, Group)
                 group.opened = communicators[rank]
-                if made is not None:
-                    group.rendezvous = made.rendezvous[i]
+                if shared_node is not None:
+                    group.rendezvous = shared_node.rendezvous[i]
                 if len(set(nodes)) < len(nodes):
                     group.nodes = nodes
-                self.ranks[rank] = Rank(rank, group, made.pools[i] if made is not None else None)
+                self.ranks[rank] = Rank(rank, group, shared_node.pools[i] if shared_node is not None else None)
 
     def run(self, call):
         """Return what ``call(rank)`` returns or raises, for each `Rank`, each in its thread."""
 
         def body(number):
-            self.stand_in.here.pool = self.ranks[number].pool
+            self.stand_in.thread_local.pool = self.ranks[number].pool
             try:
                 return call(self.ranks[number])
             except BaseException:
@@ -323,7 +325,7 @@ class Ranks:
         return outcomes(body, range(len(self.ranks)), len(self.ranks))
 
     def results(self, call):
-        """As `run`, but raise what a rank has raised."""
+        """Return the results of `run`, but raise the exception of a rank, if any."""
         results = self.run(call)
         for result in sorted(results, key=lambda result: isinstance(result, FailedElsewhere)):
             if isinstance(result, BaseException):
@@ -344,7 +346,7 @@ def own_pools(monkeypatch):
 
 
 class Case:
-    """An array of *shape* in a dtype, and which box of it each rank holds before and after."""
+    """An array of *shape* and *dtype*, and the box of each rank before (*sources*) and after (*targets*)."""
 
     def __init__(self, shape, sources, targets, dtype="u1", seed=0):
         self.dtype = np.dtype(dtype)
@@ -379,18 +381,18 @@ def cut(n, count):
 
 
 def rows_to_columns(size, shape=(7, 5), **options):
-    """Each rank has some rows, and gets some columns."""
-    rows = [(each, (0, shape[1])) for each in cut(shape[0], size)]
-    columns = [((0, shape[0]), each) for each in cut(shape[1], size)]
+    """Return a case in which each rank has some rows, and gets some columns."""
+    rows = [(interval, (0, shape[1])) for interval in cut(shape[0], size)]
+    columns = [((0, shape[0]), interval) for interval in cut(shape[1], size)]
     return Case(shape, rows, columns, **options)
 
 
 def anything(size, seed, **options):
-    """Each rank has some rows, perhaps none, and gets any box; boxes may overlap."""
+    """Return a case in which each rank has some rows, perhaps none, and gets any box; boxes may overlap."""
     rng = np.random.default_rng([seed, size])
     shape = tuple(rng.integers(1, 12, 2).tolist())
     ends = sorted([0, shape[0], *rng.integers(0, shape[0] + 1, size - 1).tolist()])
-    rows = [(each, (0, shape[1])) for each in pairwise(ends)]
+    rows = [(interval, (0, shape[1])) for interval in pairwise(ends)]
     boxes = []
     for _ in range(size):
         box = [sorted(rng.integers(0, n + 1, 2).tolist()) for n in shape]

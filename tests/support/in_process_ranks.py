@@ -1,7 +1,7 @@
 """Ranks that share memory, in one process and without MPI: each has a pool of its own, and a thread for each call.
 
-A pool that is mapped a second time is what another rank of the node sees of it, so all that ranks do in shared memory
-can be tested here, with a debugger and under sanitizers.
+A pool is mapped a second time, as another rank of the node maps it. So everything that ranks do in shared memory can
+be tested here, with a debugger and under sanitizers.
 """
 
 import mmap
@@ -26,16 +26,16 @@ def mapped(pool):
 
 
 def output_of(program):
-    """Return what a Python program prints, which must end well and without a warning."""
-    done = run([sys.executable, "-c", program])
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
+    """Return the output of a Python program, which must end with code 0 and without a warning."""
+    completed = run([sys.executable, "-c", program])
+    assert (completed.returncode, completed.stderr) == (0, ""), completed
+    return completed.stdout
 
 
 def block(pool, nbytes, in_pool):
     """Return a block in the pool, or in memory that nobody shares."""
-    made = pool.allocate(nbytes) if in_pool else None
-    return np.empty(nbytes, np.uint8) if made is None else made
+    allocated = pool.allocate(nbytes) if in_pool else None
+    return np.empty(nbytes, np.uint8) if allocated is None else allocated
 
 
 class Node:
@@ -107,13 +107,13 @@ def runs(sources, targets, pieces):
     """Return copies of *pieces*: (source, its offset, target, its offset, length)."""
     if not pieces:
         return None
-    source, start, target, into, length = (indices(*column) for column in zip(*pieces, strict=True))
+    source, source_offset, target, target_offset, length = (indices(*column) for column in zip(*pieces, strict=True))
     ones = np.ones((len(pieces), 1), dtype=np.intp)
-    return BoxCopies(sources, targets, 1, source, start, ones, target, into, ones, length[:, None])
+    return BoxCopies(sources, targets, 1, source, source_offset, ones, target, target_offset, ones, length[:, None])
 
 
 def exchange(rendezvous, routes, *args):
-    """Exchange, and return what is left."""
+    """Exchange, and return the attribute `left` of the routes."""
     rendezvous.exchange(routes, *args)
     return routes.left
 
@@ -129,24 +129,24 @@ def exchanging(counts, number=1):
 
     def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
-        its = number if isinstance(number, int) else number(rank)
-        exchange(rendezvous, routes, its, bytes(size), bytearray(new_size))
+        call_number = number if isinstance(number, int) else number(rank)
+        exchange(rendezvous, routes, call_number, bytes(size), bytearray(new_size))
 
     return call
 
 
 def described(counts, rank, rather_writes=False):
-    """Return the (incoming, outgoing) pairs of these routes and what makes their copies; with both sizes."""
+    """Return the (incoming, outgoing) pairs of the routes, the function that makes their copies, and both sizes."""
     size = len(counts)
     counts = np.asarray(counts)
     sizes, new_sizes = counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()
-    at = (np.cumsum(counts, axis=1) - counts).tolist()
-    into = (np.cumsum(counts, axis=0) - counts).tolist()
+    send_offsets = (np.cumsum(counts, axis=1) - counts).tolist()
+    receive_offsets = (np.cumsum(counts, axis=0) - counts).tolist()
 
     def copies(reads, writes):
         sources = [p for p in range(size) if counts[p, rank] and (p == rank or p in reads)]
-        read = [(p, at[p][rank], 0, into[p][rank], int(counts[p, rank])) for p in sources]
-        write = [(0, at[rank][p], p, into[rank][p], int(counts[rank, p])) for p in writes]
+        read = [(p, send_offsets[p][rank], 0, receive_offsets[p][rank], int(counts[p, rank])) for p in sources]
+        write = [(0, send_offsets[rank][p], p, receive_offsets[rank][p], int(counts[rank, p])) for p in writes]
         return runs(sizes, [new_sizes[rank]], read), runs([sizes[rank]], new_sizes, write)
 
     incoming = [(p, rather_writes) for p in range(size) if p != rank and counts[p, rank]]
@@ -163,7 +163,7 @@ def expected(counts, rank, seed=0):
     """Return the bytes that *rank* has after an exchange of `all_to_all`."""
     counts = np.asarray(counts)
     ends = np.cumsum(counts, axis=1)
-    parts = [
+    received = [
         bytes_of(p, counts[p].sum(), seed)[ends[p, rank] - counts[p, rank] : ends[p, rank]] for p in range(len(counts))
     ]
-    return np.concatenate(parts)
+    return np.concatenate(received)

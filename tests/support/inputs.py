@@ -1,4 +1,4 @@
-"""Inputs for parsers: valid texts and bytes with a few changes, the same ones each time."""
+"""Inputs for parsers: valid texts and bytes with a few changes, determined by a seed."""
 
 from copy import deepcopy
 from random import Random
@@ -35,15 +35,15 @@ def _changed(text, random, pieces, seeds):
     """Return *text* with something inserted, replaced, removed, repeated, or followed by the end of another seed."""
     start = random.randrange(len(text) + 1)
     end = min(len(text), start + random.choice([0, 1, 1, 2, 5, 20]))
-    how = random.randrange(8)
-    if how == 0:
+    kind = random.randrange(8)
+    if kind == 0:
         return text[:start] + text[end:]
-    if how == 1:
+    if kind == 1:
         return text[:end] + text[start:end] * random.choice([1, 2, 50]) + text[end:]
-    if how == 2:
-        other = random.choice(seeds)
-        return text[:start] + other[random.randrange(len(other) + 1) :]
-    return text[:start] + random.choice(pieces) + text[end if how < 6 else start :]
+    if kind == 2:
+        other_seed = random.choice(seeds)
+        return text[:start] + other_seed[random.randrange(len(other_seed) + 1) :]
+    return text[:start] + random.choice(pieces) + text[end if kind < 6 else start :]
 
 
 ODD_VALUES = [
@@ -55,30 +55,30 @@ ODD_VALUES = [
 
 
 def documents(seeds, words=(), seed=0):
-    """Yield values for JSON without end: each is one of the *seeds* with up to four changes of what is inside."""
-    random, odd = Random(seed), [*words, *ODD_VALUES]
+    """Yield values for JSON without end: each is one of the *seeds* with up to four changes inside of it."""
+    random, odd_values = Random(seed), [*words, *ODD_VALUES]
     while True:
-        found = deepcopy(random.choice(seeds))
+        document = deepcopy(random.choice(seeds))
         for _ in range(random.randrange(1, 5)):
-            found = _replaced(found, random, odd)
-        yield found
+            document = _replaced(document, random, odd_values)
+        yield document
 
 
-def _replaced(value, random, odd):
-    """Return *value* with something in it removed, repeated, renamed, or replaced by another or by an odd value."""
+def _replaced(value, random, odd_values):
+    """Return *value* with an entry removed, repeated, renamed, or replaced by another entry or an odd value."""
     if not value or not isinstance(value, dict | list) or not random.randrange(8):
-        return deepcopy(random.choice(odd))
+        return deepcopy(random.choice(odd_values))
     keys = list(value) if isinstance(value, dict) else range(len(value))
-    key, other, how = random.choice(keys), random.choice(keys), random.randrange(10)
-    if how < 6:
-        value[key] = _replaced(value[key], random, odd)
-    elif how == 6:
+    key, other_key, kind = random.choice(keys), random.choice(keys), random.randrange(10)
+    if kind < 6:
+        value[key] = _replaced(value[key], random, odd_values)
+    elif kind == 6:
         del value[key]
-    elif how == 7:
-        value[key] = deepcopy(value[other])
+    elif kind == 7:
+        value[key] = deepcopy(value[other_key])
     elif isinstance(value, list):
-        value.insert(key, deepcopy(random.choice(odd)))
+        value.insert(key, deepcopy(random.choice(odd_values)))
     else:
-        name = random.choice(odd)
-        value[name if isinstance(name, str) else other] = deepcopy(value[key])
+        name = random.choice(odd_values)
+        value[name if isinstance(name, str) else other_key] = deepcopy(value[key])
     return value

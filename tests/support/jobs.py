@@ -1,4 +1,4 @@
-"""Jobs that tests launch: a pytest plugin with the fixture `launch`, and what it leaves is removed."""
+"""Jobs that tests launch: a pytest plugin with the fixture `launch`. It removes everything that jobs leave."""
 
 import contextlib
 import ctypes
@@ -16,8 +16,8 @@ import pytest
 from support.paths import TESTS
 from support.patience import CPU, Stuck, Watch, communicate, until
 
-# What jobs need on a small machine, and as root; what the environment says goes first. Ranks that wait sleep: where
-# there are more ranks than processors, those that spin or merely yield keep others from their work.
+# Variables that jobs need on a small machine, and as root; the environment overrides them. Ranks that wait sleep: with
+# more ranks than processors, ranks that spin or merely yield keep others from their work.
 SETTINGS = {
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 @pytest.fixture(scope="session")
 def launch():
-    """A function that runs a program under mpiexec, ends it if it hangs, and leaves nothing of it behind."""
+    """A function that runs a program under mpiexec, ends it if it hangs, and removes everything that it leaves."""
     before = _shared_memory()
     yield _launch
     remove(_shared_memory() - before - mapped_files("[0-9]*"))
@@ -65,19 +65,21 @@ def mpiexec():
 
 def is_openmpi():
     """Return whether the mpiexec of the tests is that of Open MPI."""
-    found = mpiexec()
-    if found is None:
+    path = mpiexec()
+    if path is None:
         return False
-    said = subprocess.run([found, "--version"], env=SETTINGS | os.environ, capture_output=True, text=True, check=False)
-    return "Open MPI" in said.stdout
+    completed = subprocess.run(
+        [path, "--version"], env=SETTINGS | os.environ, capture_output=True, text=True, check=False
+    )
+    return "Open MPI" in completed.stdout
 
 
 @contextlib.contextmanager
 def dozing(seconds):
-    """Let the processes of jobs that are launched meanwhile sleep so much longer each time that they sleep.
+    """Return a context in which each sleep of launched processes takes up to *seconds* longer.
 
-    Ranks that wait in MPI sleep for 50 µs between two looks. A job that waits for seconds need not look so often: many
-    of them at once kept two cores busy, and so made each other slow.
+    Ranks that wait in MPI sleep for 50 µs between two polls. A job that waits for seconds need not poll so often: many
+    such jobs at once kept two cores busy, and made each other slow.
     """
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *args: None
     prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(round(seconds * 1e9)))
@@ -98,10 +100,10 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
     command = [*launcher, *python, *map(str, arguments)]
     mark = f"{os.getpid()}.{time.monotonic_ns()}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MESHCOMM_"))}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MESHCOMM_"))}
     process = subprocess.Popen(
         command,
-        env=SETTINGS | clean | {MARK: mark, "MESHCOMM_FLIGHTS": "0"} | environment,
+        env=SETTINGS | variables | {MARK: mark, "MESHCOMM_FLIGHTS": "0"} | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,12 +125,12 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
 
 
 def tells_once(job, text):
-    """Return whether the ranks of a command have printed *text*, and only one of them.
+    """Return whether exactly one rank of a command has printed *text*.
 
-    On a machine that is several times slower than an idle one, several may: they start many seconds apart.
+    On a machine that is several times slower than an idle one, several may print it: they start seconds apart.
     """
-    found = job.text.count(text)
-    return found == 1 or (found > 1 and job.slowness > 4)
+    count = job.text.count(text)
+    return count == 1 or (count > 1 and job.slowness > 4)
 
 
 def kill(processes):
@@ -138,11 +140,11 @@ def kill(processes):
 
 
 def _left(mark):
-    """Return the processes of the job that are still there after a moment, and kill them."""
+    """Return the processes of the job that still run after a moment, and kill them."""
     until(lambda: not _processes(mark), 2.0)
-    found = _processes(mark)
-    kill(found)
-    return found
+    pids = _processes(mark)
+    kill(pids)
+    return pids
 
 
 def _processes(mark):
@@ -152,22 +154,22 @@ def _processes(mark):
 
 def processes_with(name, value):
     """Return the processes whose environment has this variable with this value."""
-    text, found = f"{name}={value}\0".encode(), []
+    text, pids = f"{name}={value}\0".encode(), []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if text in entry.read_bytes():
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids
 
 
 def _shared_memory():
     """Return our files in shared memory."""
-    found = set()
+    paths = set()
     for path in SHARED_MEMORY.glob("*"):
         with contextlib.suppress(OSError):
             if path.is_file() and path.stat().st_uid == os.getuid():
-                found.add(path)
-    return found
+                paths.add(path)
+    return paths
 
 
 def remove(files):
@@ -178,11 +180,11 @@ def remove(files):
 
 def mapped_files(process):
     """Return the files in shared memory that processes have mapped; *process* is a number or a pattern of it."""
-    found = set()
+    paths = set()
     for maps in Path("/proc").glob(f"{process}/maps"):
         with contextlib.suppress(OSError):
-            found.update(Path(line.split()[-1]) for line in maps.read_text().splitlines() if "/dev/shm/" in line)
-    return found
+            paths.update(Path(line.split()[-1]) for line in maps.read_text().splitlines() if "/dev/shm/" in line)
+    return paths
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""Meshes for tests of layouts, and where layouts differ from TensorFlow's."""
+"""Meshes for tests of layouts, and documented differences between layouts and TensorFlow's."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ def host_devices(n):
 
 @contextmanager
 def no_protobuf():
-    """Let the protobuf package be absent meanwhile."""
+    """Return a context in which the protobuf package cannot be imported."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("google.protobuf.descriptor_pool", "google.protobuf.message_factory"):
             patch.setitem(sys.modules, module, None)

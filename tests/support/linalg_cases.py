@@ -10,18 +10,18 @@ DTYPES = "f8", "f4", "c16", "c8", "i4"
 
 
 def matrices(rng, *shape, dtype="f8"):
-    """Random matrices of a good condition: integers, with a strong diagonal."""
-    made = rng.integers(-4, 5, shape) * 1.0
+    """Random well-conditioned matrices: integers, with a strong diagonal."""
+    array = rng.integers(-4, 5, shape) * 1.0
     if np.dtype(dtype).kind == "c":
-        made = made + 1j * rng.integers(-4, 5, shape)
+        array = array + 1j * rng.integers(-4, 5, shape)
     if shape[-1:] == shape[-2:-1]:
-        made = made + 20 * np.eye(shape[-1])
-    return made.astype(dtype)
+        array = array + 20 * np.eye(shape[-1])
+    return array.astype(dtype)
 
 
 def hermitian(rng, *shape, dtype="f8"):
-    made = matrices(rng, *shape, dtype=dtype)
-    return made + made.swapaxes(-1, -2).conj()
+    array = matrices(rng, *shape, dtype=dtype)
+    return array + array.swapaxes(-1, -2).conj()
 
 
 def _our_lu(a, b, **options):
@@ -52,7 +52,7 @@ SCIPY = {
         hermitian,
     ),
 }
-"""Functions of scipy.linalg: ours, SciPy's for matrices, options, and what makes the matrix."""
+"""Functions of scipy.linalg by name: ours, SciPy's, a list of options, and the function that makes the matrix."""
 
 
 def tensors_of(random, mesh, arrays):
@@ -63,11 +63,11 @@ def several(results):
     return tuple(results) if isinstance(results, tuple) else (results,)
 
 
-def alike(found, expected, scale=1):
+def alike(results, expected, scale=1):
     """Compare results, tensors with arrays: shapes, dtypes and values."""
-    found, expected = several(found), several(expected)
-    assert len(found) == len(expected)
-    for tensor, array in zip(found, map(np.asarray, expected), strict=True):
+    results, expected = several(results), several(expected)
+    assert len(results) == len(expected)
+    for tensor, array in zip(results, map(np.asarray, expected), strict=True):
         assert isinstance(tensor, mc.DTensor)
         assert (tensor.shape, tensor.dtype) == (array.shape, array.dtype)
         if tensor.mesh.rank is None:

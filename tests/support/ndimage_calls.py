@@ -1,4 +1,4 @@
-"""The law of mc.ndimage: calls of scipy.ndimage give on tensors what they give on arrays.
+"""The law of mc.ndimage: calls of scipy.ndimage return the same values on tensors as on arrays.
 
 tests/data/ndimage_calls.txt has the calls.
 """
@@ -29,10 +29,10 @@ def origins(random, sizes):
 
 
 def structure_of(random, rng, ndim):
-    """A window of bools whose middle belongs to it."""
-    found = rng.random([random.randint(1, 4) for _ in range(ndim)]) < 0.6
-    found[tuple(n // 2 for n in found.shape)] = found[tuple((n - 1) // 2 for n in found.shape)] = True
-    return found
+    """A random window of bools; its middle is True."""
+    structure = rng.random([random.randint(1, 4) for _ in range(ndim)]) < 0.6
+    structure[tuple(n // 2 for n in structure.shape)] = structure[tuple((n - 1) // 2 for n in structure.shape)] = True
+    return structure
 
 
 def windows(random, rng, ndim):
@@ -41,15 +41,15 @@ def windows(random, rng, ndim):
     footprint, weights = rng.random(sizes) < 0.7, rng.integers(-4, 5, sizes)
     footprint.flat[0] = True
     ordered, origin, n = [{"size": sizes}, {"footprint": footprint}], {"origin": origins(random, sizes)}, sizes[0]
-    grey, along = structure_of(random, rng, ndim), {"axis": random.randrange(-ndim, ndim)}
-    along["origin"] = origins(random, [n])[0]
+    grey, axis_options = structure_of(random, rng, ndim), {"axis": random.randrange(-ndim, ndim)}
+    axis_options["origin"] = origins(random, [n])[0]
     return {
         "DENSE": {"weights": weights / 4, **origin},
         "ORDERED": random.choice(ordered) | origin,
         "STRUCTURED": random.choice([*ordered, {"structure": weights}]) | origin,
         "UNIFORM": {"size": sizes, **origin},
-        "LINE": {"weights": [random.randint(-4, 4) / 4 for _ in range(n)], **along},
-        "LENGTH": {"size": n, **along},
+        "LINE": {"weights": [random.randint(-4, 4) / 4 for _ in range(n)], **axis_options},
+        "LENGTH": {"size": n, **axis_options},
         "WINDOW": random.choice([{"footprint": grey}, {"size": grey.shape}, {"structure": grey * 3}])
         | {"mode": random.choice(MODES), "cval": 2},
         "GAUSS": {
@@ -64,19 +64,19 @@ def windows(random, rng, ndim):
 def maps(random, rng, ndim):
     """The arguments of maps of coordinates."""
 
-    def rates(least, most):
-        return [random.uniform(least, most) for _ in range(ndim)]
+    def rates(low, high):
+        return [random.uniform(low, high) for _ in range(ndim)]
 
     shape = tuple(random.randint(1, 9) for _ in range(ndim))
     square = {"matrix": rng.uniform(-1, 1, (ndim, ndim)), "offset": random.uniform(-2, 4), "output_shape": shape}
     diagonal, homogeneous = {"matrix": rates(-1.5, 1.5), "offset": rates(-3, 3)}, rng.uniform(-1, 1, (ndim, ndim + 1))
-    where = tuple(random.randint(1, 7) for _ in range(random.choice([1, 2, 3])))
+    points_shape = tuple(random.randint(1, 7) for _ in range(random.choice([1, 2, 3])))
     return {
         "SHIFTS": rates(-9, 9),
         "RATES": rates(0.3, 2.5),
         "POSITIVE": rates(0.5, 5),
         "AFFINE": random.choice([diagonal, square, {"matrix": homogeneous}]),
-        "COORDINATES": rng.uniform(-4, 10, (ndim, *where)),
+        "COORDINATES": rng.uniform(-4, 10, (ndim, *points_shape)),
         "RULE": {
             "order": random.choice([0, 1, 2, 3, 5]),
             "mode": random.choice(MODES),
@@ -89,37 +89,37 @@ def maps(random, rng, ndim):
 def eroded(random, rng, shape):
     """The arguments of binary erosions."""
     structure = structure_of(random, rng, len(shape))
-    given = random.choice([{}, {"structure": structure}])
-    if given and random.random() < 0.5:
-        more = {"origin": origins(random, structure.shape), "brute_force": True}
-        return given | more | {"iterations": random.choice([1, 2, 3])}
+    options = random.choice([{}, {"structure": structure}])
+    if options and random.random() < 0.5:
+        options_of_origin = {"origin": origins(random, structure.shape), "brute_force": True}
+        return options | options_of_origin | {"iterations": random.choice([1, 2, 3])}
     return (
-        given | random.choice([{}, {"mask": rng.random(shape) < 0.7}]) | {"iterations": random.choice([1, 2, 3, -1])}
+        options | random.choice([{}, {"mask": rng.random(shape) < 0.7}]) | {"iterations": random.choice([1, 2, 3, -1])}
     )
 
 
 def drawn(call, seed):
     """Return the operands and arguments that a call names in capitals.
 
-    A are numbers of any dtype, N of any but bytes, C also complex, F floats, B bools, P numbers of which each differs.
+    A are numbers of any dtype, N of any but bytes, C also complex, F floats, B bools, P numbers that all differ.
     """
     random = Random(f"{seed} {call}")
     rng, names = np.random.default_rng(random.randrange(1 << 30)), names_in(call)
     ndim = random.choice([2, 3] if "TWO" in names else [1, 2, 2, 3])
     shape = tuple(random.randint(1, 9) for _ in range(ndim))
-    whole, axis = rng.integers(-50, 50, shape), random.randrange(ndim)
-    kind = random.choice(["f8", "f4", "i4"])
-    numbers = (whole / (8 if kind[0] == "f" else 1)).astype(kind)
+    integers, axis = rng.integers(-50, 50, shape), random.randrange(ndim)
+    dtype = random.choice(["f8", "f4", "i4"])
+    numbers = (integers / (8 if dtype[0] == "f" else 1)).astype(dtype)
     labels = random.choice([rng.integers(0, 4, shape), rng.integers(-1, 4, shape) * 2.5])
     labels[(0,) * ndim] = 1
     edges = {"mode": random.choice(MODES), "cval": random.choice([0.0, 1, -2.5])}
-    found = {
-        "A": random.choice([numbers, numbers, whole.astype("u1")]),
+    arguments = {
+        "A": random.choice([numbers, numbers, integers.astype("u1")]),
         "N": numbers,
         "C": random.choice([numbers, numbers, numbers + 1j * numbers[::-1]]),
         "F": rng.normal(size=shape),
         "B": rng.random(shape) < random.choice([0.2, 0.5, 0.9]),
-        "P": rng.permutation(np.arange(whole.size) - 40).reshape(shape).astype(random.choice("dfi")),
+        "P": rng.permutation(np.arange(integers.size) - 40).reshape(shape).astype(random.choice("dfi")),
         "MASK": rng.random(shape) < 0.7,
         "LABELS": labels,
         "INDEX": random.choice([None, 1, [1, 1], [1, 2, 9]]),
@@ -138,57 +138,61 @@ def drawn(call, seed):
         **windows(random, rng, ndim),
         **maps(random, rng, ndim),
     }
-    if call[3:].partition("(")[0] in filters.RANK_ORDER_FILTERS and found["A"].dtype.kind in "iu":
+    if call[3:].partition("(")[0] in filters.RANK_ORDER_FILTERS and arguments["A"].dtype.kind in "iu":
         edges["cval"] = abs(int(edges["cval"]))
-    return {name: found[name] for name in names if name.isupper()}
+    return {name: arguments[name] for name in names if name.isupper()}
 
 
 def law(title, seed, mesh, times=3):
-    """Compare the calls of this title on a mesh with those of SciPy on arrays, so many times each."""
+    """Compare the calls of group *title* on a mesh with those of SciPy on arrays, *times* times each."""
     limit = 0 if "last bit" in title else 1e-6 if title == "measurements" else None
     for call in CALLS[title]:
         for number in range(times):
-            given = drawn(call, seed + 1000 * number)
-            random, (first, *_) = Random(f"layouts {call} {seed}"), given
-            ours = dict(given)
-            ours[first] = mc.distribute(given[first], _layout(random, mesh, given[first].shape))
-            for name in {*OFTEN} & {*given}:
+            operands = drawn(call, seed + 1000 * number)
+            random, (first_name, *_) = Random(f"layouts {call} {seed}"), operands
+            tensor_operands = dict(operands)
+            tensor_operands[first_name] = mc.distribute(
+                operands[first_name], _layout(random, mesh, operands[first_name].shape)
+            )
+            for name in {*OFTEN} & {*operands}:
                 if random.random() < 0.6:
-                    ours[name] = mc.distribute(given[name], random_layout(random, mesh, given[name].ndim))
+                    tensor_operands[name] = mc.distribute(
+                        operands[name], random_layout(random, mesh, operands[name].ndim)
+                    )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = evaluated(call, {"np": np, "nd": scipy.ndimage, **given})
-                found = evaluated(call, {"np": np, "nd": mc.ndimage, **ours})
-            assert title[:7] != "filters" or found.layout == ours[first].layout
-            assert same(found, expected, mesh, limit), (call, given, ours[first], found, expected)
+                expected = evaluated(call, {"np": np, "nd": scipy.ndimage, **operands})
+                result = evaluated(call, {"np": np, "nd": mc.ndimage, **tensor_operands})
+            assert title[:7] != "filters" or result.layout == tensor_operands[first_name].layout
+            assert same(result, expected, mesh, limit), (call, operands, tensor_operands[first_name], result, expected)
 
 
 def _layout(random, mesh, shape):
     return with_cuts(random, random_layout(random, mesh, len(shape)), shape, mesh)
 
 
-def same(found, expected, mesh, limit):
-    """Return whether a rank has what SciPy has, up to a *limit*; None is that of the dtype."""
-    if isinstance(found, mc.DTensor):
-        alike = (found.shape, found.dtype) == (expected.shape, expected.dtype)
+def same(result, expected, mesh, limit):
+    """Return whether a result equals SciPy's on this rank, up to the error *limit*; None is a limit for the dtype."""
+    if isinstance(result, mc.DTensor):
+        is_alike = (result.shape, result.dtype) == (expected.shape, expected.dtype)
         if mesh.rank is None:
-            return alike and found.local is None
-        return alike and close(found.local, block_of(expected, found.layout, mesh.rank), limit)
-    if expected is None or (mesh.rank is None and not isinstance(found, tuple)):
-        return found is None
+            return is_alike and result.local is None
+        return is_alike and close(result.local, block_of(expected, result.layout, mesh.rank), limit)
+    if expected is None or (mesh.rank is None and not isinstance(result, tuple)):
+        return result is None
     if isinstance(expected, tuple | list):
-        pairs = zip(found, expected, strict=True)
-        return type(found) is type(expected) and all(same(*pair, mesh, limit) for pair in pairs)
-    found, expected = np.asarray(found), np.asarray(expected)
+        pairs = zip(result, expected, strict=True)
+        return type(result) is type(expected) and all(same(*pair, mesh, limit) for pair in pairs)
+    result, expected = np.asarray(result), np.asarray(expected)
     if expected.dtype == object:
-        return found.shape == expected.shape and same(found.tolist(), expected.tolist(), mesh, limit)
-    return (found.dtype, found.shape) == (expected.dtype, expected.shape) and close(found, expected, limit)
+        return result.shape == expected.shape and same(result.tolist(), expected.tolist(), mesh, limit)
+    return (result.dtype, result.shape) == (expected.dtype, expected.shape) and close(result, expected, limit)
 
 
-def close(found, expected, limit):
+def close(result, expected, limit):
     if limit == 0:
-        return np.array_equal(found, expected, equal_nan=found.dtype.kind in "fc")
-    if limit is None and found.dtype.kind in "iu":  # a value between two integers may be rounded either way
-        return np.abs(found.astype("i8") - expected.astype("i8")).max(initial=0) <= 1
+        return np.array_equal(result, expected, equal_nan=result.dtype.kind in "fc")
+    if limit is None and result.dtype.kind in "iu":  # a value between two integers may be rounded either way
+        return np.abs(result.astype("i8") - expected.astype("i8")).max(initial=0) <= 1
     limit = limit or (1e-9 if expected.dtype.char in "dD" else 1e-4)
-    return np.allclose(found, expected, limit, limit, equal_nan=True)
+    return np.allclose(result, expected, limit, limit, equal_nan=True)

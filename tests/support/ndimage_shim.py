@@ -1,8 +1,8 @@
-"""SciPy's own tests of scipy.ndimage on tensors: modules of tests whose `ndimage` is meshcomm's.
+"""SciPy's own tests of scipy.ndimage on tensors: modules of tests in which `ndimage` is meshcomm's.
 
-Arrays of the tests stay arrays. A call of a function takes its arrays of elements as tensors on a mesh of all ranks,
-cut along the first axis, and its result becomes an array again; an array as `output` is filled. To see how the tests
-fail: ``PYTHONPATH=tests python -m support.ndimage_shim test_filters 3``; with ``--table`` it prints names only.
+Arrays of the tests stay arrays. A call of a function turns its arrays of elements into tensors on a mesh of all ranks,
+cut along the first axis, and its result into an array again; an array passed as `output` is filled. To see how the
+tests fail: ``PYTHONPATH=tests python -m support.ndimage_shim test_filters 3``; with ``--table`` it prints names only.
 """
 
 import functools
@@ -22,10 +22,10 @@ scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
 NAMES = "filters fourier interpolation measurements morphology splines"
 MODULES = [f"test_{name}" for name in NAMES.split()]
-TENSORS = ("input", "arr", "mask", "coordinates", "labels", "output", "distances", "indices")
+TENSOR_ARGUMENTS = ("input", "arr", "mask", "coordinates", "labels", "output", "distances", "indices")
 """Arguments that become tensors."""
-FILLED = ("output", "distances", "indices")
-SMALL = ("generate_binary_structure", "iterate_structure")
+OUTPUT_ARGUMENTS = ("output", "distances", "indices")
+STRUCTURE_FUNCTIONS = ("generate_binary_structure", "iterate_structure")
 """Functions of structures, which are no tensors."""
 
 
@@ -35,7 +35,7 @@ def _as_tensor(x):
 
 
 def plain(x):
-    """Return *x* with arrays for tensors, also in dicts, lists and tuples."""
+    """Return *x* with arrays instead of tensors, also in dicts, lists and tuples."""
     if isinstance(x, dict):
         return {key: plain(value) for key, value in x.items()}
     if isinstance(x, list | tuple):
@@ -44,80 +44,84 @@ def plain(x):
 
 
 def _on_tensors(name):
-    ours, theirs = getattr(mc.ndimage, name), getattr(scipy_ndimage, name)
+    function, scipy_function = getattr(mc.ndimage, name), getattr(scipy_ndimage, name)
 
-    @functools.wraps(theirs)
+    @functools.wraps(scipy_function)
     def call(*args, **options):
         if args and is_tensor(args[0]):  # within a function that a test passes to another one
-            return ours(*args, **options)
-        bound = inspect.signature(theirs).bind(*args, **options)
-        given, filled = dict(bound.arguments), {}
-        for key, value in given.items():
-            if key in FILLED and isinstance(value, np.ndarray):
-                filled[key] = value
-            if key in TENSORS and isinstance(value, np.ndarray | list | np.generic) and key not in filled:
-                given[key] = _as_tensor(value)
+            return function(*args, **options)
+        bound = inspect.signature(scipy_function).bind(*args, **options)
+        arguments, output_arrays = dict(bound.arguments), {}
+        for key, value in arguments.items():
+            if key in OUTPUT_ARGUMENTS and isinstance(value, np.ndarray):
+                output_arrays[key] = value
+            if (
+                key in TENSOR_ARGUMENTS
+                and isinstance(value, np.ndarray | list | np.generic)
+                and key not in output_arrays
+            ):
+                arguments[key] = _as_tensor(value)
         # One array for input and output is one tensor.
-        same = {id(bound.arguments[key]): value for key, value in given.items() if is_tensor(value)}
-        for key, value in filled.items():
-            given[key] = same[id(value)] if id(value) in same else _as_tensor(value)
-        if isinstance(given.get("extra_keywords"), dict):
-            given |= {"extra_keywords": dict(given["extra_keywords"])}
-        keywords = given.pop("kwargs", {})
-        found = ours(**given, **keywords)
-        for key, value in filled.items():
-            if is_tensor(given[key]):
-                value[...] = given[key].to_numpy()
-            if found is given[key]:
+        tensors_by_id = {id(bound.arguments[key]): value for key, value in arguments.items() if is_tensor(value)}
+        for key, value in output_arrays.items():
+            arguments[key] = tensors_by_id[id(value)] if id(value) in tensors_by_id else _as_tensor(value)
+        if isinstance(arguments.get("extra_keywords"), dict):
+            arguments |= {"extra_keywords": dict(arguments["extra_keywords"])}
+        keywords = arguments.pop("kwargs", {})
+        result = function(**arguments, **keywords)
+        for key, value in output_arrays.items():
+            if is_tensor(arguments[key]):
+                value[...] = arguments[key].to_numpy()
+            if result is arguments[key]:
                 return value
-        return plain(found)
+        return plain(result)
 
     return call
 
 
 class Ndimage:
-    """What `ndimage` is in a module of tests."""
+    """The object that is `ndimage` in a module of tests."""
 
     def __getattr__(self, name):
-        if name in SMALL or name not in mc.ndimage.__all__:
+        if name in STRUCTURE_FUNCTIONS or name not in mc.ndimage.__all__:
             return getattr(scipy_ndimage, name)
         return _on_tensors(name)
 
 
-_RANDOM = re.compile(r"random\.(rand|seed)|@given")
-"""Tests with numbers that differ between ranks: those of a process, or of hypothesis."""
+_DIFFERS_BETWEEN_RANKS = re.compile(r"random\.(rand|seed)|@given")
+"""Matches tests with random numbers of the process, or of hypothesis: they differ between ranks."""
 
 
 def load(name):
-    """Return a module of SciPy's tests whose `ndimage` is meshcomm's."""
+    """Return a module of SciPy's tests in which `ndimage` is meshcomm's."""
     module = ModuleType(f"shim_{name}")
     path = numpy_shim.Path(scipy_ndimage.__file__).parent / f"tests/{name}.py"
     source = path.read_text("utf-8").replace("from . import ", "from scipy.ndimage.tests import ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest.mark, "_config", None)  # SciPy's marks are none of ours
         exec(compile(source, path, "exec"), vars(module))
-    for each, value in list(vars(module).items()):
-        if isinstance(value, FunctionType) and getattr(scipy_ndimage, each, None) is value:
-            setattr(module, each, getattr(Ndimage(), each))
+    for function_name, value in list(vars(module).items()):
+        if isinstance(value, FunctionType) and getattr(scipy_ndimage, function_name, None) is value:
+            setattr(module, function_name, getattr(Ndimage(), function_name))
     module.ndimage = Ndimage()
     return module
 
 
 def cases(name, ranks=1):
     """Return the tests of a module by name: functions that a rank calls."""
-    found = {}
+    functions = {}
     for label, function, marks, call in numpy_shim._tests(load(name)):
         source = inspect.getsource(function)
         has_threads = label.startswith("TestThreading") or "num_parallel_threads" in source
-        if has_threads or (ranks > 1 and (numpy_shim._warns(function) or _RANDOM.search(source))):
+        if has_threads or (ranks > 1 and (numpy_shim._warns(function) or _DIFFERS_BETWEEN_RANKS.search(source))):
             continue
         parameters = inspect.signature(function).parameters
-        given = {"xp": np} if "xp" in parameters else {}
+        fixtures = {"xp": np} if "xp" in parameters else {}
         if "num_parallel_threads" in parameters:
-            given["num_parallel_threads"] = 1
-        with_xp = functools.partial(call, **given)
-        found |= numpy_shim._with_arguments(label, marks, with_xp)
-    return found
+            fixtures["num_parallel_threads"] = 1
+        test = functools.partial(call, **fixtures)
+        functions |= numpy_shim._with_arguments(label, marks, test)
+    return functions
 
 
 outcomes = functools.partial(numpy_shim.outcomes, cases=cases)

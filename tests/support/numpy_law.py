@@ -1,4 +1,4 @@
-"""The law of NumPy's functions on tensors: they give what they give on arrays, in layouts of all kinds.
+"""The law of NumPy's functions: on tensors in layouts of all kinds they return the same values as on arrays.
 
 For simulated and for real ranks; tests/data/numpy_calls.txt has the calls.
 """
@@ -15,24 +15,26 @@ from support.paths import DATA
 
 
 def alternatives(call):
-    """Return the calls that one with {a|b} stands for.
+    """Return the calls that a call with {a|b} stands for.
 
     >>> alternatives("f({1|2}, {a|})")
     ['f(1, a)', 'f(1, )', 'f(2, a)', 'f(2, )']
     """
-    found = re.search(r"\{([^{}]*)\}", call)
-    if found is None:
+    match = re.search(r"\{([^{}]*)\}", call)
+    if match is None:
         return [call]
-    before, after = call[: found.start()], call[found.end() :]
-    return [each for one in found[1].split("|") for each in alternatives(before + one + after)]
+    before, after = call[: match.start()], call[match.end() :]
+    return [alternative for choice in match[1].split("|") for alternative in alternatives(before + choice + after)]
 
 
 def table(name):
-    """Return the calls of a file in tests/data, by the name of what they try."""
+    """Return the calls of a file in tests/data, by the title of their group."""
     _, *groups = re.split(r"^## (.*)\n", (DATA / name).read_text("utf-8"), flags=re.MULTILINE)
     texts = zip(groups[::2], groups[1::2], strict=True)
     lines = {title: re.split(r"\n|  +", re.sub(r"\n +", "", text.strip())) for title, text in texts}
-    return {title: [each for line in found for each in alternatives(line)] for title, found in lines.items()}
+    return {
+        title: [call for line in group_lines for call in alternatives(line)] for title, group_lines in lines.items()
+    }
 
 
 CALLS = table("numpy_calls.txt")
@@ -42,110 +44,112 @@ TIMES = 2
 
 
 def evaluated(call, names):
-    """What the last statement of a call gives."""
-    *statements, last = call.split(";")
+    """Run a call, and return the value of its last statement."""
+    *statements, expression = call.split(";")
     for statement in statements:
         exec(statement.strip(), names)
-    return eval(last.strip(), names)
+    return eval(expression.strip(), names)
 
 
 def outcome(call, names):
-    """As `evaluated`, or the error."""
+    """Return the value of a call, or the error that it raises."""
     try:
         return evaluated(call, {"np": np, **names})
     except RAISED as error:
         return error
 
 
-def in_layouts(random, mesh, given):
-    """The same operands, as tensors; of those that were drawn, some but the first stay arrays."""
-    always = {name for name, value in given.items() if name.islower() or getattr(value, "dtype", None) == "g"}
-    always.update([name for name, value in given.items() if isinstance(value, np.ndarray)][:1])
+def in_layouts(random, mesh, operands):
+    """Return the operands as tensors. Of the random ones, some stay arrays, but never the first one."""
+    always_tensors = {
+        name for name, value in operands.items() if name.islower() or getattr(value, "dtype", None) == "g"
+    }
+    always_tensors.update([name for name, value in operands.items() if isinstance(value, np.ndarray)][:1])
 
     def distributed(array):
         return mc.distribute(array, tensors.layout_of(random, mesh, array.shape))
 
-    found = dict(given)
-    for name, value in given.items():
+    result = dict(operands)
+    for name, value in operands.items():
         if callable(value):
-            found[name] = lambda *shape, make=value: distributed(make(*shape))
-        elif isinstance(value, np.ndarray) and (name in always or random.random() < 0.7):
-            found[name] = distributed(value)
-    return found
+            result[name] = lambda *shape, make=value: distributed(make(*shape))
+        elif isinstance(value, np.ndarray) and (name in always_tensors or random.random() < 0.7):
+            result[name] = distributed(value)
+    return result
 
 
-def check(found, expected):
+def check(result, expected):
     if isinstance(expected, Exception):
         kind = next((kind for kind in RAISED if isinstance(expected, kind)), type(expected))
-        assert isinstance(found, kind), f"{found!r}, but NumPy raises {expected!r}"
+        assert isinstance(result, kind), f"{result!r}, but NumPy raises {expected!r}"
         return
-    if isinstance(found, Exception):
-        raise AssertionError(f"{type(found).__name__}: {found}") from found
+    if isinstance(result, Exception):
+        raise AssertionError(f"{type(result).__name__}: {result}") from result
     if isinstance(expected, list | tuple):
-        assert isinstance(found, list | tuple), found
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            check(one, other)
+        assert isinstance(result, list | tuple), result
+        assert len(result) == len(expected)
+        for result_item, expected_item in zip(result, expected, strict=True):
+            check(result_item, expected_item)
     elif expected is None or isinstance(expected, str | bytes | bool | np.dtype):
-        assert found == expected
-    elif isinstance(found, mc.DTensor):
-        if isinstance(expected, np.generic) and found.dtype.newbyteorder("=") == expected.dtype:
-            expected = np.asarray(expected, found.dtype)  # scalars have no byte order
-        tensors.check(found, expected, same)
+        assert result == expected
+    elif isinstance(result, mc.DTensor):
+        if isinstance(expected, np.generic) and result.dtype.newbyteorder("=") == expected.dtype:
+            expected = np.asarray(expected, result.dtype)  # scalars have no byte order
+        tensors.check(result, expected, same)
     else:
-        assert (np.shape(found), np.asarray(found).dtype) == (np.shape(expected), np.asarray(expected).dtype)
-        same(np.asarray(found), np.asarray(expected))
+        assert (np.shape(result), np.asarray(result).dtype) == (np.shape(expected), np.asarray(expected).dtype)
+        same(np.asarray(result), np.asarray(expected))
 
 
-def same(found, expected):
+def same(result, expected):
     """Compare two blocks: numbers with a fraction, up to the order of a sum."""
     if expected.dtype.kind in "fc":
         rtol = TOLERANCES.get(expected.dtype.char, 1e-10)
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol)
     else:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
 
 
-def check_outside(found, expected):
-    """A rank that is outside of the mesh has the shape of what the others find, unless that depends on elements."""
-    if isinstance(found, Exception):
-        assert isinstance(expected, Exception) or isinstance(found, mc.MeshcommError), repr(found)
-    elif isinstance(found, mc.DTensor) and not isinstance(expected, Exception):
-        check(found, expected)
+def check_outside(result, expected):
+    """Check the result on a rank outside of the mesh: its shape is that on other ranks, or it is an error."""
+    if isinstance(result, Exception):
+        assert isinstance(expected, Exception) or isinstance(result, mc.MeshcommError), repr(result)
+    elif isinstance(result, mc.DTensor) and not isinstance(expected, Exception):
+        check(result, expected)
 
 
 def given_to(call, seed):
-    """The operands of a call, by the names that it has."""
-    every = fixed(seed)
-    return {**{name: every[name] for name in names_in(call) if name in every}, **drawn(call, seed)}
+    """Return the operands of a call, by their names in it."""
+    fixed_operands = fixed(seed)
+    return {**{name: fixed_operands[name] for name in names_in(call) if name in fixed_operands}, **drawn(call, seed)}
 
 
 def law(name, seed, mesh, times=TIMES):
-    """Compare the calls of this name on a mesh with those on arrays, those with drawn operands so many times.
+    """Compare the calls of group *name* on a mesh with those on arrays. Calls with random operands run *times* times.
 
-    Tests that call this must ignore warnings: simulated ranks are threads, and share what catches them.
+    Tests that call this must ignore warnings: simulated ranks are threads, and share the handlers of warnings.
     """
     for call in CALLS[name]:
-        for number in range(times if any(each.isupper() for each in names_in(call)) else 1):
-            for again in (False, True):  # by the recipe that was kept of the first call, of other elements
+        for number in range(times if any(operand_name.isupper() for operand_name in names_in(call)) else 1):
+            for again in (False, True):  # the second call has other elements, and uses the recipe of the first one
                 _check_call(call, seed + 1000 * number, mesh, again)
 
 
-def _check_call(call, which, mesh, again):
-    given = [given_to(call, which) for _ in range(2)]
+def _check_call(call, seed, mesh, again):
+    operand_sets = [given_to(call, seed) for _ in range(2)]
     if again:
-        given = [{name: _turned(value) for name, value in each.items()} for each in given]
+        operand_sets = [{name: _turned(value) for name, value in operands.items()} for operands in operand_sets]
     with np.errstate(all="ignore"):
-        expected = outcome(call, given[0])
-        found = outcome(call, in_layouts(Random(f"layouts {call} {which}"), mesh, given[1]))
+        expected = outcome(call, operand_sets[0])
+        result = outcome(call, in_layouts(Random(f"layouts {call} {seed}"), mesh, operand_sets[1]))
     try:
-        (check if mesh.rank is not None else check_outside)(found, expected)
+        (check if mesh.rank is not None else check_outside)(result, expected)
     except AssertionError as error:
-        raise AssertionError(f"{call}, {given_to(call, which)}, {again=}: {error}") from error
+        raise AssertionError(f"{call}, {given_to(call, seed)}, {again=}: {error}") from error
 
 
 def _turned(value):
-    """The same array with its elements in another order; anything else as it is."""
+    """Return an array with its elements in another order; any other value as it is."""
     if not isinstance(value, np.ndarray) or value.size < 2:
         return value
     return np.roll(value.reshape(-1), 1).reshape(value.shape)

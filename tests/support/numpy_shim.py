@@ -1,9 +1,9 @@
-"""NumPy's own tests on tensors: modules of tests whose `np` makes tensors where NumPy's makes arrays.
+"""NumPy's own tests on tensors: modules of tests in which `np` makes tensors instead of arrays.
 
 In the namespace of such a module, functions that make arrays make tensors on a mesh of all ranks, cut along the first
-axis. All other names are those of NumPy, and come to tensors by NumPy's protocols. Assertions compare the arrays of
+axis. All other names are those of NumPy, and reach tensors by NumPy's protocols. Assertions compare the arrays of
 tensors. To see how the tests fail: ``PYTHONPATH=tests python -m support.numpy_shim test_indexing 3``; it prints the
-reason of each one, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt. With ``--script``
+reason of each failure, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt. With ``--script``
 they run as a script of ``run --numpy`` does: `np` is `meshcomm.numpy`, whose small tensors are whole on each rank.
 """
 
@@ -36,7 +36,7 @@ MODULES = {
     for folder, names in FOLDERS.items()
     for name in names
 }
-ONLY = {
+INCLUDED = {
     "test_multiarray": "TestVdot|TestDot|TestMatmul|test_matmul|TestInner",
     "test_numeric": "TestCross|TestTensordot|test_outer",
     "test_shape_base": "(?!.*greater_max_int32)",  # 64 GB
@@ -44,7 +44,7 @@ ONLY = {
     "test_umath": "(?!test_memoverlap)",  # 495 tests of a second each: blocks overlap as NumPy's arrays do
     "test_linalg": "(?!test_blas64|test_xerbla)",  # they ask LAPACK itself
 }
-"""Which tests of a module run, where not all do."""
+"""For modules of which not all tests run: a pattern of the names of tests that run."""
 EDITS = {
     "test_linalg": {
         ".view(ArraySubclass)": "",
@@ -63,11 +63,11 @@ EDITS = {
         "= _ndat.copy()": "= np.array(_ndat)",
     },  # made before `np` is a shim
 }
-"""Texts of a module to replace, so that a test is not lost for a line about something else."""
-MAKE = "array asarray asanyarray ascontiguousarray zeros ones empty full arange linspace eye identity copy"
-MAKE_LIKE = "zeros_like ones_like empty_like full_like"
+"""By module, texts of its source to replace, so that a test is not lost for a line about something else."""
+MAKERS = "array asarray asanyarray ascontiguousarray zeros ones empty full arange linspace eye identity copy"
+LIKE_MAKERS = "zeros_like ones_like empty_like full_like"
 
-of_rank = local()  # what each rank has while a test runs: mesh, made, random
+rank_state = local()  # of each rank while a test runs: its mesh, the number of tensors made, a random generator
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def is_tensor(x):
 
 
 def plain(x):
-    """Return *x* with the arrays of tensors, also in lists and tuples."""
+    """Return *x* with arrays instead of tensors, also in lists and tuples."""
     if is_tensor(x):
         return x.to_numpy()[()]  # of one without axes a scalar, as NumPy's functions return
     if type(x) is list:
@@ -87,18 +87,18 @@ def plain(x):
 
 
 def made(x):
-    """Return an array as a tensor that is cut along its first axis; one of objects as it is, for what comes after."""
+    """Return an array as a tensor that is cut along its first axis; an array of objects as it is."""
     x = np.asanyarray(x)
     if x.dtype == object:
         return x
-    of_rank.made += 1
+    rank_state.tensor_count += 1
     if is_scripted():
         return namespace.array(x)
-    return mc.distribute(x, mc.Layout(["x"][: x.ndim] + [mc.UNSHARDED] * (x.ndim - 1), of_rank.mesh))
+    return mc.distribute(x, mc.Layout(["x"][: x.ndim] + [mc.UNSHARDED] * (x.ndim - 1), rank_state.mesh))
 
 
 def tensors(x):
-    """Return *x* with tensors for arrays, also in dicts, lists and tuples."""
+    """Return *x* with tensors instead of arrays, also in dicts, lists and tuples."""
     if type(x) is dict:
         return {key: tensors(value) for key, value in x.items()}
     if type(x) in (list, tuple):
@@ -115,7 +115,7 @@ class _AnyArray(type):
 
 
 class AnyArray(metaclass=_AnyArray):
-    """Arrays and tensors; called, it makes a tensor."""
+    """The class of arrays and tensors; a call makes a tensor."""
 
     def __new__(cls, *args, **options):
         return made(np.ndarray(*args, **options))
@@ -138,20 +138,20 @@ class Random:
         x[...] = x[order]
 
     def __getattr__(self, name):
-        function = getattr(self.generator or of_rank.random, name)
+        function = getattr(self.generator or rank_state.random, name)
 
         def call(*args, **options):
-            found = function(*args, **options)
-            return made(found) if isinstance(found, np.ndarray) else found
+            result = function(*args, **options)
+            return made(result) if isinstance(result, np.ndarray) else result
 
         return call
 
 
-def _makes(function):
+def _tensor_maker(function):
     return lambda *args, **options: made(function(*map(plain, args), **{k: plain(v) for k, v in options.items()}))
 
 
-def _makes_like(function):
+def _tensor_like_maker(function):
     def call(like, *args, **options):
         return function(like, *args, **options) if is_tensor(like) else made(function(like, *args, **options))
 
@@ -159,21 +159,21 @@ def _makes_like(function):
 
 
 def may_share_memory(a, b):
-    """Whether the blocks of any rank do."""
+    """Return whether blocks on any rank may share memory."""
     if not is_tensor(a) or not is_tensor(b):
         return is_scripted() and np.may_share_memory(a, b)
     return bool(mc.all_reduce(np.may_share_memory(a.local, b.local), op="max"))
 
 
 class Testing:
-    """numpy.testing, which compares the arrays of tensors."""
+    """numpy.testing, with assertions that compare the arrays of tensors."""
 
     def __getattr__(self, name):
-        return _asserts(getattr(numpy.testing, name))
+        return _on_arrays(getattr(numpy.testing, name))
 
 
 class Shim:
-    """What `np` is in a module of tests."""
+    """The object that is `np` in a module of tests."""
 
     ndarray = AnyArray
     random = Random()
@@ -185,31 +185,31 @@ class Shim:
 
 
 class Script:
-    """What `np` is in a module of tests that runs as a script of ``run --numpy``."""
+    """The object that is `np` in a module of tests that runs as a script of ``run --numpy``."""
 
     random, testing, may_share_memory = Random(), Testing(), staticmethod(may_share_memory)
 
     def __getattr__(self, name):
-        of_rank.made = getattr(of_rank, "made", 0) + (name in MAKE.split())
+        rank_state.tensor_count = getattr(rank_state, "made", 0) + (name in MAKERS.split())
         return getattr(namespace, name)
 
 
-for _name in MAKE.split():
-    setattr(Shim, _name, staticmethod(_makes(getattr(np, _name))))
-for _name in MAKE_LIKE.split():
-    setattr(Shim, _name, staticmethod(_makes_like(getattr(np, _name))))
+for _name in MAKERS.split():
+    setattr(Shim, _name, staticmethod(_tensor_maker(getattr(np, _name))))
+for _name in LIKE_MAKERS.split():
+    setattr(Shim, _name, staticmethod(_tensor_like_maker(getattr(np, _name))))
 
 
-def _asserts(function):
+def _on_arrays(function):
     return lambda *args, **options: function(*map(plain, args), **options)
 
 
 def _module(name):
     module = ModuleType(f"shim_{name}")
     source = MODULES[name].read_text("utf-8")
-    for text, other in EDITS.get(name, {}).items():
+    for text, replacement in EDITS.get(name, {}).items():
         assert text in source
-        source = source.replace(text, other)
+        source = source.replace(text, replacement)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some modules make a matrix
         patch.setattr(pytest.mark, "_config", None)  # NumPy's marks are none of ours
@@ -218,18 +218,18 @@ def _module(name):
 
 
 def _compare_index_result(test, tensor, index, expected, is_view):
-    """What NumPy's method of this name checks, without `flat`; a slice that moved is no view."""
+    """Check what NumPy's method of this name checks, without `flat`; a slice that moved is no view."""
     tensor = tensor.copy()
-    found = tensor[index]
-    np.testing.assert_array_equal(plain(found), expected)
-    array, again = plain(tensor), tensor.copy()
-    again[index] = expected + 1000
+    result = tensor[index]
+    np.testing.assert_array_equal(plain(result), expected)
+    array, modified = plain(tensor), tensor.copy()
+    modified[index] = expected + 1000
     if not tensor.size:
         return
     array.flat[np.ravel(expected)] += 1000  # an arange at first
-    np.testing.assert_array_equal(plain(again), array)
-    if is_view and found.ndim and type(found) is mc.DTensor:
-        found += 1000
+    np.testing.assert_array_equal(plain(modified), array)
+    if is_view and result.ndim and type(result) is mc.DTensor:
+        result += 1000
         np.testing.assert_array_equal(plain(tensor), array)
 
 
@@ -249,21 +249,29 @@ def load(name):
         module.LinalgTestCase.TEST_CASES = [case for case in module.CASES if "strided" not in case.tags]
         module.LinalgCase.check = lambda case, do: do(tensors(case.a), tensors(case.b), tags=case.tags)
         module.TestQR.array = staticmethod(module.np.array)
-        module.consistent_subclass = lambda out, given: isinstance(out, AnyArray) or isinstance(given, list)
+        module.consistent_subclass = lambda out, operand: isinstance(out, AnyArray) or isinstance(operand, list)
     if name == "test_multiarray":
         module.MatmulCommon.types = module.MatmulCommon.types.replace("O", "")  # each test goes through all
-    for each in MAKE.split():
-        if getattr(module, each, None) is getattr(np, each):
-            setattr(module, each, getattr(module.np, each))
-    for each in ("rand", "randint", "randn"):
-        if each in vars(module):
-            setattr(module, each, lambda *args, each=each, **how: getattr(Shim.random, each)(*args, **how))
-    theirs = {
-        value: each for each, value in vars(numpy.testing).items() if re.match("assert_(?!.*raises|.*warn)", each)
+    for attribute_name in MAKERS.split():
+        if getattr(module, attribute_name, None) is getattr(np, attribute_name):
+            setattr(module, attribute_name, getattr(module.np, attribute_name))
+    for attribute_name in ("rand", "randint", "randn"):
+        if attribute_name in vars(module):
+            setattr(
+                module,
+                attribute_name,
+                lambda *args, attribute_name=attribute_name, **options: getattr(Shim.random, attribute_name)(
+                    *args, **options
+                ),
+            )
+    assertion_names = {
+        value: attribute_name
+        for attribute_name, value in vars(numpy.testing).items()
+        if re.match("assert_(?!.*raises|.*warn)", attribute_name)
     }
-    for each, value in list(vars(module).items()):
-        if isinstance(value, FunctionType) and value in theirs:
-            setattr(module, each, _asserts(value))
+    for attribute_name, value in list(vars(module).items()):
+        if isinstance(value, FunctionType) and value in assertion_names:
+            setattr(module, attribute_name, _on_arrays(value))
     return module
 
 
@@ -272,37 +280,37 @@ def load(name):
 
 def cases(module, ranks=1):
     """Return the tests of a module by name: functions that a rank calls."""
-    found = {}
+    functions = {}
     for name, function, marks, call in _tests(load(module)):
-        if re.match(ONLY.get(module, ""), name) and (ranks == 1 or not _warns(function)):
-            found |= _with_arguments(name, marks, call)
-    return found
+        if re.match(INCLUDED.get(module, ""), name) and (ranks == 1 or not _warns(function)):
+            functions |= _with_arguments(name, marks, call)
+    return functions
 
 
 def _tests(module):
-    """Go through the tests of a module: the name, the function, its marks, and what calls it."""
+    """Yield for each test of a module: its name, its function, its marks, and a function that calls it."""
     for name, value in vars(module).items():
         marks = getattr(value, "pytestmark", [])
         if name.startswith("test") and callable(value):
             yield name, value, marks, value
         elif name.startswith("Test") and isinstance(value, type):
-            for each in dir(value):
-                if each.startswith("test"):
-                    function = getattr(value, each)
+            for method_name in dir(value):
+                if method_name.startswith("test"):
+                    function = getattr(value, method_name)
                     yield (
-                        f"{name}::{each}",
+                        f"{name}::{method_name}",
                         function,
                         [*getattr(function, "pytestmark", []), *marks],
-                        _method(value, each),
+                        _method(value, method_name),
                     )
 
 
-def _method(kind, name):
+def _method(test_class, name):
     def call(**arguments):
-        test = kind()
-        for each, value in vars(kind).items():
+        test = test_class()
+        for attribute_name, value in vars(test_class).items():
             if type(value) in (np.ndarray, list):
-                setattr(test, each, tensors(value))
+                setattr(test, attribute_name, tensors(value))
         getattr(test, "setup_method", lambda: None)()
         try:
             getattr(test, name)(**arguments)
@@ -313,52 +321,52 @@ def _method(kind, name):
 
 
 def _warns(function):
-    """Whether a test looks for warnings, or ignores some: they are those of a process, and its ranks are threads."""
+    """Return whether a test records or ignores warnings: these belong to a process, and the ranks are its threads."""
     pattern = r"record=True|\.warns|assert_\w*warn|filter\w*\(.ignore"
     return re.search(pattern, inspect.getsource(function)) is not None
 
 
-def _left_out(name, mark):
-    """Whether NumPy does not run a test, or only where time does not count; those of stacks are fast here."""
+def _is_left_out(name, mark):
+    """Return whether *mark* skips a test: NumPy skips it, or marks it slow. Slow tests of stacks are fast here."""
     if mark.name in ("skipif", "xfail"):
         return not mark.args or mark.args[0]
     return mark.name == "skip" or (mark.name == "slow" and "test_generalized_" not in name)
 
 
 def _with_arguments(name, marks, call):
-    """Return a case for each set of arguments that the marks of pytest name."""
-    if any(_left_out(name, mark) for mark in marks):
+    """Return a case, by label, for each set of arguments in the marks of pytest."""
+    if any(_is_left_out(name, mark) for mark in marks):
         return {}
     choices = []
     for mark in marks:
         if mark.name == "parametrize":
             names, values = [*mark.args, *map(mark.kwargs.get, ("argnames", "argvalues"))][:2]
-            names = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
-            sets = [getattr(each, "values", each if len(names) > 1 else (each,)) for each in values]
-            sets = [each if isinstance(each, tuple | list) else (each,) for each in sets]
-            choices.append([dict(zip(names, each, strict=True)) for each in sets])
-    found = {}
-    for number, some in enumerate(itertools.product(*choices)):
-        arguments = {key: value for each in some for key, value in each.items()}
+            names = [item.strip() for item in names.split(",")] if isinstance(names, str) else list(names)
+            sets = [getattr(item, "values", item if len(names) > 1 else (item,)) for item in values]
+            sets = [item if isinstance(item, tuple | list) else (item,) for item in sets]
+            choices.append([dict(zip(names, item, strict=True)) for item in sets])
+    functions = {}
+    for number, argument_sets in enumerate(itertools.product(*choices)):
+        arguments = {key: value for item in argument_sets for key, value in item.items()}
         label = f"{name}[{number}]" if choices else name
-        found[label] = lambda arguments=arguments: call(**tensors(deepcopy(arguments)))
-    return found
+        functions[label] = lambda arguments=arguments: call(**tensors(deepcopy(arguments)))
+    return functions
 
 
 def failure(case, ranks):
-    """Run a test on simulated ranks; return the error that a rank raises, or None, and whether it made tensors."""
+    """Run a test on simulated ranks. Return the error of a rank, or None, and whether the test made tensors."""
     with mc.simulate(ranks) as world, warnings.catch_warnings():
-        for each in (DeprecationWarning, PendingDeprecationWarning):  # marks of these tests say so
-            warnings.simplefilter("ignore", each)
+        for category in (DeprecationWarning, PendingDeprecationWarning):  # marks of these tests say so
+            warnings.simplefilter("ignore", category)
         mesh = mc.create_mesh([("x", ranks)])
 
         def on_rank():
-            of_rank.mesh, of_rank.made, of_rank.random = mesh, 0, np.random.RandomState(0)
+            rank_state.mesh, rank_state.tensor_count, rank_state.random = mesh, 0, np.random.RandomState(0)
             try:
                 with mc.default_mesh(mesh):
                     case()
             finally:
-                counts.append(of_rank.made)
+                counts.append(rank_state.tensor_count)
 
         counts = []
         try:
@@ -373,29 +381,32 @@ def failure(case, ranks):
 
 
 def outcomes(name, ranks, only=None, cases=cases):
-    """Return for each test of a module, by name, its error or None: those of *only*, and none that makes no tensor."""
-    found = {}
+    """Return the error of each test of a module, or None, by name. Leave out tests that make no tensor.
+
+    *only* has the names of the tests to run; None runs all.
+    """
+    errors = {}
     for label, case in cases(name, ranks).items():
         if only is None or label in only:
-            error, tensors = failure(case, ranks)
-            if tensors:
-                found[f"{name}.py::{label}"] = error
-    return found
+            error, makes_tensors = failure(case, ranks)
+            if makes_tensors:
+                errors[f"{name}.py::{label}"] = error
+    return errors
 
 
 def main(name, ranks, *options, cases=cases):
-    """Print the failures, and how many tests pass; an option without dashes is what is in the names of some tests."""
+    """Print the failures, and the number of tests that pass. An option without dashes is a pattern for their names."""
     table = "--table" in options
     set_scripted("--script" in options)
-    wanted = next((each for each in options if not each.startswith("-")), "")
-    labels = [label for label in cases(name, int(ranks)) if re.search(wanted, label)]
-    found = outcomes(name, int(ranks), labels, cases)
-    for label, error in found.items():
+    pattern = next((option for option in options if not option.startswith("-")), "")
+    labels = [label for label in cases(name, int(ranks)) if re.search(pattern, label)]
+    errors = outcomes(name, int(ranks), labels, cases)
+    for label, error in errors.items():
         if error is not None:
             text = " ".join(str(error).split())[:230]
             print(label if table else f"{label}\n    {type(error).__name__}: {text}")
     if not table:
-        print(Counter("passed" if error is None else "failed" for error in found.values()))
+        print(Counter("passed" if error is None else "failed" for error in errors.values()))
 
 
 if __name__ == "__main__":

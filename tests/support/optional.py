@@ -1,4 +1,4 @@
-"""Leaves out the doctests of modules that need a library which is not there."""
+"""Leaves out the doctests of modules that need a library which is not installed."""
 
 from importlib.util import find_spec
 
@@ -14,18 +14,18 @@ NEEDED = {
     "meshcomm.tools.interactive.shells": "IPython",
     "meshcomm.torch": "torch",
 }
-"""The modules that import a library which programs may do without."""
+"""Modules that import an optional library, and its name."""
 
 
 def can_import(module):
-    """Return whether the library that *module* needs, if any, is there."""
+    """Return whether the optional library that *module* needs, if any, is installed."""
     return module not in NEEDED or find_spec(NEEDED[module]) is not None
 
 
 def pytest_ignore_collect(collection_path):
     parts = collection_path.with_suffix("").parts
     if "meshcomm" in parts:
-        last = len(parts) - 1 - parts[::-1].index("meshcomm")
-        if not can_import(".".join(parts[last:])):
+        package_index = len(parts) - 1 - parts[::-1].index("meshcomm")
+        if not can_import(".".join(parts[package_index:])):
             return True
     return None  # others decide

@@ -1,4 +1,4 @@
-"""Where things are in the repository."""
+"""Paths in the repository."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -1,12 +1,12 @@
 """How long tests wait: limits that a slow or busy machine does not reach.
 
-Time by the clock says nothing about a test on a busy machine, so limits count CPU time. A process that hangs uses CPU
+Wall-clock time says little about a test on a busy machine, so limits count CPU time. A process that hangs uses CPU
 time for ever, as ranks do that wait inside MPI, or it uses none. `communicate` notices both, and a signal ends pytest
 itself when one test uses too much. CPU time is in seconds of the machine that the limits were chosen on: a machine
-that takes twice as long for `_work` gets twice the limits. Where a test checks that something ends soon, it allows
+that takes twice as long for `_work` gets twice the limits. A test that checks that something ends soon allows
 `slowness` times the time that an idle machine needs.
 
-This is the one place with such numbers. ``--patience 4`` makes all limits four times as large.
+All such limits are in this file. ``--patience 4`` makes them four times as large.
 """
 
 import faulthandler
@@ -24,53 +24,53 @@ CPU = 30.0  # seconds of CPU time that one process of a job may use
 TEST_CPU = 240.0  # seconds of CPU time that one test may use
 IDLE = 60.0  # seconds after which a job that uses no CPU time hangs
 WALL = 1800.0  # seconds, in case all else fails; pyproject.toml has the same for a test that uses no CPU time
-POLL = 0.25  # seconds between two looks at a job
+POLL = 0.25  # seconds between two checks of a job
 WORK = 0.02  # seconds that `_work` takes on an idle core of the machine on which the limits were chosen
-GLANCE = 0.2  # of `_work`, for each look: it takes CPU time from the job
+GLANCE = 0.2  # fraction of `_work` that runs at each check; a small one, as it takes CPU time from the job
 HAS_PROC = Path("/proc/self/stat").exists()
 
 _factor = 1.0
 
 
 class Stuck(Exception):
-    """A process makes no progress any more; the text says what was seen."""
+    """A process makes no progress any more; the text says how that was noticed."""
 
 
 # -- how fast this machine is -----------------------------------------------------------------------------------------
 
 
-def _work(share=1.0):
-    return sum(i * i % 7 for i in range(int(share * 220_000)))
+def _work(fraction=1.0):
+    return sum(i * i % 7 for i in range(int(fraction * 220_000)))
 
 
 @cache
 def cpu_factor():
-    """Return how many times more CPU time than `WORK` this machine needs for the same, and ``--patience``."""
-    took = []
+    """Return the CPU time that `_work` takes on this machine, divided by `WORK`, at least 1; times ``--patience``."""
+    times = []
     for _ in range(3):
         start = time.process_time()
         _work()
-        took.append(time.process_time() - start)
-    return _factor * max(1.0, min(took) / WORK)
+        times.append(time.process_time() - start)
+    return _factor * max(1.0, min(times) / WORK)
 
 
-def slowness(share=1.0):
-    """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1.
+def slowness(fraction=1.0):
+    """Return how many times longer than on an idle machine work takes now, by the wall clock; at least 1.
 
-    With a *share* of the work the answer varies more, and costs less.
+    With a *fraction* of the work the result varies more, and costs less.
     """
     start = time.monotonic()
-    _work(share)
-    return _factor * max(1.0, (time.monotonic() - start) / (share * WORK))
+    _work(fraction)
+    return _factor * max(1.0, (time.monotonic() - start) / (fraction * WORK))
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
 def until(condition, seconds):
-    """Wait until *condition* returns something true, and return it; give up after *seconds* of an idle machine."""
-    end = time.monotonic() + seconds * slowness()
-    while not (value := condition()) and time.monotonic() < end:
+    """Wait until *condition* returns a true value, and return that; give up after *seconds* times `slowness`."""
+    deadline = time.monotonic() + seconds * slowness()
+    while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return value
 
@@ -78,33 +78,36 @@ def until(condition, seconds):
 class Watch:
     """Watches processes: `look` raises `Stuck` when they hang.
 
-    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds. They may wait
-    for *waits* seconds, in a loop or without CPU time.
+    Parameters
+    ----------
+    processes: function that returns the process numbers of those that run now
+    cpu: seconds of CPU time that each process may use
+    waits: seconds for which they may also wait, in a loop or without CPU time
     """
 
     def __init__(self, processes, cpu=CPU, waits=0.0):
         self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), IDLE * _factor + waits
         self.slowness = slowness()  # the largest that was measured
-        self._before = {}
+        self._first_cpu = {}
         self._used = {}
-        self._begin = self._moved = time.monotonic()
+        self._begin = self._last_progress = time.monotonic()
         self._total = 0.0
-        self._looking = 0.0  # CPU time of this watch itself
+        self._own_cpu = 0.0  # CPU time of this watch itself
 
     def look(self):
         start, now = time.thread_time(), time.monotonic()
         for process in self.processes():
-            cpu = _cpu_of(process) - (self._looking if process == os.getpid() else 0.0)
-            since = cpu - self._before.setdefault(process, cpu)
-            self._used[process] = max(self._used.get(process, 0.0), since)
+            cpu = _cpu_of(process) - (self._own_cpu if process == os.getpid() else 0.0)
+            used = cpu - self._first_cpu.setdefault(process, cpu)
+            self._used[process] = max(self._used.get(process, 0.0), used)
         total = sum(self._used.values())
         if total > self._total + IDLE / 50 or not HAS_PROC:
-            self._total, self._moved = total, now
+            self._total, self._last_progress = total, now
         self.slowness = max(self.slowness, slowness(GLANCE))
-        self._looking += time.thread_time() - start
+        self._own_cpu += time.thread_time() - start
         if max(self._used.values(), default=0.0) > self.cpu:
             raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")
-        if now - self._moved > self.idle:
+        if now - self._last_progress > self.idle:
             raise Stuck(f"no process used CPU time for {self.idle:.0f} s")
         if now - self._begin > WALL * _factor:
             raise Stuck(f"it took more than {WALL * _factor:.0f} s")
@@ -128,10 +131,10 @@ def run(command, cpu=CPU, check=False, **options):
         except BaseException:
             process.kill()
             raise
-    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    completed = subprocess.CompletedProcess(command, process.returncode, output, errors)
     if check:
-        done.check_returncode()
-    return done
+        completed.check_returncode()
+    return completed
 
 
 def _cpu_of(process):

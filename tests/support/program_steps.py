@@ -1,6 +1,6 @@
-"""The steps of random programs: each writes a line of the program, and one that does the same to whole arrays.
+"""The steps of random programs: each writes a line of the program, and a line that does the same to whole arrays.
 
-A step does nothing if the program has nothing for it yet.
+A step does nothing if the program has no tensor, mesh or request that the step needs.
 """
 
 import numpy as np
@@ -18,23 +18,23 @@ def is_number(tensor):
 
 
 def small(p):
-    """Return the tensors that have small integers only: sums and products of them are exact, in any order."""
+    """Return the names of tensors with small integers only: their sums and products are exact, in any order."""
 
     def fits(name):
-        whole = p.model[name]
-        if whole.size == 0 or not is_number(whole):
+        array = p.model[name]
+        if array.size == 0 or not is_number(array):
             return False
-        numbers = whole.astype(complex)
+        numbers = array.astype(complex)
         return np.abs(numbers).max() < 200 and bool((np.round(numbers) == numbers).all())
 
     return [name for name in p.tensors if fits(name)]
 
 
 def made(p, call, model=None):
-    """Do what *call* says, and note the new tensor that it returns; for whole arrays *model* says it."""
-    new = p.new("t")
-    p.do(f"{new} = {call}", f"{new} = {model or call}")
-    return p.added(new)
+    """Run *call*, and add the new tensor that it returns; for whole arrays run *model*, by default the same text."""
+    name = p.new("t")
+    p.do(f"{name} = {call}", f"{name} = {model or call}")
+    return p.added(name)
 
 
 # -- tensors ----------------------------------------------------------------------------------------------------------
@@ -42,29 +42,29 @@ def made(p, call, model=None):
 
 def make(p):
     shape, dtype = p.random.choice(p.shapes), p.random.choice(p.dtypes)
-    whole = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
-    way = p.random.choice(["distribute", "distribute", "root", "callback", "local", "cuts", "relayout"])
-    layout = p.any_layout(shape, p.any_mesh(whole=way in ("root", "cuts")))
+    array_text = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
+    method = p.random.choice(["distribute", "distribute", "root", "callback", "local", "cuts", "relayout"])
+    layout = p.any_layout(shape, p.any_mesh(whole=method in ("root", "cuts")))
     mesh = layout[2:].partition(",")[0].rstrip(")")
-    if way == "root":
+    if method == "root":
         root = p.random.randrange(p.size)
-        line = f"mc.distribute({whole} if {mesh}.rank == {root} else None, {layout}, root={root})"
-    elif way == "callback":
-        line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {whole}[s])"
-    elif way == "local":
-        block = f"B({whole}, {layout}, rank)"
+        line = f"mc.distribute({array_text} if {mesh}.rank == {root} else None, {layout}, root={root})"
+    elif method == "callback":
+        line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {array_text}[s])"
+    elif method == "local":
+        block = f"B({array_text}, {layout}, rank)"
         line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
-    elif way == "cuts":
-        wanted = chosen(p, mesh, shape)
-        block = f"B({whole}, L({mesh}, *{wanted}), rank)"
-        line = f"mc.from_local({block}, 'cuts', mesh={mesh}, sharding_specs={plain(wanted)})"
+    elif method == "cuts":
+        specs = random_cut_specs(p, mesh, shape)
+        block = f"B({array_text}, L({mesh}, *{specs}), rank)"
+        line = f"mc.from_local({block}, 'cuts', mesh={mesh}, sharding_specs={dims_of_specs(specs)})"
     else:
-        line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({whole}, {layout})"
-    made(p, line, whole)
+        line = f"mc.{'relayout' if method == 'relayout' else 'distribute'}({array_text}, {layout})"
+    made(p, line, array_text)
 
 
-def chosen(p, mesh, shape):
-    """Return specs in which every mesh dimension of *mesh* cuts an axis at chosen boundaries, if it cuts any."""
+def random_cut_specs(p, mesh, shape):
+    """Return specs of a random layout on *mesh*, in which each sharded axis is cut at chosen boundaries."""
     layout = eval(p.any_layout(shape, mesh), p.names)
     return [
         mc.Cuts(names, random_boundaries(p.random, length, layout.num_shards(axis))) if names else ""
@@ -72,8 +72,8 @@ def chosen(p, mesh, shape):
     ]
 
 
-def plain(specs):
-    """Return the mesh dimensions of each of these *specs*, without how they cut."""
+def dims_of_specs(specs):
+    """Return the mesh dimensions in each of these *specs*, without the kind of cut."""
     return [tuple(spec) if spec else mc.UNSHARDED for spec in specs]
 
 
@@ -95,45 +95,45 @@ def forget(p):
 
 def another_layout(p, name):
     """Return the text of a layout for a tensor, often on its own mesh."""
-    on_its_own = p.random.random() < 0.6
-    return p.any_layout(p.names[name].shape, p.mesh_of(name) if on_its_own else None, match=on_its_own)
+    on_same_mesh = p.random.random() < 0.6
+    return p.any_layout(p.names[name].shape, p.mesh_of(name) if on_same_mesh else None, match=on_same_mesh)
 
 
 def relayout(p):
     name = p.any_tensor()
     if name is None:
         return
-    new, layout = p.new("t"), another_layout(p, name)
-    way = p.random.choice(["plain", "plain", "plain", "named", "scratch", "like", "loop", "plan"])
+    result, layout = p.new("t"), another_layout(p, name)
+    form = p.random.choice(["plain", "plain", "plain", "named", "scratch", "like", "loop", "plan"])
     tensor = p.names[name]
-    line = f"{new} = mc.relayout({name}, {layout})"
-    if way == "named":
-        line = f"{new} = mc.relayout({name}, {layout}, 'a name')"
-    elif way == "scratch":
+    line = f"{result} = mc.relayout({name}, {layout})"
+    if form == "named":
+        line = f"{result} = mc.relayout({name}, {layout}, 'a name')"
+    elif form == "scratch":
         limit = p.random.choice([bytes_of(tensor), 2 * bytes_of(tensor) + 64, 2**16])
-        line = f"{new} = mc.relayout({name}, {layout}, max_scratch_bytes={max(limit, 1024)})"
-    elif way == "like":
-        line = f"{new} = mc.relayout_like({name}, mc.zeros({tensor.shape}, 'i4', {layout.replace(mc.MATCH, '')}))"
-    elif way == "loop":
+        line = f"{result} = mc.relayout({name}, {layout}, max_scratch_bytes={max(limit, 1024)})"
+    elif form == "like":
+        line = f"{result} = mc.relayout_like({name}, mc.zeros({tensor.shape}, 'i4', {layout.replace(mc.MATCH, '')}))"
+    elif form == "loop":
         line = f"for _ in range({p.random.choice([3, 70])}): {line}"
-    elif way == "plan":
+    elif form == "plan":
         plan = p.new("p")
         p.do(f"{plan} = mc.plan_relayout({name}.shape, {name}.dtype, {name}.layout, {layout})")
         p.plans.append((plan, name))
-        line = f"{new} = {plan}.execute({name})"
-    p.do(line, f"{new} = {name}")
-    p.added(new)
+        line = f"{result} = {plan}.execute({name})"
+    p.do(line, f"{result} = {name}")
+    p.added(result)
 
 
 def out_for(p, name, layout):
-    """Make a tensor that a relayout of *name* to *layout* may overwrite, and return its name; or find one."""
+    """Return the name of a tensor that a relayout of *name* to *layout* may overwrite: an existing or a new one."""
     tensor = p.names[name]
-    wanted = eval(layout, p.names)
-    found = p.any_tensor(
-        lambda t: t is not tensor and (t.shape, t.dtype, t.layout) == (tensor.shape, tensor.dtype, wanted)
+    target_layout = eval(layout, p.names)
+    existing = p.any_tensor(
+        lambda t: t is not tensor and (t.shape, t.dtype, t.layout) == (tensor.shape, tensor.dtype, target_layout)
     )
-    if found is not None and not p.is_read(found):
-        return found
+    if existing is not None and not p.is_read(existing):
+        return existing
     out = p.new("t")
     p.do(f"{out} = mc.zeros({tensor.shape}, {name}.dtype, {layout})", f"{out} = np.zeros_like({name})")
     return p.added(out)
@@ -152,30 +152,36 @@ def relayout_many(p):
         return
     names = p.random.sample(p.tensors, p.random.randint(1, min(4, len(p.tensors))))
     layouts = [another_layout(p, name) for name in names]
-    new = [p.new("t") for _ in names]
-    left, wholes = f"{', '.join(new)},", f"{', '.join(names)},"
-    way = p.random.choice(["list", "tuple", "dict", "out"])
-    given, to = f"[{wholes}]", f"[{', '.join(layouts)}]"
-    if way == "dict":
-        given = f"dict(enumerate({given}))"
-        p.do(f"{left} = mc.relayout({given}, dict(enumerate({to}))).values()", f"{left} = {wholes}")
-    elif way == "out":
+    results = [p.new("t") for _ in names]
+    targets, sources_text = f"{', '.join(results)},", f"{', '.join(names)},"
+    form = p.random.choice(["list", "tuple", "dict", "out"])
+    sources, layouts_text = f"[{sources_text}]", f"[{', '.join(layouts)}]"
+    if form == "dict":
+        sources = f"dict(enumerate({sources}))"
+        p.do(
+            f"{targets} = mc.relayout({sources}, dict(enumerate({layouts_text}))).values()",
+            f"{targets} = {sources_text}",
+        )
+    elif form == "out":
         layouts = [layout.replace(mc.MATCH, "") for layout in layouts]
         outs = [p.new("t") for _ in names]
         for out, name, layout in zip(outs, names, layouts, strict=True):
             p.do(f"{out} = mc.empty({name}.shape, {name}.dtype, {layout})")
-        some = [out if p.random.random() < 0.7 else "None" for out in outs]
-        p.do(f"{left} = mc.relayout({given}, [{', '.join(layouts)}], out=[{', '.join(some)}])", f"{left} = {wholes}")
+        out_texts = [out if p.random.random() < 0.7 else "None" for out in outs]
+        p.do(
+            f"{targets} = mc.relayout({sources}, [{', '.join(layouts)}], out=[{', '.join(out_texts)}])",
+            f"{targets} = {sources_text}",
+        )
     else:
-        given = f"({wholes})" if way == "tuple" else given
+        sources = f"({sources_text})" if form == "tuple" else sources
         limit = p.random.choice(["", ", max_scratch_bytes=65536"])
-        p.do(f"{left} = mc.relayout({given}, {to}{limit})", f"{left} = {wholes}")
-    for name in new:
+        p.do(f"{targets} = mc.relayout({sources}, {layouts_text}{limit})", f"{targets} = {sources_text}")
+    for name in results:
         p.added(name)
 
 
 def execute(p):
-    """A plan again, for a tensor of its kind."""
+    """Execute an earlier plan again, for a tensor of its shape, dtype and layout."""
     if not p.plans:
         return
     plan, _ = p.random.choice(p.plans)
@@ -205,12 +211,12 @@ def wait(p):
     if not p.requests:
         return
     requests = p.random.sample(list(p.requests), p.random.randint(1, len(p.requests)))
-    new = [p.requests.pop(request)[1] or p.new("t") for request in requests]
+    results = [p.requests.pop(request)[1] or p.new("t") for request in requests]
     p.do(
-        f"{', '.join(new)}, = waited({p.random.randrange(1000)} + rank, [{', '.join(requests)}])",
-        f"{', '.join(new)}, = {', '.join(requests)},",
+        f"{', '.join(results)}, = waited({p.random.randrange(1000)} + rank, [{', '.join(requests)}])",
+        f"{', '.join(results)}, = {', '.join(requests)},",
     )
-    for name in new:
+    for name in results:
         if any(p.names[mesh] is p.names[name].mesh for mesh in p.meshes):
             p.added(name)
         else:  # its mesh was closed in the meantime
@@ -221,12 +227,15 @@ def wait(p):
 
 
 def operand(p, name):
-    """Return the text of what a tensor can be combined with: a tensor of its mesh, an array or a number."""
+    """Return the text of an operand to combine with a tensor: a tensor of its mesh, an array or a number."""
     tensor, candidates = p.names[name], []
-    for other in small(p):
-        found = p.names[other]
-        if found.mesh is tensor.mesh and found.shape[-tensor.ndim :] == tensor.shape[-found.ndim :]:
-            candidates.append(other)
+    for other_name in small(p):
+        other_tensor = p.names[other_name]
+        if (
+            other_tensor.mesh is tensor.mesh
+            and other_tensor.shape[-tensor.ndim :] == tensor.shape[-other_tensor.ndim :]
+        ):
+            candidates.append(other_name)
     kind = p.random.random()
     if kind < 0.7 and candidates:
         return p.random.choice(candidates)
@@ -240,17 +249,22 @@ def combine(p):
     if not names:
         return
     name = p.random.choice(names)
-    other = operand(p, name)
+    other_operand = operand(p, name)
     if p.names[name].dtype.kind == "b":
-        call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other}, {name})", f"~{name}"])
+        call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other_operand}, {name})", f"~{name}"])
     else:
-        plus, call = p.random.choice("+-*"), p.random.random()
+        operator, call = p.random.choice("+-*"), p.random.random()
         if call < 0.6:
-            call = f"{name} {plus} {other}"
+            call = f"{name} {operator} {other_operand}"
         else:
-            calls = [f"-{name}", f"{name} == {other}", f"np.maximum({name}, {name})", f"np.where({name}, {other}, 1)"]
+            calls = [
+                f"-{name}",
+                f"{name} == {other_operand}",
+                f"np.maximum({name}, {name})",
+                f"np.where({name}, {other_operand}, 1)",
+            ]
             call = p.random.choice(calls)
-        if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and plus == "-"):
+        if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and operator == "-"):
             call = f"{name} * {name}"
     made(p, call, f"np.asarray({call})")
 
@@ -260,10 +274,10 @@ def combine_in_place(p):
     if not names:
         return
     name = p.random.choice(names)
-    others = [other for other in names if p.names[other].mesh is p.names[name].mesh]
-    others = [each for each in others if p.names[each].shape == p.names[name].shape] or [name]
-    a, b = p.random.choice(others), p.random.choice(others)
-    casts = all(np.can_cast(p.names[other].dtype, p.names[name].dtype, "same_kind") for other in (a, b))
+    candidates = [other_name for other_name in names if p.names[other_name].mesh is p.names[name].mesh]
+    candidates = [candidate for candidate in candidates if p.names[candidate].shape == p.names[name].shape] or [name]
+    a, b = p.random.choice(candidates), p.random.choice(candidates)
+    casts = all(np.can_cast(p.names[other_name].dtype, p.names[name].dtype, "same_kind") for other_name in (a, b))
     if not casts:
         return
     if p.random.random() < 0.5:
@@ -308,15 +322,18 @@ def copy(p):
 
 
 def to_numpy(p):
-    name, new = p.any_tensor(), p.new("x")
+    name, new_name = p.any_tensor(), p.new("x")
     if name is None:
         return
     mesh = p.mesh_of(name)
-    root, has = "", "is not None"
+    root, condition = "", "is not None"
     if p.random.random() < 0.5:
         root = p.random.randrange(p.names[mesh].size)
-        root, has = f"root={root}", f"== {root}"
-    p.do(f"{new} = {name}.to_numpy({root})", f"{new} = {name} if device_of(rank, {mesh!r}) {has} else None")
+        root, condition = f"root={root}", f"== {root}"
+    p.do(
+        f"{new_name} = {name}.to_numpy({root})",
+        f"{new_name} = {name} if device_of(rank, {mesh!r}) {condition} else None",
+    )
 
 
 def collective(p):
@@ -336,9 +353,9 @@ def collective(p):
             f"collective_permute(%s, {list(zip(range(p.size), ranks, strict=True))[: p.random.randint(0, p.size)]})",
         ]
     )
-    mine = f"A({seed} + rank, {shape}, {dtype!r})"
-    everyone = f"[A({seed} + r, {shape}, {dtype!r}) for r in range({p.size})]"
-    p.do(f"{name} = mc.{call[:-1] % mine}, comm=comm)", f"{name} = reference.{call % everyone}[rank]")
+    own_array = f"A({seed} + rank, {shape}, {dtype!r})"
+    all_arrays = f"[A({seed} + r, {shape}, {dtype!r}) for r in range({p.size})]"
+    p.do(f"{name} = mc.{call[:-1] % own_array}, comm=comm)", f"{name} = reference.{call % all_arrays}[rank]")
 
 
 # -- variables --------------------------------------------------------------------------------------------------------
@@ -347,23 +364,26 @@ def collective(p):
 def variable(p):
     name = p.any_tensor(is_number)
     if name is not None:
-        new = p.new("v")
+        new_name = p.new("v")
         line = f"np.ones({p.names[name].shape}), {name}.layout" if p.random.random() < 0.2 else name
-        p.do(f"{new} = mc.DVariable({line})", f"{new} = {line.partition('), ')[0] + ')' if '(' in line else name}")
-        p.variables.append(new)
+        p.do(
+            f"{new_name} = mc.DVariable({line})",
+            f"{new_name} = {line.partition('), ')[0] + ')' if '(' in line else name}",
+        )
+        p.variables.append(new_name)
 
 
 def assign(p):
     if not p.variables:
         return
     variable = p.random.choice(p.variables)
-    held = p.names[variable]
-    name = p.any_tensor(lambda t: t.shape == held.shape and np.can_cast(t.dtype, held.dtype, "same_kind"))
+    stored = p.names[variable]
+    name = p.any_tensor(lambda t: t.shape == stored.shape and np.can_cast(t.dtype, stored.dtype, "same_kind"))
     if name is None or not is_number(p.names[name]):
         return
     if p.random.random() < 0.6:
         p.do(f"{variable}.assign({name})", f"{variable} = {name}.astype({variable}.dtype)")
-    elif held.dtype.kind in "if" and is_small(p, variable) and name in small(p):
+    elif stored.dtype.kind in "if" and is_small(p, variable) and name in small(p):
         p.do(f"{variable}.assign_add({name})", f"{variable} = ({variable} + {name}).astype({variable}.dtype)")
 
 
@@ -381,16 +401,16 @@ def read_variable(p):
 
 
 def fail(p):
-    """A call that all ranks see is wrong: all raise the same class, and the mesh goes on."""
+    """Make a wrong call: all ranks raise the same class, and the mesh stays usable."""
     name = p.any_tensor()
     if name is None:
         return
     tensor, layout = p.names[name], another_layout(p, name).replace(mc.MATCH, "")
-    more = p.any_layout((*tensor.shape, 3))
+    wrong_layout = p.any_layout((*tensor.shape, 3))
     longer, dtype = (*tensor.shape[:-1], tensor.shape[-1] + 1) if tensor.ndim else (3,), repr(tensor.dtype.str)
-    wrong = [
-        ("LayoutError", f"mc.relayout({name}, {more})"),
-        ("LayoutError", f"mc.start_relayout({name}, {more})"),
+    bad_calls = [
+        ("LayoutError", f"mc.relayout({name}, {wrong_layout})"),
+        ("LayoutError", f"mc.start_relayout({name}, {wrong_layout})"),
         ("LayoutError", f"mc.relayout({name}, {layout}, out=5)"),
         ("LayoutError", f"mc.relayout([{name}, {name}], [{layout}])"),
         ("ShapeError", f"mc.relayout({name}, {layout}, max_scratch_bytes=-1)"),
@@ -403,26 +423,26 @@ def fail(p):
     ]
     if tensor.ndim:
         out = f"mc.empty({longer}, {dtype}, {layout})"
-        wrong += [
+        bad_calls += [
             ("ShapeError", f"mc.relayout({name}, {layout}, out={out})"),
             ("ShapeError", f"mc.start_relayout({name}, {layout}, out={out})"),
             ("ShapeError", f"mc.relayout([{name}], [{layout}], out=[{out}])"),
         ]
     if tensor.dtype != "f2":
         out = f"mc.empty({tensor.shape}, 'f2', {layout})"
-        wrong += [("DTypeError", f"mc.relayout({name}, {layout}, out={out})")]
-    into = f"{name}, {name}.layout, out={name}"
-    wrong += [("LayoutError", f"mc.{call}({into})") for call in ("relayout", "start_relayout")]
+        bad_calls += [("DTypeError", f"mc.relayout({name}, {layout}, out={out})")]
+    arguments = f"{name}, {name}.layout, out={name}"
+    bad_calls += [("LayoutError", f"mc.{call}({arguments})") for call in ("relayout", "start_relayout")]
     if p.closed:
         closed, ndim = p.random.choice(p.closed), tensor.ndim
-        wrong += 3 * [
+        bad_calls += 3 * [
             ("MeshError", f"mc.relayout({name}, L({closed}, *{[''] * ndim}))"),
             ("MeshError", f"mc.barrier({closed})"),
         ]
     for variable in p.variables[:1]:
         shape = (*p.names[variable].shape, 2)
-        wrong += [("ShapeError", f"{variable}.assign(np.ones({shape}))")]
-    kind, call = p.random.choice(wrong)
+        bad_calls += [("ShapeError", f"{variable}.assign(np.ones({shape}))")]
+    kind, call = p.random.choice(bad_calls)
     p.do(f"fails(mc.{kind}, lambda: {call})")
 
 
@@ -434,7 +454,7 @@ def forget_mesh(p, mesh):
 
 
 def close(p):
-    """Close a mesh; its tensors are of no use any more."""
+    """Close a mesh; its tensors cannot be used any more."""
     if not p.meshes:
         return
     mesh = p.random.choice(p.meshes)
@@ -446,7 +466,7 @@ def close(p):
 
 
 def between(p):
-    """What may come between other calls."""
+    """Make a call that may come between any other calls."""
     mesh, late = p.any_mesh(), f"late(rank == {p.random.randrange(p.size)})"
     p.do(p.random.choice([f"mc.drop_plans({mesh})", f"mc.barrier({mesh})", late]))
 
@@ -477,7 +497,7 @@ def random_step(p):
 
 
 def end_program(p):
-    """Wait for what is on its way, and close some meshes; the next program finds the others open."""
+    """Wait for all requests and threads, and close some meshes; the others stay open while the next program runs."""
     while p.requests:
         wait(p)
     while p.threads:

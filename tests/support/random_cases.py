@@ -21,14 +21,17 @@ ITEMSIZES = [1, 2, 3, 4, 8, 8, 16, 24]
 
 
 class Case(NamedTuple):
-    """A relayout of an array of *shape*. What it may use beyond its blocks: *tightness* of the way to the least."""
+    """A relayout of an array of *shape*, planned with a scratch limit.
+
+    *tightness* determines the limit: 0 is the minimum, 1 is the minimum plus two blocks, None is the default limit.
+    """
 
     shape: tuple
     dtype: np.dtype
     source: Layout
     target: Layout
     machine: Machine
-    tightness: float | None  # 0 is the least scratch possible, 1 as much as two blocks; None is the default bound
+    tightness: float | None
 
     def __str__(self):
         layouts = " to ".join(f"{layout.sharding_specs} on {layout.mesh!r}" for layout in (self.source, self.target))
@@ -36,7 +39,7 @@ class Case(NamedTuple):
 
 
 def random_case(number, ranks=RANKS, sizes=tuple(SIZES)):
-    """Case *number*, on meshes over some of so many *ranks*; a mesh has one of these *sizes*."""
+    """Case *number*, on meshes over some of *ranks* ranks; a mesh has one of these *sizes*."""
     random = Random(number)
     if random.random() < 0.1:
         return grid_case(random, ranks)
@@ -49,12 +52,12 @@ def random_case(number, ranks=RANKS, sizes=tuple(SIZES)):
 
 
 def any_case(number, ranks=RANKS, sizes=tuple(SIZES)):
-    """Case *number*: of names only if it is even, of layouts of all kinds if it is odd."""
+    """Case *number*: with even cuts only if it is even, with cuts of all kinds if it is odd."""
     return (case_of_kinds if number % 2 else random_case)(number, ranks, sizes)
 
 
 def case_of_kinds(number, ranks=RANKS, sizes=tuple(SIZES)):
-    """Case *number* of layouts of all kinds: that of `random_case`, with other cuts, and some axes longer."""
+    """Case *number* with cuts of all kinds: that of `random_case`, with other cuts, and some axes longer."""
     case, random = random_case(number, ranks, sizes), Random(f"kinds of {number}")
     shape = tuple(longer(random, length, len(case.shape)) for length in case.shape)
     source = of_kinds(random, case.source, shape)
@@ -63,21 +66,21 @@ def case_of_kinds(number, ranks=RANKS, sizes=tuple(SIZES)):
 
 
 def longer(random, length, rank):
-    """Another length, sometimes, along which cyclic blocks repeat."""
+    """The length, or sometimes a larger one, along which cyclic blocks repeat."""
     return random.randint(length, 70) if rank <= 2 and random.random() < 0.5 else length
 
 
 def of_kinds(random, layout, shape, like=None):
-    """The same mesh dimensions on each axis, with any kind of cut; sometimes a relation of what another layout has."""
+    """The layout with any kind of cut on each axis; a cut may be related to that of the layout *like*."""
     specs = []
     for axis, (names, length) in enumerate(zip(layout.axes, shape, strict=True)):
-        other = like.axes[axis] if like is not None else None
-        specs.append(random_spec(random, names, length, layout.num_shards(axis), other) if names else names)
+        other_spec = like.axes[axis] if like is not None else None
+        specs.append(random_spec(random, names, length, layout.num_shards(axis), other_spec) if names else names)
     return Layout(specs, layout.mesh)
 
 
 def random_spec(random, names, length, blocks, like=None):
-    """A spec of any kind for an axis that *names* cut into so many *blocks*."""
+    """A spec of any kind for an axis that *names* cut into *blocks* blocks."""
     kind = random.random()
     if kind < 0.25:
         return names
@@ -91,13 +94,13 @@ def random_spec(random, names, length, blocks, like=None):
 
 
 def random_boundaries(random, length, blocks, like=None):
-    """Boundaries of all kinds: any, with empty blocks, those of torch.chunk, the usual ones; often some of *like*."""
+    """Random boundaries: any, with empty blocks, those of torch.chunk, or even ones; often some of *like*."""
     kind = random.random()
     if kind < 0.1:  # all in one block
         return (0, *sorted(random.choices([0, length], k=blocks - 1)), length)
     if kind < 0.25:
-        each = max(1, -(-length // blocks))
-        return tuple(min(number * each, length) for number in range(blocks + 1))
+        block_length = max(1, -(-length // blocks))
+        return tuple(min(number * block_length, length) for number in range(blocks + 1))
     if kind < 0.3:
         return (0, *np.cumsum([len(block) for block in np.array_split(np.arange(length), blocks)]).tolist())
     choices = list(range(length + 1))
@@ -113,14 +116,14 @@ def grid_case(random, ranks):
     )
     mesh = mesh_over(range(prod(sizes)), sizes)
     shape = tuple(random.choice([2, 4, 4, 8]) for _ in range(3))
-    source, target = (random_layout(random, mesh, 3, least=0) for _ in range(2))
+    source, target = (random_layout(random, mesh, 3, min_axis=0) for _ in range(2))
     case = finished(random, ranks, shape, source, target)
     # Blocks between steps are scratch; and steps save messages, not bytes.
     return case._replace(tightness=random.choice([None, random.random()]), machine=Machine(1e-3, 1e-2))
 
 
 def finished(random, ranks, shape, source, target):
-    """The case of a relayout, with the rest of it random."""
+    """The case of a relayout with random dtype, machine and tightness."""
     dtype = np.dtype(f"V{random.choice(ITEMSIZES)}")
     tightness = random.choice([None, None, 0.0, random.random() ** 2])
     return Case(shape, dtype, source, target, random_machine(random, ranks), tightness)
@@ -143,25 +146,25 @@ def random_mesh(random, ranks, sizes):
     if kind < 0.6:
         devices = range(size)
     elif kind < 0.75:
-        first = random.randint(0, ranks - size)
-        devices = range(first, first + size)
+        first_rank = random.randint(0, ranks - size)
+        devices = range(first_rank, first_rank + size)
     else:
         devices = tuple(random.sample(range(ranks), size))
     return mesh_over(devices, shape)
 
 
 def another_mesh(random, mesh, ranks, sizes):
-    """The ranks of *mesh* in another shape or order, or other ranks: some the same, none, fewer, more."""
+    """A mesh of the ranks of *mesh* in another shape or order, or of ranks that are all or partly different."""
     kind = random.random()
     if kind < 0.25:
         return mesh_over(mesh.ranks, random.choice(SHAPES[mesh.size]))
     if kind < 0.5:
         return mesh_over(tuple(random.sample(mesh.ranks, mesh.size)), random.choice(SHAPES[mesh.size]))
-    others = [rank for rank in range(ranks) if rank not in mesh.ranks]
-    candidates = [size for size in sizes if size <= len(others)]
+    other_ranks = [rank for rank in range(ranks) if rank not in mesh.ranks]
+    candidates = [size for size in sizes if size <= len(other_ranks)]
     if kind < 0.75 and candidates:
         shape = random.choice(SHAPES[random.choice(candidates)])
-        return mesh_over(tuple(random.sample(others, prod(shape))), shape)
+        return mesh_over(tuple(random.sample(other_ranks, prod(shape))), shape)
     return random_mesh(random, ranks, sizes)
 
 
@@ -182,11 +185,11 @@ def mesh_over(devices, shape):
     return Mesh(devices, list(zip("xyz"[: len(shape)], shape, strict=True)))
 
 
-def random_layout(random, mesh, rank, least=-1):
-    """A layout in which each mesh dimension cuts some axis, or none if *least* is -1, in any order."""
+def random_layout(random, mesh, rank, min_axis=-1):
+    """A layout in which each mesh dimension cuts some axis; if *min_axis* is -1, some may cut none."""
     axes = [[] for _ in range(rank)]
     for name in random.sample(mesh.dim_names, len(mesh.dim_names)):
-        axis = random.randint(least, rank - 1)
+        axis = random.randint(min_axis, rank - 1)
         if axis >= 0:
             axes[axis].append(name)
     return layout_of(mesh, tuple(map(tuple, axes)))
@@ -203,7 +206,7 @@ def _layout_of(mesh, axes):
 
 
 def random_machine(random, ranks):
-    """One node or several, and costs for which sometimes messages and sometimes bytes count."""
+    """A machine of one node or several, with costs dominated by messages or by bytes."""
     kind, nodes = random.random(), 0
     if kind < 0.2:
         nodes = random.randint(1, 5)
@@ -213,15 +216,15 @@ def random_machine(random, ranks):
     return Machine(alpha_within=2e-6 * scale, alpha_between=1e-5 * scale, nodes=nodes)
 
 
-# -- what every case must keep to -------------------------------------------------------------------------------------
+# -- checks of every case ---------------------------------------------------------------------------------------------
 
 
 def planned(case):
-    """The plan of a case, and the bound that it has to keep to."""
+    """The plan of a case, and its scratch limit."""
     if case.tightness is None:
         return plan_of(case, None), DEFAULT_SCRATCH
-    least = least_scratch(case)
-    bound = least + int(case.tightness * 2 * most_bytes(case))
+    min_scratch = least_scratch(case)
+    bound = min_scratch + int(case.tightness * 2 * most_bytes(case))
     return plan_of(case, bound), bound
 
 
@@ -230,35 +233,38 @@ def plan_of(case, bound):
 
 
 def least_scratch(case):
-    """The least bound of a case, as the error says that one gets for less than that."""
+    """The minimum scratch limit of a case, as the error names it; check that one byte less is refused."""
     try:
         plan_of(case, 0)
     except ShapeError as error:
-        least = int(re.search(r"the minimum is (\d+) bytes", str(error))[1])
+        min_scratch = int(re.search(r"the minimum is (\d+) bytes", str(error))[1])
     else:
         return 0
     with pytest.raises(ShapeError):
-        plan_of(case, least - 1)
-    return least
+        plan_of(case, min_scratch - 1)
+    return min_scratch
 
 
 def most_bytes(case):
-    """The bytes of the largest block that any device holds before or after."""
+    """The bytes of the largest block before or after the relayout."""
     return max(layout.largest_block(case.shape) for layout in (case.source, case.target)) * case.dtype.itemsize
 
 
 def check_case(case, predicted=True):
-    """Run the plan of a case in lockstep: every device holds its slice, by the bytes and memory *predicted* for it."""
+    """Run the plan of a case in lockstep, and check the block and scratch of every device.
+
+    If *predicted*, also compare bytes, messages and peak memory with the prediction of the plan.
+    """
     plan, bound = planned(case)
     array = random_bits(case.shape, case.dtype, seed=1)
     run = lockstep(plan, blocks_between(array, case.source, plan))
-    for device, wanted in enumerate(blocks_between(array, case.target, plan)):
+    for device, expected in enumerate(blocks_between(array, case.target, plan)):
         block = run.blocks[device]
-        assert (block is None) == (wanted is None), f"device {device}"
-        assert wanted is None or same_bits(block, wanted), f"device {device}: {block} is not {wanted}"
+        assert (block is None) == (expected is None), f"device {device}"
+        assert expected is None or same_bits(block, expected), f"device {device}: {block} is not {expected}"
         assert run.scratch[device] <= bound, f"device {device}: scratch beyond {bound}"
         if predicted:
-            part = plan.for_device(device)
-            assert part.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
-            assert part.messages == run.messages[device], f"device {device}: messages"
-            assert part.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"
+            device_plan = plan.for_device(device)
+            assert device_plan.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
+            assert device_plan.messages == run.messages[device], f"device {device}: messages"
+            assert device_plan.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"

@@ -1,6 +1,6 @@
-"""Random numbers as their page defines them, tile by tile with NumPy alone, and what the record has of each method.
+"""Random numbers as their page defines them, computed tile by tile with NumPy alone, and the record of each method.
 
-`python tests/support/random_numbers.py` writes tests/data/random.json. What is recorded may never change: do so only
+`python tests/support/random_numbers.py` writes tests/data/random.json. Recorded entries may never change: run it only
 to add methods.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 RECORD = Path(__file__).parent.parent / "data" / "random.json"
 SEED = 2026
 SHAPE = (150, 200)
-"""Of what is recorded: four tiles, three of them cut off by the ends of the axes."""
+"""The shape of recorded arrays: four tiles, three of them cut off by the ends of the axes."""
 
 METHODS = {
     "random": ((), {}), "random of float32": ((), {"dtype": np.float32}), "standard_normal": ((), {}),
@@ -32,7 +32,7 @@ METHODS = {
     "binomial": ((20, 0.3), {}), "negative_binomial": ((5, 0.4), {}), "geometric": ((0.2,), {}),
     "hypergeometric": ((15, 20, 12), {}), "logseries": ((0.6,), {}), "zipf": ((2.5,), {}),
 }  # fmt: skip
-"""The methods that draw each element by itself: parameters and options. Words after the name tell rows apart."""
+"""The methods that draw each element separately: parameters and options. Words after the name distinguish entries."""
 
 VECTORS = {
     "multivariate_normal": (([1.0, 2.0, 3.0], [[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 3.0]]), {}),
@@ -45,17 +45,17 @@ VECTORS = {
 
 
 def sides_of(shape, elements=16384):
-    """The sides of tiles: the shortest one is doubled, the last of several, while a tile is not too large."""
+    """The sides of tiles: the shortest side is doubled, or the last of equal ones, while a tile is not too large."""
     sides = [1] * len(shape)
     while any(side < n for side, n in zip(sides, shape, strict=True)):
-        short = [axis for axis in range(len(shape)) if sides[axis] < shape[axis]]
-        axis = max(short, key=lambda a: (-sides[a], a))
-        longer = [
+        short_axes = [axis for axis in range(len(shape)) if sides[axis] < shape[axis]]
+        axis = max(short_axes, key=lambda a: (-sides[a], a))
+        longer_sides = [
             min(2 * side, n) if a == axis else side for a, (side, n) in enumerate(zip(sides, shape, strict=True))
         ]
-        if np.prod(longer) > elements:
+        if np.prod(longer_sides) > elements:
             break
-        sides = longer
+        sides = longer_sides
     return sides
 
 
@@ -65,7 +65,7 @@ def stream(seed, call, tile):
 
 
 def tiles(shape, last=0):
-    """Yield the number and the slices of each tile; so many of the *last* axes are whole."""
+    """Yield the number and the slices of each tile; the *last* axes are not cut."""
     cut = len(shape) - last
     sides = [*sides_of(shape[:cut], max(1, 16384 // int(np.prod(shape[cut:])))), *shape[cut:]]
     boxes = product(
@@ -78,16 +78,16 @@ def tiles(shape, last=0):
 
 
 def drawn(name, shape, seed=SEED, call=0, given=(), options=None):
-    """The whole array that a method draws by numbers or arrays that broadcast to *shape*."""
+    """The array of *shape* that a method draws; parameters are numbers or arrays that broadcast to *shape*."""
     sample = getattr(stream(seed, call, 0), name.split()[0])(
         *(np.ravel(x)[0] for x in given), size=1, **(options or {})
     )
     result = np.empty(shape, sample.dtype)
     for number, box in tiles(shape):
-        size = tuple(each.stop - each.start for each in box)
-        own = [np.broadcast_to(x, shape)[box] if np.ndim(x) else x for x in given]
-        made = getattr(stream(seed, call, number), name.split()[0])(*own, size=size, **(options or {}))
-        result[box] = made
+        size = tuple(interval.stop - interval.start for interval in box)
+        tile_parameters = [np.broadcast_to(x, shape)[box] if np.ndim(x) else x for x in given]
+        block = getattr(stream(seed, call, number), name.split()[0])(*tile_parameters, size=size, **(options or {}))
+        result[box] = block
     return result
 
 
@@ -95,19 +95,19 @@ def vectors(name, shape, seed=SEED, call=0, given=(), options=None):
     """The whole array of vectors that a method draws."""
     result = None
     for number, box in tiles((*shape, len(given[0]) if np.ndim(given[0]) else len(given[1])), last=1):
-        size = tuple(each.stop - each.start for each in box[:-1])
-        made = getattr(stream(seed, call, number), name.split()[0])(*given, size=size, **(options or {}))
-        result = np.empty((*shape, made.shape[-1]), made.dtype) if result is None else result
-        result[box] = made
+        size = tuple(interval.stop - interval.start for interval in box[:-1])
+        block = getattr(stream(seed, call, number), name.split()[0])(*given, size=size, **(options or {}))
+        result = np.empty((*shape, block.shape[-1]), block.dtype) if result is None else result
+        result[box] = block
     return result
 
 
 EXACT = ("random", "integers", "permutation", "permuted", "choice", "bytes")
-"""What does not depend on the C library's functions, such as log: its bytes are recorded."""
+"""Methods that do not depend on functions of the C library, such as log: their bytes are recorded."""
 
 
 def recorded(name, array):
-    """What is recorded of an array: numbers of the first and the last tile, the mean, and a digest of all bytes."""
+    """The record of an array: numbers of the first and the last tile, the mean, and maybe a digest of all bytes."""
     flat = np.asarray(array).reshape(-1)
     numbers = [number.item() for number in (*flat[:4], *flat[-4:])]
     entry = {"dtype": array.dtype.str, "numbers": numbers, "mean": float(flat.mean(dtype=np.float64))}
@@ -117,32 +117,34 @@ def recorded(name, array):
 
 
 def ours():
-    """Return what this version of meshcomm draws, by name. Each method is the first call of a generator."""
+    """Return the records of this version of meshcomm, by name. Each method is the first call of a generator."""
     import meshcomm as mc
 
     layout = mc.Layout([mc.UNSHARDED] * 2, mc.create_mesh([("x", 1)]))
     line, space = (mc.Layout([mc.UNSHARDED] * ndim, layout.mesh) for ndim in (1, 3))
     t = mc.distribute(np.arange(30000).reshape(SHAPE), layout)
-    found = {}
-    for name, (given, options) in METHODS.items():
+    arrays = {}
+    for name, (parameters, options) in METHODS.items():
         method = getattr(mc.random.default_rng(SEED), name.split()[0])
-        found[name] = method(*given, size=SHAPE, layout=layout, **options).local
-    for name, (given, options) in VECTORS.items():
+        arrays[name] = method(*parameters, size=SHAPE, layout=layout, **options).local
+    for name, (parameters, options) in VECTORS.items():
         method = getattr(mc.random.default_rng(SEED), name.split()[0])
-        found[name] = method(*given, size=SHAPE, layout=space, **options).local
-    new = mc.random.default_rng
+        arrays[name] = method(*parameters, size=SHAPE, layout=space, **options).local
+    generator = mc.random.default_rng
     weights = np.arange(1000) / np.arange(1000).sum()
-    found["permutation"] = new(SEED).permutation(30000, layout=line).local
-    found["permutation of rows"] = new(SEED).permutation(t).local
-    found["permuted"] = new(SEED).permuted(t, axis=1).local
-    found["choice"] = new(SEED).choice(1000, SHAPE, layout=layout).local
-    found["choice by weights"] = new(SEED).choice(1000, SHAPE, p=weights, layout=layout).local
-    found["choice of few"] = new(SEED).choice(10**6, 100, replace=False, layout=line).local
-    found["choice of many"] = new(SEED).choice(1000, 700, replace=False, layout=line).local
-    found["choice of many by weights"] = new(SEED).choice(1000, 700, replace=False, p=weights, layout=line).local
-    found["bytes"] = np.frombuffer(new(SEED).bytes(100), np.uint8)
-    found["random of a spawned generator"] = new(SEED).spawn(2)[1].random(SHAPE, layout=layout).local
-    return {name: recorded(name, array) for name, array in found.items()}
+    arrays["permutation"] = generator(SEED).permutation(30000, layout=line).local
+    arrays["permutation of rows"] = generator(SEED).permutation(t).local
+    arrays["permuted"] = generator(SEED).permuted(t, axis=1).local
+    arrays["choice"] = generator(SEED).choice(1000, SHAPE, layout=layout).local
+    arrays["choice by weights"] = generator(SEED).choice(1000, SHAPE, p=weights, layout=layout).local
+    arrays["choice of few"] = generator(SEED).choice(10**6, 100, replace=False, layout=line).local
+    arrays["choice of many"] = generator(SEED).choice(1000, 700, replace=False, layout=line).local
+    arrays["choice of many by weights"] = (
+        generator(SEED).choice(1000, 700, replace=False, p=weights, layout=line).local
+    )
+    arrays["bytes"] = np.frombuffer(generator(SEED).bytes(100), np.uint8)
+    arrays["random of a spawned generator"] = generator(SEED).spawn(2)[1].random(SHAPE, layout=layout).local
+    return {name: recorded(name, array) for name, array in arrays.items()}
 
 
 if __name__ == "__main__":

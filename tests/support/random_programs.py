@@ -42,7 +42,7 @@ def array(seed, shape, dtype):
 
 
 def fails(kind, call):
-    """Check that *call* raises *kind*; a rank that sees another class, or nothing, fails."""
+    """Check that *call* raises exactly the class *kind*."""
     try:
         result = call()
     except mc.MeshcommError as error:
@@ -53,7 +53,7 @@ def fails(kind, call):
 
 
 def waited(seed, requests):
-    """Return the results of *requests*; this rank waits for them in an order of its own, or asks until one is done."""
+    """Return the results of *requests*. Wait for them in an order that *seed* determines, and poll some before."""
     random, results = Random(seed), {}
     for request in random.sample(requests, len(requests)):
         while random.random() < 0.3 and not request.test():
@@ -85,10 +85,10 @@ class Beside:
         try:
             layouts = [mc.Layout(axes, self._mesh) for axes in ([("x",), ()], [(), ("x",)], [(), ()])]
             for number in range(rounds):
-                whole = array(seed + number, (7, 5), "f8")
+                numbers = array(seed + number, (7, 5), "f8")
                 source, target = layouts[number % 3], layouts[(number + 1) % 3]
-                moved = mc.relayout(mc.distribute(whole, source), target)
-                assert same_bits(moved.local, block(whole, target, self._comm.rank)), "in a second thread"
+                moved = mc.relayout(mc.distribute(numbers, source), target)
+                assert same_bits(moved.local, block(numbers, target, self._comm.rank)), "in a second thread"
         except Exception as error:
             self._error = error
 
@@ -104,10 +104,10 @@ class Beside:
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-def block(whole, layout, rank):
-    """Return what *rank* holds of an array, by the definition of a layout; None outside of its mesh."""
+def block(full_array, layout, rank):
+    """Return the block of *rank* of *full_array*, by the definition of a layout; None outside of its mesh."""
     mesh = layout.mesh
-    return reference.block_of(whole, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
+    return reference.block_of(full_array, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
 
 
 class Program:
@@ -115,8 +115,8 @@ class Program:
 
     Parameters
     ----------
-    seed: what the program is made from
-    rank, size: of this rank and of the world
+    seed: determines the program
+    rank, size: number of this rank, and number of ranks of the world
     comm: the communicator of the world, or None for a simulated one
     """
 
@@ -129,7 +129,7 @@ class Program:
         self.model = {"np": np, "A": array, "rank": rank, "reference": reference, "device_of": self.device_of}
         self.tensors, self.variables, self.meshes, self.closed, self.plans, self.threads = [], [], [], [], [], []
         self.requests = {}
-        """The source of each request and where its result goes: to the name of a tensor, or None for a new one."""
+        """By name of a request: the name of its source, and the name of its ``out=``, or None."""
         self.dtypes = [self.random.choice(NUMBERS), self.random.choice(NUMBERS), self.random.choice(OPAQUE)]
         self.shapes = [self.any_shape() for _ in range(3)]
         self._count = 0
@@ -149,19 +149,21 @@ class Program:
         self.compare()
 
     def compare(self):
-        for name, whole in list(self.model.items()):
+        for name, expected in list(self.model.items()):
             if not re.fullmatch(NAMES, name) or name[0] == "r":
                 continue
-            found = self.names[name]
-            if isinstance(found, mc.Variable | mc.DTensor):
-                assert (found.shape, found.dtype) == (whole.shape, whole.dtype), f"{name} is {found!r}, not {whole!r}"
-                found, whole = found.local, block(whole, found.layout, self.rank)
+            value = self.names[name]
+            if isinstance(value, mc.Variable | mc.DTensor):
+                assert (value.shape, value.dtype) == (expected.shape, expected.dtype), (
+                    f"{name} is {value!r}, not {expected!r}"
+                )
+                value, expected = value.local, block(expected, value.layout, self.rank)
             else:  # a result on each rank
                 del self.model[name], self.names[name]
-            if whole is None or found is None:
-                assert found is whole, f"{name} is {found!r}, not {whole!r}"
+            if expected is None or value is None:
+                assert value is expected, f"{name} is {value!r}, not {expected!r}"
             else:
-                assert same_bits(found, whole), f"{name} on this rank is {found!r}, not {whole!r}"
+                assert same_bits(value, expected), f"{name} on this rank is {value!r}, not {expected!r}"
 
     def report(self, failure):
         return (
@@ -176,9 +178,9 @@ class Program:
     def forget(self, name):
         """Delete a name here, in the model and in the lists."""
         self.model.pop(name, None)
-        for held in (self.tensors, self.variables):
-            if name in held:
-                held.remove(name)
+        for names in (self.tensors, self.variables):
+            if name in names:
+                names.remove(name)
 
     # -- what steps choose --------------------------------------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class Program:
         return tuple(self.random.choice(lengths) for _ in range(self.random.choice([0, 1, 1, 2, 2, 2, 2, 3, 3])))
 
     def any_mesh(self, whole=False):
-        """Return the name of an open mesh; a new one where there are few. *whole*: with all ranks in it."""
+        """Return the name of an open mesh, often a new one if there are few. If *whole*, all ranks are in it."""
         candidates = [name for name in self.meshes if not whole or self.names[name].size == self.size]
         if candidates and self.random.random() > 0.3 / len(candidates):
             return self.random.choice(candidates)
@@ -235,7 +237,7 @@ class Program:
 
 
 def layout_of(mesh, *specs):
-    """Return the layout of these specs: names joined by ``+``, nothing for no name, MATCH, or a spec as it is."""
+    """Return the layout of these specs: mesh dimensions joined by ``+``, "" for none, MATCH, `Cuts` or `Cyclic`."""
 
     def parsed(spec):
         return spec if not isinstance(spec, str) or spec == mc.MATCH else tuple(filter(None, spec.split("+")))
@@ -244,21 +246,21 @@ def layout_of(mesh, *specs):
 
 
 def needed(lines):
-    """Return the lines that the last one needs: those that write to a name which it uses, and what they need."""
-    wanted, kept = set(re.findall(NAMES, lines[-1])), [lines[-1]]
+    """Return the last line, and the lines before it that write to names which it needs, directly or indirectly."""
+    needed_names, needed_lines = set(re.findall(NAMES, lines[-1])), [lines[-1]]
     for line in reversed(lines[:-1]):
         target, equals, _ = line.partition(" = ")
-        written = set(re.findall(NAMES, target if equals else line)) | set(
+        written_names = set(re.findall(NAMES, target if equals else line)) | set(
             re.findall(NAMES, line.partition("out=")[2])
         )
-        if written & wanted:
-            wanted |= set(re.findall(NAMES, line))
-            kept.append(line)
-    return kept[::-1]
+        if written_names & needed_names:
+            needed_names |= set(re.findall(NAMES, line))
+            needed_lines.append(line)
+    return needed_lines[::-1]
 
 
 def run_program(seed, rank, size, comm=None, steps=STEPS):
-    """Run the program of *seed* on this rank, and return how many steps it had. Collective over the world."""
+    """Run the program of *seed* on this rank, and return its number of steps. Collective over the world."""
     from support.program_steps import end_program, random_step
 
     program = Program(seed, rank, size, comm)

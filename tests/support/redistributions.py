@@ -1,8 +1,8 @@
 """The redistributions of Reference-ScaLAPACK's tests of pdgemr2d: tests/data/GEMR2D.dat, read as its driver does.
 
 The driver is REDIST/TESTING/pdgemrdrv.c. A line has m and n, the size of the submatrix that moves, and then for the
-source and for the target: the size of the matrix, the process that has its first block, where the submatrix begins
-(from 1 on), the grid, and the size of a block.
+source and for the target: the size of the matrix, the process that has its first block, the begin of the submatrix
+(counted from 1), the grid, and the size of a block.
 """
 
 from typing import NamedTuple
@@ -41,9 +41,9 @@ class Redistribution(NamedTuple):
 
 def redistributions():
     lines = [line for line in (DATA / "GEMR2D.dat").read_text().splitlines() if line.strip() and line[0] != "#"]
-    found = []
+    result = []
     for line in lines[1:]:
         pairs = [tuple(pair) for pair in zip(*[iter(map(int, line.split()))] * 2, strict=True)]
-        found.append(Redistribution(pairs[0], Side(*pairs[1:6]), Side(*pairs[6:])))
-    assert len(found) == int(lines[0].split()[0])
-    return found
+        result.append(Redistribution(pairs[0], Side(*pairs[1:6]), Side(*pairs[6:])))
+    assert len(result) == int(lines[0].split()[0])
+    return result

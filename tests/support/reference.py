@@ -1,4 +1,4 @@
-"""Oracles in plain NumPy: what each device holds, and what collectives give; and programs on simulated ranks."""
+"""Oracles in plain NumPy for blocks and for results of collectives; and programs on simulated ranks."""
 
 import inspect
 from itertools import combinations, permutations, product
@@ -18,7 +18,7 @@ def same_bits(a, b):
 
 
 def same_numbers(a, b):
-    """As `same_bits`, but no bits that arithmetic leaves open: those of a NaN, and the padding of a long double."""
+    """As `same_bits`, but ignore bits that arithmetic does not define: NaN payloads and padding of long doubles."""
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     if a.dtype.kind == "c":
@@ -30,7 +30,7 @@ def same_numbers(a, b):
 
 
 def as_raw(array):
-    """The array as plain bytes, of which NumPy changes neither the order nor the padding."""
+    """Return the array with elements of plain bytes, so that NumPy changes neither byte order nor padding."""
     return array.view(f"V{array.dtype.itemsize}")
 
 
@@ -57,7 +57,7 @@ def random_bits(shape, dtype, seed=0):
 
 
 def random_numbers(shape, dtype, seed=0):
-    """An array of numbers of many sizes, some of them not finite if the dtype has such."""
+    """An array of numbers of many magnitudes, some of them not finite if the dtype allows that."""
     dtype, rng = np.dtype(dtype), np.random.default_rng(seed)
     if dtype.kind in "biu":
         return random_bits(shape, dtype, seed)
@@ -70,7 +70,7 @@ def random_numbers(shape, dtype, seed=0):
 
 
 def items_of(offset, strides, extents):
-    """Where the items of a box begin, in row-major order."""
+    """Yield the offset of each item of a box, in row-major order."""
     for index in product(*(range(n) for n in extents)):
         yield offset + sum(i * stride for i, stride in zip(index, strides, strict=True))
 
@@ -89,11 +89,11 @@ def box_copies(sources, targets, itemsize, boxes):
 
 def packed(regions, itemsize, boxes, number=0, rounds=1):
     """The twin of `Packing`: the bytes of round *number* of boxes (region, offset, strides, extents)."""
-    taken = []
+    chunks = []
     for region, offset, strides, extents in boxes:
         for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), rounds)[number:][:1]:
-            taken += [regions[region][s : s + itemsize] for s in items]
-    return np.concatenate([np.empty(0, np.uint8), *taken])
+            chunks += [regions[region][s : s + itemsize] for s in items]
+    return np.concatenate([np.empty(0, np.uint8), *chunks])
 
 
 # -- relayout ---------------------------------------------------------------------------------------------------------
@@ -105,12 +105,12 @@ def mesh_of(*sizes, name=""):
 
 
 def even_pieces(length, blocks):
-    """The indices of all blocks along an axis that names alone cut; test_partition.py takes another rule."""
+    """The indices of each block along an axis that is cut evenly; test_partition.py checks it by another rule."""
     return np.array_split(np.arange(length), blocks)
 
 
 def indices_along(names, length, number, blocks):
-    """The indices of one block along an axis, by the sentence that defines each kind of cut."""
+    """The indices of one block along an axis, by the definition of each kind of cut."""
     if isinstance(names, mc.Cuts):
         return np.arange(names.boundaries[number], names.boundaries[number + 1])
     if isinstance(names, mc.Cyclic):
@@ -121,25 +121,25 @@ def indices_along(names, length, number, blocks):
 def indices_of(layout, shape, device):
     """The indices along each axis that *device* holds."""
     sizes = dict(layout.mesh.dims)
-    at = dict(zip(sizes, np.unravel_index(device, tuple(sizes.values())), strict=True)) if sizes else {}
-    found = []
+    coordinates = dict(zip(sizes, np.unravel_index(device, tuple(sizes.values())), strict=True)) if sizes else {}
+    indices = []
     for names, length in zip(layout.axes or [()] * len(shape), shape, strict=True):
         number, blocks = 0, 1
         for name in names:
-            number, blocks = number * sizes[name] + int(at[name]), blocks * sizes[name]
-        found.append(indices_along(names, length, number, blocks))
-    return found
+            number, blocks = number * sizes[name] + int(coordinates[name]), blocks * sizes[name]
+        indices.append(indices_along(names, length, number, blocks))
+    return indices
 
 
 def block_of(array, layout, device):
-    """What one device holds, by the one sentence that defines it."""
+    """The block of one device, by its definition."""
     if not array.ndim:
         return array.copy()
     return as_raw(array)[np.ix_(*indices_of(layout, array.shape, device))].copy(order="C").view(array.dtype)
 
 
 def blocks_of(array, layout):
-    """What each device holds."""
+    """The blocks of all devices."""
     return [block_of(array, layout, device) for device in range(layout.mesh.size)]
 
 
@@ -153,9 +153,9 @@ def single_name_layouts(mesh, rank):
     names = mesh.dim_names
     for count in range(min(rank, len(names)) + 1):
         for axes in combinations(range(rank), count):
-            for used in permutations(names, count):
+            for chosen_names in permutations(names, count):
                 specs = [UNSHARDED] * rank
-                for axis, name in zip(axes, used, strict=True):
+                for axis, name in zip(axes, chosen_names, strict=True):
                     specs[axis] = name
                 yield Layout(specs, mesh)
 
@@ -164,11 +164,12 @@ def tuple_layouts(mesh, rank):
     """Every layout of tensors of *rank*, with any number of mesh dimensions per axis in any order."""
     names = mesh.dim_names
     for count in range(len(names) + 1):
-        for used in permutations(names, count):
+        for chosen_names in permutations(names, count):
             for axes in product(range(rank), repeat=count):
                 if list(axes) == sorted(axes):
                     yield Layout(
-                        [tuple(n for n, a in zip(used, axes, strict=True) if a == i) for i in range(rank)], mesh
+                        [tuple(n for n, a in zip(chosen_names, axes, strict=True) if a == i) for i in range(rank)],
+                        mesh,
                     )
 
 
@@ -181,25 +182,35 @@ def simulated(size, program, *args):
         return world.run(lambda: program(world.rank, *args))
 
 
-def on_ranks(size, **made):
-    """Return a decorator for a program: it becomes a test that so many simulated ranks run.
+def on_ranks(size, **makers):
+    """Return a decorator that turns a program into a test, which *size* simulated ranks run.
 
-    Each rank makes the arguments *made* by these functions; *rank* is its number. Others are fixtures or parameters.
+    Each rank calls *makers* for the arguments of these names; the argument *rank* is its number. Other arguments are
+    fixtures or parameters of pytest.
     """
 
     def decorated(program):
         arguments = inspect.signature(program).parameters.values()
 
-        def test(**given):
+        def test(**fixtures):
             def on_rank():
-                own = {"rank": lambda: world.rank, **made}
-                program(**given, **{each.name: own[each.name]() for each in arguments if each.name in own})
+                rank_makers = {"rank": lambda: world.rank, **makers}
+                program(
+                    **fixtures,
+                    **{
+                        parameter.name: rank_makers[parameter.name]()
+                        for parameter in arguments
+                        if parameter.name in rank_makers
+                    },
+                )
 
             with simulate(size) as world:
                 world.run(on_rank)
 
         test.__name__, test.__doc__ = program.__name__, program.__doc__
-        test.__signature__ = inspect.Signature([each for each in arguments if each.name not in {"rank", *made}])
+        test.__signature__ = inspect.Signature(
+            [parameter for parameter in arguments if parameter.name not in {"rank", *makers}]
+        )
         return test
 
     return decorated
@@ -209,7 +220,7 @@ def on_ranks(size, **made):
 
 
 def _by_group(rows, of_group):
-    """Return the result of every rank, where *of_group* says those of the members of a row."""
+    """Return the results of all ranks; *of_group* returns the results of the members of a row."""
     results = {}
     for row in rows:
         results.update(zip(row, of_group(row), strict=True))
@@ -249,7 +260,7 @@ UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maxim
 
 
 def reduced(arrays, op):
-    """The reduction one array after the other, in the order of the group and in the dtype of the arrays."""
+    """Reduce one array after the other, in the order of the group and in the dtype of the arrays."""
     total = arrays[0].copy()
     with np.errstate(all="ignore"):
         for array in arrays[1:]:

@@ -1,9 +1,9 @@
-"""How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
+"""How much is tested: a sample of all cases, the same one each time, or with ``--exhaustive`` all of them.
 
-`make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
-run every rule and every recorded answer; only `make test-all` has the tests that are marked ``slow``. Only this module
-knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `counted`
-where they make up cases without end (``--count N``). Each number of ranks has its own smaller samples.
+`make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all
+cases. All of them test every rule and every recorded result; only `make test-all` runs tests that are marked ``slow``.
+Only this module reads the options: tests call `sampled` if they try many cases, `examples` if hypothesis draws them,
+and `counted` if they generate cases without end (``--count N``). Each number of ranks has its own smaller samples.
 """
 
 from random import Random
@@ -14,13 +14,13 @@ from hypothesis import settings
 from meshcomm.core.failures.launchers import launched
 from support.paths import TESTS
 
-_EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
-_FEWEST = 12
-_QUICK = 8  # with --quick a sample has one of so many cases of it
+_SAMPLE_STEP = 5  # a sample has one of this many examples, but not fewer than _MIN_EXAMPLES
+_MIN_EXAMPLES = 12
+_QUICK_STEP = 8  # with --quick, one of this many cases of a sample runs
 _exhaustive = _quick = False
 _count = None
 _ranks = 1
-_LEFT = pytest.StashKey[int]()
+_LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser):
@@ -55,27 +55,29 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         in_jobs = TESTS / "jobs" in item.path.parents
         groups.setdefault(item.nodeid.partition("[")[0] if in_jobs else item.path, []).append(item)
-    first = {key: 0 if isinstance(key, str) else min(step // 2, len(found) - 1) for key, found in groups.items()}
-    kept = {id(item) for key, found in groups.items() for item in found[first[key] :: step]}
-    config.stash[_LEFT] = len(items) - len(kept)
-    items[:] = [item for item in items if id(item) in kept]
+    first_index = {key: 0 if isinstance(key, str) else min(step // 2, len(group) - 1) for key, group in groups.items()}
+    kept_ids = {id(item) for key, group in groups.items() for item in group[first_index[key] :: step]}
+    config.stash[_LEFT_OUT] = len(items) - len(kept_ids)
+    items[:] = [item for item in items if id(item) in kept_ids]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    """Take what a process of pytest-xdist has left out: they all leave out the same."""
-    node.config.stash[_LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
+    """Store the number of tests that a process of pytest-xdist has left out: all leave out the same."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left", 0)
 
 
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = session.config.stash.get(_LEFT, 0)
+        session.config.workeroutput["left"] = session.config.stash.get(_LEFT_OUT, 0)
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    left = config.stash.get(_LEFT, 0)
-    if left:
-        terminalreporter.write_line(f"a sample: {left:,} tests of these files are left out; make test-all runs them")
+    left_out = config.stash.get(_LEFT_OUT, 0)
+    if left_out:
+        terminalreporter.write_line(
+            f"a sample: {left_out:,} tests of these files are left out; make test-all runs them"
+        )
 
 
 def sampled(cases, count=None):
@@ -84,15 +86,15 @@ def sampled(cases, count=None):
     Without *count*, only ``--quick`` leaves cases out. Call it in a test or for its parameters.
     """
     cases = list(cases)
-    count = _fewer(len(cases) if count is None else count)
+    count = _quick_count(len(cases) if count is None else count)
     if _exhaustive or len(cases) <= count:
         return cases
-    drawn = Random(len(cases) + _ranks - 1 if _quick else len(cases))
-    return [cases[i] for i in sorted(drawn.sample(range(len(cases)), count))]
+    random = Random(len(cases) + _ranks - 1 if _quick else len(cases))
+    return [cases[i] for i in sorted(random.sample(range(len(cases)), count))]
 
 
 def with_seeds(on_a_mesh, seeds):
-    """Return a decorator for a program of random numbers and a mesh: it becomes a test for each of the *seeds*.
+    """Return a decorator that turns ``program(random, mesh)`` into a test with each of the *seeds*.
 
     ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh. A program may take the seed as well.
     """
@@ -121,14 +123,14 @@ def spread(cases, settings, offset=0, step=1):
 
 
 def examples(count):
-    """Return how many examples hypothesis is to draw where *count* are drawn of all."""
-    return count if _exhaustive else min(count, _fewer(max(_FEWEST, count // _EVERY)))
+    """Return the number of examples that hypothesis draws, if it draws *count* with ``--exhaustive``."""
+    return count if _exhaustive else min(count, _quick_count(max(_MIN_EXAMPLES, count // _SAMPLE_STEP)))
 
 
 def counted(count):
-    """Return how many cases to make up: those of ``--count``, or *count*, which are enough for every day."""
-    return _fewer(count) if _count is None else _count
+    """Return the number of cases to generate: that of ``--count``, by default *count*."""
+    return _quick_count(count) if _count is None else _count
 
 
-def _fewer(count):
-    return -(-count // _QUICK) if _quick else count
+def _quick_count(count):
+    return -(-count // _QUICK_STEP) if _quick else count

@@ -1,4 +1,4 @@
-"""What tests of files share: small worlds, layouts in them, and indices."""
+"""Helpers of tests of files: small worlds, layouts in them, and indices."""
 
 from math import prod
 from random import Random
@@ -19,24 +19,24 @@ INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1]
 def here(layout):
     """Return *layout* on a mesh of the simulated world that runs."""
     mesh = layout.mesh
-    made = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
-    return Layout(list(layout.axes), made)
+    new_mesh = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
+    return Layout(list(layout.axes), new_mesh)
 
 
 def cases(seed, count):
-    """Yield so many random relayouts of arrays that are not large, each with its number and what else is random."""
+    """Yield up to *count* random relayouts of small arrays, each with its number and a random generator."""
     for number in range(seed * count, (seed + 1) * count):
         case = any_case(number, RANKS, SIZES)
         if prod(case.shape) <= 20_000:
             yield number, case, Random(number)
 
 
-def same(tensor, whole):
-    """Check the shape, the dtype and every bit of a tensor, of memory in any order. Collective over its mesh."""
-    found = tensor.to_numpy()
-    if found is not None:
-        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
-        assert found.tobytes() == whole.tobytes()
+def same(tensor, expected):
+    """Check the shape, the dtype and every bit of a tensor, in any memory order. Collective over its mesh."""
+    array = tensor.to_numpy()
+    if array is not None:
+        assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
+        assert array.tobytes() == expected.tobytes()
 
 
 def damage(path, at=100):

@@ -1,4 +1,4 @@
-"""Matrices in layouts of all kinds for the tests of ScaLAPACK, which skip where none is found."""
+"""Matrices in layouts of all kinds for the tests of ScaLAPACK, which are skipped if it is not found."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from meshcomm.linalg.library import library
 
 
 def skip_without_scalapack():
-    """Skip a module of tests where no ScaLAPACK is found."""
+    """Skip a module of tests if ScaLAPACK is not found."""
     try:
         library()
     except ImportError as error:
@@ -16,13 +16,13 @@ def skip_without_scalapack():
 
 
 def planes(sizes):
-    """Return a fixture: meshes x, y of these sizes."""
+    """Return a fixture with meshes of dimensions x, y of these sizes."""
 
     @pytest.fixture(params=sizes, ids=str)
     def mesh(request):
-        made = mc.create_mesh(list(zip("xy", request.param, strict=True)))
-        yield made
-        made.close()
+        new_mesh = mc.create_mesh(list(zip("xy", request.param, strict=True)))
+        yield new_mesh
+        new_mesh.close()
 
     return mesh
 
@@ -41,7 +41,7 @@ def layouts_on(mesh):
         [mc.Cyclic("x", 2), mc.UNSHARDED],
         [mc.UNSHARDED, mc.UNSHARDED],
     ]
-    return [mc.Layout(each, mesh) for each in specs]
+    return [mc.Layout(axis_specs, mesh) for axis_specs in specs]
 
 
 def random(shape, dtype, seed=0):

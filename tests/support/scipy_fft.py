@@ -1,8 +1,8 @@
-"""scipy.fft on tensors: a module with its names, for its own tests.
+"""scipy.fft on tensors: a module with the names of scipy.fft, for SciPy's own tests.
 
 Each function distributes its input over the ranks of a simulated world, calls meshcomm.fft, and returns the gathered
-result. What SciPy itself returns for the same call is compared, too: one rank has to give the same bits, and an error
-of SciPy has to be an error of the same class.
+result. The result is also compared with SciPy's: one rank has to return the same bits, and if SciPy raises an error,
+ranks have to raise an error of the same class.
 """
 
 import functools
@@ -32,7 +32,7 @@ NAMES = FOURIER + TRIGONOMETRIC + SHIFTS
 
 
 class World(NamedTuple):
-    """Simulated ranks: the dimensions of their mesh, how arrays are sharded, and the layout asked for."""
+    """Simulated ranks: the sizes of their mesh, the sharding of arrays, and the argument *layout* of calls."""
 
     sizes: tuple
     specs: object  # a function from the shape of an array to sharding specs
@@ -44,13 +44,13 @@ class World(NamedTuple):
 
 
 def _on_axis(axis, spec):
-    """Specs that shard one axis: *spec* of its length, or that itself."""
+    """Return a function from a shape to specs that shard one axis by *spec*, or by ``spec(length)``."""
 
     def specs(shape):
-        found = [UNSHARDED] * len(shape)
+        axis_specs = [UNSHARDED] * len(shape)
         if shape:
-            found[axis] = spec(shape[axis]) if callable(spec) else spec
-        return found
+            axis_specs[axis] = spec(shape[axis]) if callable(spec) else spec
+        return axis_specs
 
     return specs
 
@@ -77,84 +77,86 @@ WORLDS = {
     "four ranks, first axes": World((2, 2), _rows, "same"),
     "four ranks, replicas": World((2, 2), _on_axis(-1, "y")),
 }
-_now = World((1,), _on_axis(0, "x"))
+_current_world = World((1,), _on_axis(0, "x"))
 _worlds = threading.local()  # SciPy's tests call from many threads
 
 
 @contextmanager
 def used(world):
     """Distribute the inputs of all calls over the ranks of this *world*."""
-    global _now
-    before, _now = _now, world
+    global _current_world
+    previous, _current_world = _current_world, world
     try:
         yield
     finally:
-        _now = before
+        _current_world = previous
 
 
 def _mesh(world):
-    """Return the simulated world of this thread for so many ranks, and its mesh."""
-    known = _worlds.__dict__.setdefault("known", {})
-    if world.sizes not in known:
+    """Return the simulated world of this thread for *world*, and its mesh."""
+    worlds = _worlds.__dict__.setdefault("known", {})
+    if world.sizes not in worlds:
         simulated = mc.simulate(world.ranks)
         with simulated:
-            known[world.sizes] = simulated, mc.Mesh(range(world.ranks), list(zip("xy", world.sizes, strict=False)))
-    return known[world.sizes]
+            worlds[world.sizes] = simulated, mc.Mesh(range(world.ranks), list(zip("xy", world.sizes, strict=False)))
+    return worlds[world.sizes]
 
 
-def close_to(found, wanted, times=1.0):
-    """Whether the error of an array, relative in the norm, is that of rounding, *times* so much."""
-    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+def close_to(result, expected, times=1.0):
+    """Return whether the relative error of an array, in the norm, is at most *times* that of rounding."""
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
         return False
-    eps = np.finfo(wanted.dtype).eps
-    size = np.linalg.norm(np.ravel(wanted).astype(np.clongdouble))
-    error = np.linalg.norm(np.ravel(found).astype(np.clongdouble) - np.ravel(wanted))
-    return bool(error <= times * 4 * eps * max(1.0, np.log2(max(2, wanted.size))) * size + np.finfo(wanted.dtype).tiny)
+    eps = np.finfo(expected.dtype).eps
+    size = np.linalg.norm(np.ravel(expected).astype(np.clongdouble))
+    error = np.linalg.norm(np.ravel(result).astype(np.clongdouble) - np.ravel(expected))
+    return bool(
+        error <= times * 4 * eps * max(1.0, np.log2(max(2, expected.size))) * size + np.finfo(expected.dtype).tiny
+    )
 
 
-def same_bits(found, wanted):
-    """Whether arrays have one shape and dtype and the same elements, signs of zeros too."""
-    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype) or not np.array_equal(found, wanted):
+def same_bits(result, expected):
+    """Return whether arrays have the same shape, dtype and elements, with equal signs of zeros."""
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype) or not np.array_equal(result, expected):
         return False
-    signs = [np.signbit(each) for array in (found, wanted) for each in (array.real, array.imag)]
+    signs = [np.signbit(component) for array in (result, expected) for component in (array.real, array.imag)]
     return np.array_equal(signs[0], signs[2]) and np.array_equal(signs[1], signs[3])
 
 
 def _called(name, x, *args, **kwargs):
-    world, array = _now, np.asarray(x)
-    real = getattr(scipy.fft, name)
+    world, array = _current_world, np.asarray(x)
+    scipy_function = getattr(scipy.fft, name)
     try:
-        wanted = real(array.copy(), *args, **kwargs)
+        expected = scipy_function(array.copy(), *args, **kwargs)
     except Exception as error:
-        wanted = error
-    kept = kwargs.get("overwrite_x", False)
+        expected = error
+    may_overwrite = kwargs.get("overwrite_x", False)
     simulated, mesh = _mesh(world)
     source = mc.Layout(world.specs(array.shape), mesh)
 
     def program():
         t = mc.distribute(array, source)
-        before = t.local.copy()
-        asked = {} if world.layout is None or name in SHIFTS else {"layout": world.layout}
-        made = getattr(mc.fft, name)(t, *args, **kwargs, **asked)
-        assert kept or same_bits(t.local, before), "the input was overwritten"
-        return mc.relayout(made, mc.Layout.replicated(mesh, made.ndim)).local
+        block_before = t.local.copy()
+        layout_option = {} if world.layout is None or name in SHIFTS else {"layout": world.layout}
+        tensor = getattr(mc.fft, name)(t, *args, **kwargs, **layout_option)
+        assert may_overwrite or same_bits(t.local, block_before), "the input was overwritten"
+        return mc.relayout(tensor, mc.Layout.replicated(mesh, tensor.ndim)).local
 
     with simulated:
-        if isinstance(wanted, Exception):
+        if isinstance(expected, Exception):
             try:
                 simulated.run(program)
-            except type(wanted):
+            except type(expected):
                 raise
             except Exception as error:
-                raise AssertionError(f"{error!r}, but SciPy raises {wanted!r}") from error
-            raise AssertionError(f"SciPy raises {wanted!r}")
+                raise AssertionError(f"{error!r}, but SciPy raises {expected!r}") from error
+            raise AssertionError(f"SciPy raises {expected!r}")
         results = simulated.run(program)
-    found = results[0]
-    assert all(same_bits(other, found) for other in results)
+    result = results[0]
+    assert all(same_bits(rank_result, result) for rank_result in results)
     if world.ranks == 1:
-        assert same_bits(found, wanted), f"{found.dtype} is not {wanted.dtype}, or other bits"
-    assert close_to(found, wanted), (found.dtype, wanted.dtype, np.abs(found - wanted).max())
-    return found
+        assert same_bits(result, expected), f"{result.dtype} is not {expected.dtype}, or other bits"
+    assert close_to(result, expected), (result.dtype, expected.dtype, np.abs(result - expected).max())
+    return result
 
 
 def _module():
@@ -176,10 +178,10 @@ def tests_of(name):
     spec = importlib.util.find_spec(f"scipy.fft.tests.{name}")
     module = types.ModuleType(f"on_tensors_{name}")
     module.__file__ = spec.origin
-    real = scipy.fft
+    real_module = scipy.fft
     try:
         sys.modules["scipy.fft"] = scipy.fft = ON_TENSORS
         exec(compile(Path(spec.origin).read_text(encoding="utf-8"), spec.origin, "exec"), module.__dict__)
     finally:
-        sys.modules["scipy.fft"] = scipy.fft = real
+        sys.modules["scipy.fft"] = scipy.fft = real_module
     return module

@@ -1,8 +1,8 @@
-"""The pages of docs/coming-from: code of another system beside ours.
+"""The pages of docs/coming-from: code of another system next to ours.
 
 A page has sections, one for each task. A ``py`` block is code of the other system, a ``python`` block is ours. The
-blocks of each side are one program, cut at the sections. Variables that both sides of a section assign are results,
-and have to be equal.
+blocks of each side form one program. Variables that both sides of a section assign are its results, and have to be
+equal.
 """
 
 import ast
@@ -48,13 +48,13 @@ def sections(page):
     """Return the sections of a page that have code."""
     text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
     code = re.compile(r"^```(py|python)\n(.*?)^```$|^#+ ([^\n]*)$", re.MULTILINE | re.DOTALL)
-    found = []
+    entries = []
     for language, block, title in code.findall(text):
         if title:
-            found.append([title, "", ""])
+            entries.append([title, "", ""])
         else:
-            found[-1][1 if language == "py" else 2] += block
-    return [Section(*each) for each in found if each[1] or each[2]]
+            entries[-1][1 if language == "py" else 2] += block
+    return [Section(*entry) for entry in entries if entry[1] or entry[2]]
 
 
 def assigned(program):
@@ -64,12 +64,12 @@ def assigned(program):
     ['a', 'b', 'd', 'e']
     """
     targets = [target for node in ast.parse(program).body if isinstance(node, ast.Assign) for target in node.targets]
-    flat = [each for target in targets for each in getattr(target, "elts", [target])]
-    return {each.id for each in flat if isinstance(each, ast.Name)}
+    nodes = [node for target in targets for node in getattr(target, "elts", [target])]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def plain(value):
-    """Return a result of any system as a NumPy array, the same on all ranks if it is global; None if it is no result.
+    """Return a result of any system as a NumPy array, equal on all ranks if it is global; None for other values.
 
     Collective for global arrays.
     """
@@ -79,7 +79,7 @@ def plain(value):
     if module in _PLAIN:
         return _PLAIN[module](value)
     numbers = value if isinstance(value, (tuple, list)) else [value]
-    if all(isinstance(each, (np.ndarray, np.generic, int, float, str, tuple)) for each in numbers):
+    if all(isinstance(item, (np.ndarray, np.generic, int, float, str, tuple)) for item in numbers):
         return np.asarray(value)
     return None
 
@@ -89,17 +89,17 @@ def _of_mpi4py_fft(value):
 
     if not isinstance(value, np.ndarray):
         return None
-    whole = np.empty(value.global_shape, value.dtype)
+    array = np.empty(value.global_shape, value.dtype)
     for slices, block in MPI.COMM_WORLD.allgather((value.local_slice(), np.array(value))):
-        whole[slices] = block
-    return whole
+        array[slices] = block
+    return array
 
 
 def _of_torch(value):
     import torch
 
-    whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole.detach().numpy() if isinstance(whole, torch.Tensor) else None
+    tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensor.detach().numpy() if isinstance(tensor, torch.Tensor) else None
 
 
 def _of_jax(value):
@@ -142,22 +142,26 @@ def brief(array):
 
 
 def differences(page, rank=0):
-    """Run both sides of a page, and yield what is wrong with each section."""
-    theirs, ours = {"__name__": f"theirs on rank {rank}"}, {"__name__": f"ours on rank {rank}"}
+    """Run both sides of a page, and yield a text for each difference between the sides."""
+    their_variables, our_variables = {"__name__": f"theirs on rank {rank}"}, {"__name__": f"ours on rank {rank}"}
     for section in sections(page):
         title = section.title
-        for code, names in (section.theirs, theirs), (section.ours, ours):
+        for code, names in (section.theirs, their_variables), (section.ours, our_variables):
             exec(compile(code, f"{page}.md, {title}", "exec"), names)
         compared = 0
         for name in section.results:
-            if (theirs[name] is None) != (ours[name] is None):
-                yield f"{title}: {name} is {theirs[name]!r}, and ours is {ours[name]!r}"
-            left, right = plain(theirs[name]), plain(ours[name])
-            if left is None or right is None:
+            if (their_variables[name] is None) != (our_variables[name] is None):
+                yield f"{title}: {name} is {their_variables[name]!r}, and ours is {our_variables[name]!r}"
+            their_array, our_array = plain(their_variables[name]), plain(our_variables[name])
+            if their_array is None or our_array is None:
                 continue
             compared += 1
-            equal = np.allclose if left.dtype.kind in "fc" else np.array_equal
-            if left.dtype.kind != right.dtype.kind or left.shape != right.shape or not equal(left, right):
-                yield f"{title}: {name} is {brief(left)}, and ours is {brief(right)}"
+            equal = np.allclose if their_array.dtype.kind in "fc" else np.array_equal
+            if (
+                their_array.dtype.kind != our_array.dtype.kind
+                or their_array.shape != our_array.shape
+                or not equal(their_array, our_array)
+            ):
+                yield f"{title}: {name} is {brief(their_array)}, and ours is {brief(our_array)}"
         if section.is_task and not compared:
             yield f"{title}: the two sides have no result in common"

@@ -1,7 +1,7 @@
-"""A real Slurm on this machine, of Debian's packages slurm-wlm and munge: it ends with the test that made it.
+"""A real Slurm on this machine, from Debian's packages slurm-wlm and munge: it ends with the test that started it.
 
-Two nodes, both on this machine, with daemons, keys, ports and folders of their own: Slurms made at the same time know
-nothing of each other. It needs root, as slurmd does, and nothing of the machine's own configuration.
+It has two nodes, both on this machine, and daemons, keys, ports and folders of its own: Slurms that run at the same
+time do not interact. It needs root, as slurmd does, and does not use the machine's own configuration.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from support.jobs import kill, processes_with
 from support.patience import IDLE, Stuck, run, slowness, until
 
 NODES = ("node0", "node1")
-CORES = 8  # of each node, as Slurm believes; nothing is bound, so the machine may have fewer
+CORES = 8  # of each node, as configured; nothing is bound, so the machine may have fewer
 DAEMONS = ("munged", "slurmctld", "slurmd")
 BIN = Path(sys.executable).parent
 SOON = 10.0  # seconds for daemons to come up or to end, on an idle machine
-OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+END_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 GARBLED = "mpi/pmi2: value not properly terminated"
-"""What a step says whose daemon has read a message of MPI in two pieces, which it does on a busy machine."""
+"""Output of a step if its daemon has read a message of MPI in two pieces, as happens on a busy machine."""
 
 STRANGERS = re.compile(r"^srun: error: (io_init_msg_|failed reading io init message).*\n", re.MULTILINE)
-"""What srun says when something that is not of its job connects to its port for output. It goes on."""
+"""Output of srun when a process of another job connects to its port for output. It continues."""
 
 PORTS = range(61_000, 65_000, 200)
-"""Where the TCP ports of one Slurm begin: above those that Linux gives to programs that name none."""
+"""First TCP ports of Slurms: above the ports that Linux assigns to programs that ask for any."""
 
 CONFIGURATION = """
 ClusterName=test
@@ -71,7 +71,7 @@ PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
 
 
 class Finished(NamedTuple):
-    """A job that is over: its state, the exit code of its script, how often it was requeued, and its output."""
+    """A job that has ended: its state, the exit code of its script, the number of requeues, and its output."""
 
     state: str
     code: int
@@ -90,39 +90,39 @@ class Slurm(NamedTuple):
 
     def submit(self, script, *options, cwd):
         """Submit a batch *script* from the folder *cwd*, and return the number of the job."""
-        done = self.command("sbatch", "--parsable", *options, str(script), cwd=cwd)
-        return done.stdout.strip()
+        completed = self.command("sbatch", "--parsable", *options, str(script), cwd=cwd)
+        return completed.stdout.strip()
 
     def command(self, *command, cwd=None):
-        """Run a command of Slurm, and return what it says."""
-        done = run(command, env=self.environment, cwd=cwd)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
-        return done
+        """Run a command of Slurm, and return the `subprocess.CompletedProcess`."""
+        completed = run(command, env=self.environment, cwd=cwd)
+        assert completed.returncode == 0, f"{' '.join(command)}: {completed.stdout}{completed.stderr}"
+        return completed
 
     def facts(self, job):
-        """Return what Slurm knows about a job, by its own names."""
+        """Return the facts about a job by Slurm's names."""
         return dict(re.findall(r"(\w+)=(\S*)", self.command("scontrol", "show", "job", "--oneliner", job).stdout))
 
     def finish(self, job, output):
-        """Wait until *job* is over, and return how it `Finished`; *output* is the file that it writes.
+        """Wait until *job* has ended, and return a `Finished`; *output* is the path of its output.
 
-        `Stuck` if its facts and its output stay the same for too long. A job that is `GARBLED` is cancelled.
+        `Stuck` if its state and its output stay the same for too long. A job that is `GARBLED` is cancelled.
         """
-        before, since = None, time.monotonic()
-        while (facts := self.facts(job))["JobState"] not in OVER:
-            now = (facts["JobState"], output.stat().st_size if output.exists() else 0)
-            if now != before:
-                before, since = now, time.monotonic()
+        last_state, last_change = None, time.monotonic()
+        while (facts := self.facts(job))["JobState"] not in END_STATES:
+            state = (facts["JobState"], output.stat().st_size if output.exists() else 0)
+            if state != last_state:
+                last_state, last_change = state, time.monotonic()
                 if GARBLED in text_of(output):
                     self.command("scancel", job)
-            if time.monotonic() - since > IDLE * slowness():
+            if time.monotonic() - last_change > IDLE * slowness():
                 raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{text_of(output)}{self.logs()}")
             time.sleep(0.1)
         code = int(facts["ExitCode"].partition(":")[0])
         return Finished(facts["JobState"], code, int(facts["Restarts"]), text_of(output))
 
     def has_ended(self, job):
-        """Return whether all of a job has ended on the nodes: its steps, and what it ran."""
+        """Return whether all steps of a job have ended on the nodes."""
         mark = f"slurmstepd: [{job}.".encode()
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -131,13 +131,13 @@ class Slurm(NamedTuple):
         return True
 
     def kill(self):
-        """Kill what runs in jobs, and the daemons."""
+        """Kill the processes of jobs, and the daemons."""
         until(self._nothing_to_kill, SOON)
 
     def _nothing_to_kill(self):
-        found = processes_with("SLURM_CONF", self.environment["SLURM_CONF"])
-        kill(found)
-        return not found
+        pids = processes_with("SLURM_CONF", self.environment["SLURM_CONF"])
+        kill(pids)
+        return not pids
 
     def logs(self):
         """Return the last lines of the daemons' logs, for a test that fails."""
@@ -147,7 +147,7 @@ class Slurm(NamedTuple):
 
 @contextlib.contextmanager
 def made(folder):
-    """Make a Slurm in the empty *folder*, or skip the test. A context."""
+    """Return a context in which a Slurm runs, with its files in the empty *folder*; skip the test if it cannot."""
     _check_means()
     slurm = _configure(folder)
     with contextlib.ExitStack() as stack:
@@ -162,16 +162,16 @@ def _check_means():
     if os.geteuid() != 0:
         pytest.skip("a Slurm of its own needs root, as slurmd does")
     for tool in (*DAEMONS, "sbatch", "srun", "scontrol", "scancel"):
-        if _found(tool) is None:
+        if _path_of(tool) is None:
             pytest.skip(f"a Slurm needs the command {tool}, of Debian's slurm-wlm and munge, which is missing")
 
 
-def _found(tool):
+def _path_of(tool):
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def _configure(folder):
-    """Write what the daemons read, and return the Slurm that they will be."""
+    """Write the configuration of the daemons, and return the Slurm that they will form."""
     host = socket.gethostname().partition(".")[0]
     ports, of_sruns = _free_ports()
     nodes = "\n".join(
@@ -185,15 +185,15 @@ def _configure(folder):
     key.touch(0o600)
     key.write_bytes(os.urandom(128))
     # MPICH names its shared memory after the job: numbers of other Slurms may still have files in /dev/shm.
-    first = random.randrange(1, 50_000_000)
+    first_job = random.randrange(1, 50_000_000)
     text = CONFIGURATION.format(
-        first=first, host=host, ports=ports, of_sruns=of_sruns, folder=folder, nodes=nodes, names=",".join(NODES)
+        first=first_job, host=host, ports=ports, of_sruns=of_sruns, folder=folder, nodes=nodes, names=",".join(NODES)
     )
     (folder / "slurm.conf").write_text(text)
-    private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    prefixes = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     # Addresses of few transports are short: Slurm's pmi2 garbles long ones on a busy machine.
-    return Slurm(clean | {"SLURM_CONF": str(folder / "slurm.conf"), "UCX_TLS": "tcp,self"}, folder)
+    return Slurm(variables | {"SLURM_CONF": str(folder / "slurm.conf"), "UCX_TLS": "tcp,self"}, folder)
 
 
 def _daemons(slurm, folder):
@@ -202,15 +202,15 @@ def _daemons(slurm, folder):
     files = ("munge.key", "munge.socket", "munge.pid", "munge.log", "munge.seed")
     options = [f"{option}={folder / file}" for option, file in zip(munge, files, strict=True)]
     return {
-        "munged": [_found("munged"), "--foreground", "--force", *options],
-        "slurmctld": [_found("slurmctld"), "-D", "-c"],
-        **{name: [_found("slurmd"), "-D", "-c", "-N", name] for name in NODES},
+        "munged": [_path_of("munged"), "--foreground", "--force", *options],
+        "slurmctld": [_path_of("slurmctld"), "-D", "-c"],
+        **{name: [_path_of("slurmd"), "-D", "-c", "-N", name] for name in NODES},
     }
 
 
 @contextlib.contextmanager
 def _running(name, command, slurm):
-    """Run a daemon, in a group of its own: Ctrl-C ends it after its jobs. A context."""
+    """Return a context in which a daemon runs, in a process group of its own: Ctrl-C ends it after its jobs."""
     with open(slurm.folder / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             command, env=slurm.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -230,24 +230,24 @@ def _running(name, command, slurm):
 
 def _wait_for_nodes(slurm):
     def ready():
-        said = run(["sinfo", "--noheader", "--format=%T"], env=slurm.environment)
-        return said.returncode == 0 and said.stdout.split() == ["idle"]
+        completed = run(["sinfo", "--noheader", "--format=%T"], env=slurm.environment)
+        return completed.returncode == 0 and completed.stdout.split() == ["idle"]
 
     if not until(ready, 3 * SOON):
         pytest.skip(f"the daemons of Slurm do not come up here: {slurm.logs()}")
 
 
 def _free_ports():
-    """Return numbers of TCP ports that nobody uses: those of the daemons, and the first and the last one of sruns."""
+    """Return free TCP ports: one for each daemon, and the first and the last port for sruns."""
     while True:
         start = random.choice(PORTS)
-        of_daemons = range(start, start + 1 + len(NODES))
+        daemon_ports = range(start, start + 1 + len(NODES))
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # in use: try others
-            for port in of_daemons:
+            for port in daemon_ports:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return of_daemons, (of_daemons.stop, start + PORTS.step - 1)
+            return daemon_ports, (daemon_ports.stop, start + PORTS.step - 1)
 
 
 def text_of(path):
-    """Return what a job has written so far, without what srun says of `STRANGERS`."""
+    """Return the output of a job up to now, without the messages `STRANGERS`."""
     return STRANGERS.sub("", path.read_text(errors="replace")) if path.exists() else ""

@@ -1,4 +1,4 @@
-"""Saves of small content, which has a number, and what a load finds of it afterwards."""
+"""Saves of small numbered contents, and loads that return the number of the content they find."""
 
 import re
 
@@ -13,16 +13,16 @@ U = mc.UNSHARDED
 
 
 def arrays(number):
-    """Return the content with this number: its first element is the number, the length of the other depends on it."""
+    """Return the two arrays of content *number*: the first element is the number, and one length depends on it."""
     return np.arange(24.0).reshape(6, 4) + number, np.full(3 + number % 2, number, "i4")
 
 
 def save_here(path, number, how=mc.save):
     """Save the content with this number. Collective over two ranks."""
     mesh = mc.create_mesh([("x", 2)])
-    large, small = arrays(number)
-    tensor = mc.distribute(large, Layout(["x", U], mesh))
-    tree = {"a": tensor, "more": {"b": mc.distribute(small, Layout([U], mesh))}}
+    floats, integers = arrays(number)
+    tensor = mc.distribute(floats, Layout(["x", U], mesh))
+    tree = {"a": tensor, "more": {"b": mc.distribute(integers, Layout([U], mesh))}}
     request = how(path, tensor if path.suffix == ".npy" else tree)
     if request is not None:
         request.wait()
@@ -34,41 +34,41 @@ def save(path, number, how=mc.save):
 
 
 def found_at(path):
-    """Return the number of the content, None if nothing is there; fail if it is no whole content."""
+    """Return the number of the content at *path*, None if there is none; fail if it is incomplete."""
 
     def program():
-        found = mc.load(path)
-        if not isinstance(found, dict):
-            return [found.to_numpy()]
+        tree = mc.load(path)
+        if not isinstance(tree, dict):
+            return [tree.to_numpy()]
         if path.suffix:
-            return [tensor.to_numpy() for tensor in found.values()]
-        return [found["a"].to_numpy(), found["more"]["b"].to_numpy()]
+            return [tensor.to_numpy() for tensor in tree.values()]
+        return [tree["a"].to_numpy(), tree["more"]["b"].to_numpy()]
 
     with mc.simulate(2) as world:
         try:
-            found = world.run(program)[0]
+            arrays_found = world.run(program)[0]
         except FileNotFoundError:
             return None
         except mc.CheckpointError:
             assert not path.suffix
             assert not (path / "manifest.json").exists()
             return None
-    number = int(found[0].flat[0])
-    for array, expected in zip(found, arrays(number), strict=False):
+    number = int(arrays_found[0].flat[0])
+    for array, expected in zip(arrays_found, arrays(number), strict=False):
         np.testing.assert_array_equal(array, expected)
     return number
 
 
 def listed(folder):
-    """Return the names of all that is in the folder; those of data files are random."""
+    """Return the names of all files and folders in *folder*, without the random parts of names of data files."""
     names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     return sorted(re.sub(r"-[0-9a-f]{16}", "", name) for name in names)
 
 
-def prepared(folder, suffix, over):
-    """Return the path to save to, in a new folder; with *over* there is a save already."""
+def prepared(folder, suffix, has_old_save):
+    """Return the path to save to, in the new *folder*; if *has_old_save*, content 1 is saved there already."""
     folder.mkdir()
     path = folder / f"saved{suffix}"
-    if over:
+    if has_old_save:
         save(path, 1)
     return path

@@ -22,7 +22,7 @@ NUMERIC = [*"bhilqBHILQefdgFDG", ">i2", ">u4", ">f2", ">f8", ">c16", *ML_DTYPES[
 DTYPES = [np.dtype(d) for d in ["?", *NUMERIC, *ML_DTYPES[3:], "M8[ns]", ">m8[s]", "S5", "U3", "V7", PADDED, NESTED]]
 
 RANDOM = st.randoms(use_true_random=False)
-"""What `random_cases` draws from, in the hands of hypothesis."""
+"""Random generators for `random_cases`, controlled by hypothesis."""
 
 
 def dtype_id(dtype):
@@ -58,15 +58,15 @@ def assignments(draw, size):
 
 @st.composite
 def strided(draw, array):
-    """The same values as *array*, in memory of another order: Fortran, reversed, with gaps, read-only."""
-    how, raw = draw(st.sampled_from(["C", "F", "reversed", "gaps", "read-only"])), as_raw(array)
-    if how == "F" and array.ndim:  # asfortranarray makes a vector of a scalar
+    """The values of *array* in another memory order: Fortran, reversed, with gaps, read-only."""
+    memory_order, raw = draw(st.sampled_from(["C", "F", "reversed", "gaps", "read-only"])), as_raw(array)
+    if memory_order == "F" and array.ndim:  # asfortranarray makes a vector of a scalar
         raw = np.asfortranarray(raw)
-    elif how == "reversed" and array.ndim:
+    elif memory_order == "reversed" and array.ndim:
         raw = raw[::-1].copy()[::-1]
-    elif how == "gaps" and array.ndim:
+    elif memory_order == "gaps" and array.ndim:
         raw = np.repeat(raw, 2, axis=-1)[..., ::2]
-    elif how == "read-only":
+    elif memory_order == "read-only":
         raw = raw.copy()
         raw.flags.writeable = False
     return raw.view(array.dtype)

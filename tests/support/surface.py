@@ -1,4 +1,4 @@
-"""What is public, by name, and how it may be called; tests/data/surface.json has what callers rely on.
+"""The public names, and how they may be called; tests/data/surface.json records what callers rely on.
 
 `PYTHONPATH=tests python tests/support/surface.py` adds new names there: what is recorded stays.
 """
@@ -17,47 +17,55 @@ from support.values import values
 FILE = DATA / "surface.json"
 MODULES = [name for name in script("docs/site/assemble.py").MODULES if name != "torch"]
 """The public modules that can be imported everywhere."""
-RETURNED = {
+RETURNED_CLASSES = {
     "DevicePlan": "device 1 of between",
     "Candidate": "Candidate",
     "WrongRank": "WrongRank",
     "LayoutType": "LayoutType",
 }
-"""Classes that are public because public calls return them, and a value of each."""
-OURS = [
+"""Classes that are public because public calls return them, and the name of a value of each in `values`."""
+INTERNAL = [
     *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
     *("SimulatedWorld.here", "SimulatedWorld.meet", "Layout.dims_along", "Layout.insert", "Layout.only"),
     *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.usual_cut"),
     *(f"Count.{name}" for name in vars(Listener) if not name.startswith("_")),
 ]
-"""What only other modules of the package call."""
+"""Public members that only other modules of the package call."""
 
 
 def public(twice=False):
-    """Return all that is public: "relayout", "fft.fft", "DTensor.sum" and what they name; *twice* with other names."""
-    found = {name: getattr(mc, name) for name in mc._module_of}
-    for of in MODULES:
-        module = importlib.import_module(f"meshcomm.{of}")
-        named = {name: getattr(module, name) for name in module.__all__}
-        found |= {
-            f"{of}.{name}": value for name, value in named.items() if twice or value is not getattr(mc, name, None)
+    """Return the public objects by name: "relayout", "fft.fft", "DTensor.sum". If *twice*, use all names of each."""
+    objects = {name: getattr(mc, name) for name in mc._module_of}
+    for module_name in MODULES:
+        module = importlib.import_module(f"meshcomm.{module_name}")
+        module_objects = {name: getattr(module, name) for name in module.__all__}
+        objects |= {
+            f"{module_name}.{name}": value
+            for name, value in module_objects.items()
+            if twice or value is not getattr(mc, name, None)
         }
-    for name, value in [each for each in found.items() if inspect.isclass(each[1])]:
-        found |= {f"{name}.{member}": getattr(value, member) for member in members(value)}
-    return found
+    for name, value in [item for item in objects.items() if inspect.isclass(item[1])]:
+        objects |= {f"{name}.{member}": getattr(value, member) for member in members(value)}
+    return objects
 
 
 def members(cls):
-    """Return the public members of a class that this package, a named tuple or a mapping gives it."""
-    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("meshcomm", "collections")]
-    return sorted({name for base in own for name in vars(base) if not name.startswith("_")})
+    """Return the public members of a class that come from this package, a named tuple or a mapping."""
+    bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("meshcomm", "collections")]
+    return sorted({name for base in bases for name in vars(base) if not name.startswith("_")})
 
 
 def called():
     """Return the public functions, classes and methods, but for errors."""
-    found = {name: value for name, value in public().items() if callable(value)}
-    kinds = {name: inspect.isroutine(value) or inspect.isclass(value) for name, value in found.items()}
-    return {name: value for name, value in found.items() if kinds[name] and not hasattr(value, "with_traceback")}
+    objects = {name: value for name, value in public().items() if callable(value)}
+    is_function_or_class = {
+        name: inspect.isroutine(value) or inspect.isclass(value) for name, value in objects.items()
+    }
+    return {
+        name: value
+        for name, value in objects.items()
+        if is_function_or_class[name] and not hasattr(value, "with_traceback")
+    }
 
 
 def is_collective(value, first=True):
@@ -67,18 +75,18 @@ def is_collective(value, first=True):
 
 
 def surface():
-    """Return everything public by name: "attribute", or how it may be called."""
-    found, made = public(twice=True), values()
-    made = {name: made[key] for name, key in RETURNED.items()} | {"SimulatedWorld": mc.simulate(1)}
-    for name, value in made.items():
-        kind = type(value)
-        found |= {name: kind} | {f"{name}.{member}": getattr(kind, member) for member in members(kind)}
-        found |= {f"{name}.{each}": None for each in getattr(value, "__dict__", ()) if each[0] != "_"}
-    how = {name: call_text(value) for name, value in found.items()}
-    for name, value in found.items():
+    """Return for each public name "attribute", or its call text."""
+    objects, instances = public(twice=True), values()
+    instances = {name: instances[key] for name, key in RETURNED_CLASSES.items()} | {"SimulatedWorld": mc.simulate(1)}
+    for name, value in instances.items():
+        cls = type(value)
+        objects |= {name: cls} | {f"{name}.{member}": getattr(cls, member) for member in members(cls)}
+        objects |= {f"{name}.{attribute}": None for attribute in getattr(value, "__dict__", ()) if attribute[0] != "_"}
+    texts = {name: call_text(value) for name, value in objects.items()}
+    for name, value in objects.items():
         if inspect.isclass(value):
-            how |= {f"{name}.{field}": "attribute" for field in fields(value)}
-    return {name: text for name, text in how.items() if name not in OURS}
+            texts |= {f"{name}.{field}": "attribute" for field in fields(value)}
+    return {name: text for name, text in texts.items() if name not in INTERNAL}
 
 
 def fields(cls):
@@ -95,13 +103,15 @@ def call_text(value):
         signature = inspect.signature(value)
     except ValueError:
         return "(...)"
-    bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
-    text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    bare_parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=bare_parameters, return_annotation=inspect.Signature.empty))
     return re.sub(r"<.*? at 0x[0-9a-f]+>", "<...>", text)
 
 
-def accepts(new, old):
-    """Return whether every call that fits the call text *old* fits *new*.
+def accepts(new_text, old_text):
+    """Return whether every call that fits the call text *old_text* fits *new_text*.
 
     >>> accepts("(a, *, b=1, c=2)", "(a, *, b=1)"), accepts("(a, b)", "(a)"), accepts("(b, a)", "(a, b)")
     (True, False, False)
@@ -112,30 +122,36 @@ def accepts(new, old):
     >>> accepts("(a, *, b=1)", "(a, b=1)"), accepts("(a, b=1, *, c)", "(a, b=1)"), accepts("(a, b)", "(a, *, b)")
     (False, False, True)
     """
-    if new == old or "(...)" in (new, old) or "(" not in new or "(" not in old:
-        return new == old
-    (first, first_any), (second, second_any) = parameters(old), parameters(new)
-    in_order = [name for name, (keyword_only, _) in first.items() if not keyword_only]
-    if not first_any <= second_any or list(second)[: len(in_order)] != in_order:
+    if new_text == old_text or "(...)" in (new_text, old_text) or "(" not in new_text or "(" not in old_text:
+        return new_text == old_text
+    (old_parameters, old_stars), (new_parameters, new_stars) = parameters(old_text), parameters(new_text)
+    in_order = [name for name, (keyword_only, _) in old_parameters.items() if not keyword_only]
+    if not old_stars <= new_stars or list(new_parameters)[: len(in_order)] != in_order:
         return False
     stays = all(
-        name in second and second[name][0] <= how[0] and how[1] in (None, second[name][1])
-        for name, how in first.items()
+        name in new_parameters
+        and new_parameters[name][0] <= old_parameter[0]
+        and old_parameter[1] in (None, new_parameters[name][1])
+        for name, old_parameter in old_parameters.items()
     )
-    return stays and all(default is not None for name, (_, default) in second.items() if name not in first)
+    return stays and all(
+        default is not None for name, (_, default) in new_parameters.items() if name not in old_parameters
+    )
 
 
 def parameters(text):
     """Return the parameters of a call text, whether each is keyword-only, and its default; and its * and **."""
-    given = ast.parse(f"def f{re.sub('<.*?>', '0', text)}: 0").body[0].args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults + given.kw_defaults
-    names = [(each.arg, False) for each in positional] + [(each.arg, True) for each in given.kwonlyargs]
-    found = {
+    arguments = ast.parse(f"def f{re.sub('<.*?>', '0', text)}: 0").body[0].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults + arguments.kw_defaults
+    names = [(argument.arg, False) for argument in positional] + [
+        (argument.arg, True) for argument in arguments.kwonlyargs
+    ]
+    result = {
         name: (keyword_only, default and ast.unparse(default))
         for (name, keyword_only), default in zip(names, defaults, strict=True)
     }
-    return found, {mark for mark, each in (("*", given.vararg), ("**", given.kwarg)) if each}
+    return result, {mark for mark, argument in (("*", arguments.vararg), ("**", arguments.kwarg)) if argument}
 
 
 if __name__ == "__main__":

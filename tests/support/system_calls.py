@@ -1,4 +1,4 @@
-"""Calls of the system that saves and loads make, numbered: at one of them the process dies, or an error comes back."""
+"""System calls of saves and loads, numbered: at one of them the process dies, or the call fails."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ WHEN = ("before", "half", "after")
 
 
 class Call:
-    """One call: its name, what it is given, and `run`, which makes it."""
+    """One system call: its name, its arguments, and `run`, which makes it."""
 
     def __init__(self, name, args, run):
         self.name, self.args, self.run = name, args, run
@@ -33,11 +33,11 @@ def watched(look):
     with pytest.MonkeyPatch.context() as patch:
 
         def watch(module, name):
-            real = getattr(module, name)
-            run = (lambda *args, **named: None) if name == "fsync" else real  # a process that dies loses nothing
+            function = getattr(module, name)
+            run = (lambda *args, **kwargs: None) if name == "fsync" else function  # a process that dies loses nothing
 
-            def call(*args, **named):
-                return look(next(numbers), Call(name, args, lambda *its: run(*(its or args), **named)))
+            def call(*args, **kwargs):
+                return look(next(numbers), Call(name, args, lambda *new_args: run(*(new_args or args), **kwargs)))
 
             patch.setattr(module, name, call)
 
@@ -61,16 +61,19 @@ def calls_of(program):
     return calls
 
 
-def killed(program, at, when):
-    """Run *program* in a process that dies at call number *at*; return whether it did, else it has come to its end."""
+def killed(program, call_number, moment):
+    """Run *program* in a process that dies at call *call_number*; return whether it died, or came to its end.
+
+    *moment* is "before", "half" or "after": when it dies, relative to the call.
+    """
 
     def look(number, call):
-        if number != at:
+        if number != call_number:
             return call.run()
-        if when == "after":
+        if moment == "after":
             with suppress(OSError):
                 call.run()
-        elif when == "half" and call.name == "pwrite":
+        elif moment == "half" and call.name == "pwrite":
             half_of(call)
         return os.kill(os.getpid(), signal.SIGKILL)
 
@@ -88,16 +91,16 @@ def killed(program, at, when):
 
 
 def half_of(call):
-    """Write the first half of what the call is given, at least one byte."""
+    """Write the first half of the data of the call, at least one byte."""
     number, data, offset = call.args
     return call.run(number, data[: -(-len(data) // 2)], offset)
 
 
-def failing(at, code):
-    """Return a context in which call number *at* fails with the error *code*."""
+def failing(call_number, code):
+    """Return a context in which call *call_number* fails with the error *code*."""
 
     def look(number, call):
-        if number != at:
+        if number != call_number:
             return call.run()
         if call.name == "close":
             call.run()  # the number is free even if the system reports an error
@@ -108,16 +111,16 @@ def failing(at, code):
 
 
 @contextmanager
-def short(most):
-    """Let a call read or write at most *most* bytes."""
+def short(max_bytes):
+    """Let a call read or write at most *max_bytes* bytes."""
 
     def look(number, call):
         if call.name == "pwrite":
             file, data, offset = call.args
-            return call.run(file, data[:most], offset)
+            return call.run(file, data[:max_bytes], offset)
         if call.name == "preadv":
-            file, (into,), offset = call.args
-            return call.run(file, [into[:most]], offset)
+            file, (buffer,), offset = call.args
+            return call.run(file, [buffer[:max_bytes]], offset)
         return call.run()
 
     with watched(look):

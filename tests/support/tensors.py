@@ -1,4 +1,4 @@
-"""Random tensors in layouts of all kinds on simulated ranks, and the comparison of their blocks with whole arrays."""
+"""Random tensors in layouts of all kinds on simulated ranks, and comparisons of their blocks with global arrays."""
 
 from math import prod
 from random import Random
@@ -15,7 +15,7 @@ SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]
 
 
 def on(size, program, *args):
-    """Return what a program returns on each of so many simulated ranks."""
+    """Return the results of a program on each of *size* simulated ranks."""
     with mc.simulate(size) as world:
         return world.run(program, *args)
 
@@ -25,13 +25,13 @@ def mesh_of(*sizes, devices=None):
 
 
 def on_a_mesh(seed, program):
-    """Run a program with this seed on the ranks of a mesh."""
+    """Run ``program(random, mesh)`` on the ranks of a mesh; *seed* determines both arguments."""
     sizes = SIZES[seed % len(SIZES)]
     on(prod(sizes), lambda: program(Random(seed), mesh_of(*sizes)))
 
 
 def on_some_ranks(seed, program):
-    """Run a program with this seed on a mesh over some ranks in any order; the last rank is outside of it."""
+    """Run ``program(random, mesh)``; the mesh has its ranks in any order, and the last rank is outside of it."""
     sizes = SIZES[seed % len(SIZES)]
 
     def on_rank():
@@ -65,8 +65,8 @@ def integers(*shape, seed=0, dtype="f8"):
 
 def tensor_of(random, mesh, shape, seed=0, dtype="f8"):
     """Return a tensor of small integers, and its array."""
-    whole = integers(*shape, seed=seed, dtype=dtype)
-    return mc.distribute(whole, layout_of(random, mesh, shape)), whole
+    array = integers(*shape, seed=seed, dtype=dtype)
+    return mc.distribute(array, layout_of(random, mesh, shape)), array
 
 
 def numbers(*shape, seed=0, dtype="f8"):
@@ -74,19 +74,19 @@ def numbers(*shape, seed=0, dtype="f8"):
 
 
 def dot(a, b):
-    """The product of global arrays: replicas count once."""
+    """The inner product of global arrays: replicas count once."""
     return float((a * b).sum())
 
 
 # -- comparison -------------------------------------------------------------------------------------------------------
 
 
-def equal(found, expected):
-    np.testing.assert_array_equal(found, expected, strict=True)
+def equal(result, expected):
+    np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def check(tensor, expected, same=equal):
-    """Compare the block of this rank with the definition of its layout: *same* raises, or returns False."""
+    """Compare the block of this rank with its definition. *same* raises or returns False if they differ."""
     expected = np.asarray(expected)
     assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
     device = tensor.mesh.rank
@@ -101,7 +101,7 @@ def check(tensor, expected, same=equal):
 
 def close(tensor, expected, rtol=1e-12):
     """As `check`, up to the order of sums."""
-    check(tensor, expected, lambda found, block: np.testing.assert_allclose(found, block, rtol=rtol, strict=True))
+    check(tensor, expected, lambda result, block: np.testing.assert_allclose(result, block, rtol=rtol, strict=True))
 
 
 def is_right(tensor, array, layout):

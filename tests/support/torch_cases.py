@@ -17,14 +17,14 @@ SHAPE = (5, 7)  # no number of ranks divides both
 
 
 def groups(size):
-    """Group assignments of so many ranks: all, and the ranks in pairs or alone in an order of their own."""
+    """Group assignments of *size* ranks: all in one group, and swapped pairs, or single ranks if *size* is odd."""
     pairs = [[rank + 1, rank] for rank in range(0, size, 2)] if size % 2 == 0 else [[rank] for rank in range(size)]
     return [None, pairs]
 
 
 def operations(size, comm=None):
-    """Return by name: the shape that an operation takes for a group of *n* ranks, and the operation."""
-    found = {}
+    """Return operations by name, each with the shape of its argument."""
+    operations_by_name = {}
     for rows in groups(size):
         n = size if rows is None else len(rows[0])
         for name, (shape, operation) in {
@@ -34,8 +34,8 @@ def operations(size, comm=None):
             "all_reduce": ((2, 3), lambda x, r=rows: mct.all_reduce(x, r, comm=comm)),
             "reduce_scatter": ((3, 2 * n), lambda x, r=rows: mct.reduce_scatter(x, r, 1, comm=comm)),
         }.items():
-            found[f"{name} over {rows}"] = shape, operation
-    return found
+            operations_by_name[f"{name} over {rows}"] = shape, operation
+    return operations_by_name
 
 
 def random(shape, dtype, *seed):
@@ -47,30 +47,41 @@ def random(shape, dtype, *seed):
     return torch.from_numpy(np.asarray(values)).to(dtype)
 
 
-def inner(x, y, replicas=1):
-    """Return this rank's share of the real product of two arrays: an element on several ranks counts once."""
+def inner(x, y, replica_count=1):
+    """Return this rank's term of the real inner product of two arrays, divided by the number of replicas."""
     if x.is_complex():
         x, y = torch.view_as_real(x.resolve_conj()), torch.view_as_real(y.resolve_conj())
-    return float((x.double() * y.double()).sum()) / replicas
+    return float((x.double() * y.double()).sum()) / replica_count
 
 
 def summed(numbers, comm=None):
     return mc.all_reduce(np.array(numbers), comm=comm)
 
 
-def check_adjoint(name, x, operation, y_of, shares=(1, 1), comm=None):
-    """Check that <Fx, y> = <x, F*y> over all ranks, where *y_of* makes y for a result.
+def check_adjoint(name, x, operation, y_of, replica_counts=(1, 1), comm=None):
+    """Check that <Fx, y> = <x, F*y> over all ranks.
 
-    *shares* are the replicas of x and of y.
+    Parameters
+    ----------
+    name: name of the operation
+    x: its argument
+    operation: F
+    y_of: function that makes y for a result
+    replica_counts: number of replicas of x and of y
+    comm: a communicator of all ranks
     """
     x.requires_grad_()
     result = operation(x)
     assert result.dtype == x.dtype, name
     y = y_of(result)
-    (back,) = torch.autograd.grad(result, x, y)
-    assert (back.shape, back.dtype) == (x.shape, x.dtype), name
-    left, right = summed([inner(result.detach(), y, shares[1]), inner(x.detach(), back, shares[0])], comm)
-    np.testing.assert_allclose(left, right, rtol=1e-5 if x.dtype == torch.complex64 else 1e-12, err_msg=name)
+    (gradient,) = torch.autograd.grad(result, x, y)
+    assert (gradient.shape, gradient.dtype) == (x.shape, x.dtype), name
+    left_product, right_product = summed(
+        [inner(result.detach(), y, replica_counts[1]), inner(x.detach(), gradient, replica_counts[0])], comm
+    )
+    np.testing.assert_allclose(
+        left_product, right_product, rtol=1e-5 if x.dtype == torch.complex64 else 1e-12, err_msg=name
+    )
 
 
 def check_adjoints_of_collectives(rank, size, dtype, comm=None):
@@ -83,35 +94,35 @@ def replicas(layout):
     return layout.mesh.size // prod(layout.shape)
 
 
-def block(whole, layout):
-    """The block of this rank of a tensor that all ranks have."""
-    return mct.block_of(mc.distribute(whole, layout))
+def block(array, layout):
+    """The block of this rank of an array that all ranks have."""
+    return mct.block_of(mc.distribute(array, layout))
 
 
 def check_adjoints_of_relayouts(mesh, dtype, cases, comm=None):
-    """*cases* chooses pairs of layouts. The blocks are also compared with slices."""
+    """Check relayouts between pairs of layouts that *cases* chooses. Blocks are also compared with slices."""
     layouts = [*tuple_layouts(mesh, 2)]
     layouts.append(mct.from_placements(mesh, [Shard(1)] + [Replicate()] * (len(mesh.dims) - 1), SHAPE))
     for number, (source, target) in enumerate(cases([(a, b) for a in layouts for b in layouts])):
-        whole, other = (random(SHAPE, dtype, seed, number) for seed in (1, 2))
-        x, y = block(whole, source), block(other, target)
+        array, other_array = (random(SHAPE, dtype, seed, number) for seed in (1, 2))
+        x, y = block(array, source), block(other_array, target)
 
         def move(x, source=source, target=target):
             return mct.relayout(x, source, target, SHAPE)
 
-        assert torch.equal(move(x), block(whole, target))
-        shares = replicas(source), replicas(target)
-        check_adjoint(f"{source} to {target}", x, move, lambda r, y=y: y, shares, comm)
-        (back,) = torch.autograd.grad(move(x), x, y)
-        assert torch.equal(back, block(other, source))
+        assert torch.equal(move(x), block(array, target))
+        replica_counts = replicas(source), replicas(target)
+        check_adjoint(f"{source} to {target}", x, move, lambda r, y=y: y, replica_counts, comm)
+        (gradient,) = torch.autograd.grad(move(x), x, y)
+        assert torch.equal(gradient, block(other_array, source))
 
 
 def check_twice(function, x, forward):
     """Compare first and second derivatives with finite differences; with *forward* also those of the forward mode.
 
-    *function* takes what all ranks have, and returns what all ranks get, so all make the same calls. In one process
-    only one thread at a time may use the forward mode of PyTorch. The random vectors of the fast mode are those of a
-    generator with a seed of its own, so all ranks have the same.
+    *function* has equal arguments and results on all ranks, so all make the same calls. In one process only one thread
+    at a time may use the forward mode of PyTorch. The fast mode draws its random vectors from a generator with a fixed
+    seed, so they are equal on all ranks.
     """
     x.requires_grad_()
     y = random(function(x.detach()).shape, x.dtype, 5).requires_grad_()
@@ -120,23 +131,23 @@ def check_twice(function, x, forward):
 
 
 def check_collectives_twice(size, dtype, forward, comm=None):
-    """Each between a reduce_scatter and an all_gather, by which it becomes a function of what all ranks have."""
+    """Check each collective between a reduce_scatter and an all_gather: their arguments and results are global."""
     for shape, operation in operations(size, comm).values():
 
         def function(x, operation=operation):
-            share = mct.reduce_scatter(x, comm=comm) / size
-            return mct.all_gather(operation(share) ** 2, comm=comm)
+            rank_rows = mct.reduce_scatter(x, comm=comm) / size
+            return mct.all_gather(operation(rank_rows) ** 2, comm=comm)
 
         check_twice(function, random((size * shape[0], shape[1]), dtype, 3), forward)
 
 
 def check_relayouts_twice(mesh, forward):
-    whole, shape = mc.Layout.replicated(mesh, 2), (3, 4)
+    replicated, shape = mc.Layout.replicated(mesh, 2), (3, 4)
     rows = mc.Layout([tuple(mesh.dim_names), mc.UNSHARDED], mesh)
     columns = mc.Layout([mc.UNSHARDED, mesh.dim_names[-1]], mesh)
 
     def function(x):
-        y = mct.relayout(x, whole, rows, shape) ** 2
-        return mct.relayout(mct.relayout(y, rows, columns, shape) ** 2, columns, whole, shape)
+        y = mct.relayout(x, replicated, rows, shape) ** 2
+        return mct.relayout(mct.relayout(y, rows, columns, shape) ** 2, columns, replicated, shape)
 
     check_twice(function, random(shape, torch.float64, 3), forward)

@@ -47,9 +47,9 @@ exec nsenter --target $host {namespaces} --wd sh -c "$*"
 
 @contextlib.contextmanager
 def made():
-    """Make two `Hosts` for the jobs of our mpiexec, or skip the test where they cannot be made. A context.
+    """Return a context with two `Hosts` for the jobs of our mpiexec, or skip the test if they cannot be made.
 
-    They vanish with all that runs there.
+    At its end, everything that runs on them is killed.
     """
     mpiexec = our_mpiexec()
     _check_means(mpiexec)
@@ -62,7 +62,7 @@ def made():
 
 
 class Ended(NamedTuple):
-    """A job that has ended: as a `subprocess.CompletedProcess`, when, and how slow the machine was meanwhile."""
+    """A job that has ended: as a `subprocess.CompletedProcess`, with the time, and the slowness of the machine."""
 
     returncode: int
     stdout: str
@@ -72,7 +72,7 @@ class Ended(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """Two hosts: the mpiexec of their jobs, and the process that keeps each host."""
+    """Two hosts: the mpiexec of their jobs, and the number of the process that keeps each host alive."""
 
     mpiexec: str
     pids: tuple[int, int]
@@ -105,15 +105,15 @@ class Hosts(NamedTuple):
         return Ended(process.returncode, output, errors, time.time(), watch.slowness)
 
     def on(self, host, *command):
-        """Return the command that runs *command* on a host, in the folder where we were when it was made."""
+        """Return the command that runs *command* on a host, in the working folder of this process."""
         return ["nsenter", "--target", str(self.pids[host]), *NAMESPACES, "--wd", *command]
 
     def sent(self):
-        """Return how many bytes each host has sent to the other so far, with the headers of the packets."""
+        """Return the number of bytes that each host has sent to the other, with the headers of packets."""
         return tuple(int((link / "statistics/tx_bytes").read_text()) for link in self._links())
 
     def cut(self):
-        """Take the link between the hosts down: from now on nothing arrives, and nobody hears of it."""
+        """Take the link between the hosts down: from now on nothing arrives, and no error is reported."""
         _do(self, 0, "ip", "link", "set", "link0", "down")
 
     def connect(self):
@@ -121,7 +121,7 @@ class Hosts(NamedTuple):
         _do(self, 0, "ip", "link", "set", "link0", "up")
 
     def limit(self, gigabits):
-        """Let the link carry so many Gbit/s each way."""
+        """Limit the link to this many Gbit/s in each direction."""
         rate = ("tbf", "rate", f"{gigabits:g}gbit", "burst", "4mb", "latency", "400ms")
         for host in (0, 1):
             _do(self, host, "tc", "qdisc", "replace", "dev", "link0", "root", *rate)
@@ -129,24 +129,24 @@ class Hosts(NamedTuple):
     def processes(self, hosts=(0, 1)):
         """Return the processes that run on the *hosts*, without the two that keep them."""
         networks = {os.stat(f"/proc/{self.pids[host]}/ns/net").st_ino for host in hosts}
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/ns/net"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 if entry.stat().st_ino in networks:
-                    found.append(int(entry.parts[2]))
-        return sorted(set(found) - set(self.pids))
+                    pids.append(int(entry.parts[2]))
+        return sorted(set(pids) - set(self.pids))
 
     def kill(self, hosts=(0, 1)):
         """Kill all that runs on the *hosts*."""
         until(lambda: self._nothing_to_kill(hosts), SOON)
 
     def _nothing_to_kill(self, hosts):
-        found = self.processes(hosts)
-        kill(found)
-        return not found
+        pids = self.processes(hosts)
+        kill(pids)
+        return not pids
 
     def _links(self):
-        """Return what the kernel says about the link, as each host sees it."""
+        """Return the folder of the link in the /sys of each host."""
         return [Path(f"/proc/{pid}/root/sys/class/net/link0") for pid in self.pids]
 
     def _mpiexec(self, counts, in_turns):
@@ -170,14 +170,14 @@ def _check_means(mpiexec):
 
 @contextlib.contextmanager
 def _host(name):
-    """Start the process that keeps a host; it ends when we do, as its input does."""
+    """Start the process that keeps a host. It ends when its input is closed, so at the latest with this process."""
     command = ["unshare", *NAMESPACES, "sh", "-c", HOST, name]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        said = process.stdout.readline()
-        if said != "ready\n":
-            pytest.skip(f"two hosts need namespaces, which are forbidden here: {said.strip()}")
+        line = process.stdout.readline()
+        if line != "ready\n":
+            pytest.skip(f"two hosts need namespaces, which are forbidden here: {line.strip()}")
         yield process
 
 
@@ -192,21 +192,21 @@ def _connect(hosts):
 
 
 def _do(hosts, host, *command):
-    done = run(hosts.on(host, *command))
-    if done.returncode != 0:
-        pytest.skip(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
+    completed = run(hosts.on(host, *command))
+    if completed.returncode != 0:
+        pytest.skip(f"two hosts cannot be connected here: {' '.join(command)}: {completed.stderr.strip()}")
 
 
 def _write_launcher(hosts):
-    """Write what Hydra calls as ssh: with options, the address of a host, and a command for its shell."""
+    """Write the launcher that Hydra calls like ssh: with options, the address of a host, and a shell command."""
     launcher = Path(f"/proc/{hosts.pids[0]}/root{LAUNCHER}")
     launcher.write_text(LAUNCHER_TEXT.format(addresses=ADDRESSES, pids=hosts.pids, namespaces=" ".join(NAMESPACES)))
     launcher.chmod(0o700)
 
 
 def _environment():
-    """Return our environment without what mpiexec and meshcomm set in ours, and with what jobs need."""
-    private = ("PMI", "HYDI_", "MESHCOMM_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    """Return our environment without the variables of mpiexec and meshcomm, and with those that jobs need."""
+    prefixes = ("PMI", "HYDI_", "MESHCOMM_")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     # Hydra's own limit counts if we are killed while a job runs.
-    return SETTINGS | clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}
+    return SETTINGS | variables | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}

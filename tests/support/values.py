@@ -1,4 +1,4 @@
-"""A value of each public class whose values can be pickled or are returned by public calls, made anew by each call."""
+"""A value of each public class that can be pickled or is returned by public calls, made anew by each call."""
 
 import meshcomm as mc
 
@@ -52,7 +52,7 @@ PLANS = {"steps": several_steps, "rounds": in_rounds, "between": between, "slice
 
 
 def values():
-    """Return values by name; of the plans their parts, too."""
+    """Return values by name, and the steps of plans."""
     report = layout_map().report({"dense_1.kernel": (4, 4), "dense.kernel2": 3, "norm": 1})
     plans = {name: make() for name, make in PLANS.items()}
     return {

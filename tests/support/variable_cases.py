@@ -8,27 +8,27 @@ from support import reference
 
 
 class Layouts:
-    """A mesh over all ranks, x by y where there are several; its layouts, and layout maps of them.
+    """A mesh over all ranks, with dimensions x and y if their number is even; its layouts, and layout maps of them.
 
-    In a short form of specs, u is an axis that nothing cuts.
+    In specs, "u" stands for an unsharded axis.
     """
 
     def __init__(self):
-        everyone = mc.create_mesh()
-        self.mesh = mc.create_mesh([("x", 2), ("y", -1)]) if everyone.size % 2 == 0 else mc.create_mesh([("x", -1)])
+        world_mesh = mc.create_mesh()
+        self.mesh = mc.create_mesh([("x", 2), ("y", -1)]) if world_mesh.size % 2 == 0 else mc.create_mesh([("x", -1)])
 
     def __call__(self, *specs):
         return Layout([{"u": UNSHARDED}.get(spec, spec) for spec in specs], self.mesh)
 
     def rules(self, rules=()):
         """Return a layout map of *rules*: patterns, and the specs of their layouts in one text."""
-        made = LayoutMap(self.mesh)
-        made.update((key, self(*specs.split())) for key, specs in dict(rules).items())
-        return made
+        layout_map = LayoutMap(self.mesh)
+        layout_map.update((key, self(*specs.split())) for key, specs in dict(rules).items())
+        return layout_map
 
 
 def on_ranks(size):
-    """Return a decorator: so many simulated ranks run the test, and its argument *layout* is their `Layouts`."""
+    """Return a decorator: *size* simulated ranks run the test, and its argument *layout* is their `Layouts`."""
     return reference.on_ranks(size, layout=Layouts)
 
 
@@ -59,7 +59,7 @@ def blocks(draw):
 
 
 class Late(Module):
-    """Makes its kernel when it is first called, as layers do that learn their shape from the input."""
+    """Makes its kernel in its first call, like layers that take their shape from the input."""
 
     def __init__(self, units):
         self.units = units

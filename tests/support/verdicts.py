@@ -1,4 +1,4 @@
-"""The test harness under mpiexec: a pytest plugin, with which ranks agree on the verdict of every test.
+"""The test harness under mpiexec: a pytest plugin by which ranks agree on the verdict of every test.
 
 Under mpiexec every rank runs pytest. After each phase of a test the ranks compare their outcomes: a test that fails on
 one rank fails on all, so that all go on with the same test. A rank that fails while the others wait for it inside a
@@ -23,7 +23,7 @@ from support.jobs import mapped_files, remove
 from support.paths import TESTS
 from support.patience import Countdown
 
-DEADLINE = 5.0  # seconds of CPU time that a rank which failed waits for the others to come to the end of the test
+DEADLINE = 5.0  # seconds of CPU time for which a failed rank waits for the others at the end of the test
 
 
 class Alone:
@@ -31,7 +31,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def gather(self, where, value, failure=None):
+    def gather(self, point, value, failure=None):
         return [value]
 
 
@@ -49,15 +49,15 @@ class Ranks:
     def say(self, text):
         print(f"\n[rank {self.rank} of {self.size}] {text}", file=self.stderr, flush=True)
 
-    def end(self, where, failure):
+    def end(self, point, failure):
         self.say(
-            f"{failure}\nthe other ranks did not come to {where} within {DEADLINE:g} s of CPU time: the run ends here"
+            f"{failure}\nthe other ranks did not come to {point} within {DEADLINE:g} s of CPU time: the run ends here"
         )
         remove(mapped_files(os.getpid()))  # MPI will not have the time to
         os._exit(1)
 
     def finish(self, failure):
-        """Come to the end of the session together."""
+        """Wait for the other ranks at the end of the session."""
         self.gather("the end of the session", None, failure)
         atexit.unregister(self._end_early)
         self.stderr.close()
@@ -66,21 +66,21 @@ class Ranks:
         self.say("pytest ended before its session did")
         os._exit(1)
 
-    def gather(self, where, value, failure=None):
-        """Return the *value* of every rank, all of them at *where*.
+    def gather(self, point, value, failure=None):
+        """Return the *value* of every rank; all ranks must be at the same *point* of the program.
 
         A rank with a *failure* ends the run if the others do not come. Ranks that wait for each other inside a test
-        learn if one of them has left it: its report waits for theirs.
+        notice if one of them has left it: they are at different points.
         """
         __tracebackhide__ = True
-        countdown = None if failure is None else Countdown(DEADLINE, self.end, where, failure)
+        countdown = None if failure is None else Countdown(DEADLINE, self.end, point, failure)
         try:
             while True:
-                gathered = self.comm.allgather((where, value))
-                if all(its == where for its, _ in gathered):
+                gathered = self.comm.allgather((point, value))
+                if all(rank_point == point for rank_point, _ in gathered):
                     return [value for _, value in gathered]
-                if not where.startswith("the report"):
-                    points = "; ".join(f"rank {rank} at {its}" for rank, (its, _) in enumerate(gathered))
+                if not point.startswith("the report"):
+                    points = "; ".join(f"rank {rank} at {rank_point}" for rank, (rank_point, _) in enumerate(gathered))
                     raise AssertionError(f"ranks are at different points: {points}")
         finally:
             if countdown is not None:
@@ -91,7 +91,7 @@ _ranks = Alone()
 
 
 def agree_raises(expected, match=""):
-    """Check that every rank raises the same class of exception, an *expected* one whose text matches. A context."""
+    """Return a context that checks that every rank raises the same class, an *expected* one, with a matching text."""
     return _AgreeRaises(expected, match)
 
 
@@ -119,7 +119,7 @@ class _AgreeRaises:
 
 @contextmanager
 def agree_mismatch(mesh, match=""):
-    """Check that every rank raises ``CollectiveMismatch``, and that *mesh* makes no call after it. Close it then."""
+    """Check in a context that every rank raises ``CollectiveMismatch``, and that *mesh* is unusable then; close it."""
     with agree_raises(mc.CollectiveMismatch, match):
         yield
     with agree_raises(mc.MeshError, r"close\(\) "):
@@ -128,7 +128,7 @@ def agree_mismatch(mesh, match=""):
 
 
 def agreed(test):
-    """Make every call of *test* end on all ranks with the same outcome.
+    """Return a decorated *test*: every call of it has the same outcome on all ranks.
 
     For property tests: below ``@given``, it keeps the ranks at the same example, also while one of them is shrunk.
     """
@@ -202,10 +202,10 @@ class Agreement:
     def pytest_runtest_makereport(self, item, call):
         report = yield
         failure = report.longreprtext or "failed" if report.failed else None
-        where = f"the report of {item.nodeid} ({call.when})"
+        point = f"the report of {item.nodeid} ({call.when})"
         if failure is not None:
-            _ranks.say(f"{where}\n{failure}")  # at once: this rank may not live to the common report
-        gathered = _ranks.gather(where, (report.outcome, failure), failure)
+            _ranks.say(f"{point}\n{failure}")  # at once: this rank may not live to the common report
+        gathered = _ranks.gather(point, (report.outcome, failure), failure)
         outcomes, failures = zip(*gathered, strict=True)
         if any(failures):
             report.outcome = "failed"
@@ -222,9 +222,9 @@ class Agreement:
             _ranks.say(f"cannot collect {report.nodeid}\n{report.longreprtext}")
 
     def pytest_collection_finish(self, session):
-        found = [item.nodeid for item in session.items]
-        gathered = _ranks.gather("the end of the collection", (found, session.testsfailed))
-        if any(other != gathered[0] for other in gathered):
+        test_ids = [item.nodeid for item in session.items]
+        gathered = _ranks.gather("the end of the collection", (test_ids, session.testsfailed))
+        if any(rank_tests != gathered[0] for rank_tests in gathered):
             counts = ", ".join(
                 f"rank {r}: {len(ids)} tests, {errors} errors" for r, (ids, errors) in enumerate(gathered)
             )

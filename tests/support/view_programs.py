@@ -13,7 +13,7 @@ LENGTHS = [1, 2, 3, 4, 5, 6, 8, 12]
 
 
 class Program:
-    """One random program: what it has done so far, as source text, and its variables in NumPy and on tensors."""
+    """One random program: its lines up to now, and its variables as NumPy's arrays and as tensors."""
 
     def __init__(self, random, mesh):
         self.random, self.lines, self.names = random, [], []
@@ -22,15 +22,15 @@ class Program:
         for name in "ab"[: random.randint(1, 2)]:
             shape = tuple(random.choice(LENGTHS) for _ in range(random.randint(1, 3)))
             dtype = np.dtype(random.choice(DTYPES[:2] if random.random() < 0.6 else DTYPES))
-            whole = np.arange(prod(shape) * dtype.itemsize // 4, dtype="i4").astype("f8")[: prod(shape)]
-            whole = np.zeros(shape, dtype) if dtype.names else whole.reshape(shape).astype(dtype)
+            array = np.arange(prod(shape) * dtype.itemsize // 4, dtype="i4").astype("f8")[: prod(shape)]
+            array = np.zeros(shape, dtype) if dtype.names else array.reshape(shape).astype(dtype)
             layout = layout_of(random, mesh, shape)
             self.lines.append(f"{name} = {shape} {dtype} in {layout.specs_text}")
             self.names.append(name)
-            self.arrays[name], self.tensors[name] = whole.copy(), mc.distribute(whole, layout)
+            self.arrays[name], self.tensors[name] = array.copy(), mc.distribute(array, layout)
 
     def run(self, steps):
-        """Make so many steps. ``AssertionError`` with the text of the program if a value differs from NumPy's."""
+        """Make *steps* steps. ``AssertionError`` with the text of the program if a value differs from NumPy's."""
         for _ in range(steps):
             kind = self.random.choices([self.view, self.write, self.read], [4, 4, 3])[0]
             kind()
@@ -40,23 +40,23 @@ class Program:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def view(self):
-        """Make a view that NumPy makes, too."""
+        """Make a view, if NumPy's result is a view, too."""
         if len(self.names) > 9:
             return
-        of = self.random.choice(self.names)
-        text = self.random.choice(VIEWS)(self.random, self.arrays[of]).replace("$", of)
+        base = self.random.choice(self.names)
+        text = self.random.choice(VIEWS)(self.random, self.arrays[base]).replace("$", base)
         if not text:
             return
         with np.errstate(all="ignore"):
             try:
-                made = eval(text, dict(self.arrays))  # a text of ours
+                view = eval(text, dict(self.arrays))  # a text of ours
             except (ValueError, TypeError, IndexError, np.exceptions.AxisError):
                 return
-        if not isinstance(made, np.ndarray) or not np.may_share_memory(made, self.arrays[of]) or made.size > 5000:
+        if not isinstance(view, np.ndarray) or not np.may_share_memory(view, self.arrays[base]) or view.size > 5000:
             return
         name = f"v{len(self.names)}"
         self._say(f"{name} = {text}")
-        self.arrays[name], self.tensors[name] = made, self._on_tensors(lambda: eval(text, dict(self.tensors)))
+        self.arrays[name], self.tensors[name] = view, self._on_tensors(lambda: eval(text, dict(self.tensors)))
         self.names.append(name)
 
     def write(self):
@@ -66,14 +66,14 @@ class Program:
         text = self.random.choice(WRITES)(self.random, self.arrays[name], self).replace("$", name)
         if not text:
             return
-        before = {name: self.arrays[name].copy() for name in self.names}
+        copies = {name: self.arrays[name].copy() for name in self.names}
         try:
             with np.errstate(all="ignore"):
                 exec(text, dict(self.arrays))  # a text of ours
         except (ValueError, TypeError, IndexError, OverflowError):
-            for each in self.names[:2]:  # what was written before the error
-                if self.arrays[each].flags.owndata:
-                    self.arrays[each][...] = before[each]
+            for array_name in self.names[:2]:  # what was written before the error
+                if self.arrays[array_name].flags.owndata:
+                    self.arrays[array_name][...] = copies[array_name]
             return
         self._say(text)
         self._on_tensors(lambda: exec(text, dict(self.tensors)))
@@ -106,12 +106,12 @@ class Program:
         tensor = self._on_tensors(lambda: eval(text, dict(self.tensors)))
         if self.tensors[name].mesh.rank is None:
             return
-        found = self._on_tensors(lambda: tensor.to_numpy() if isinstance(tensor, mc.DTensor) else np.asarray(tensor))
+        result = self._on_tensors(lambda: tensor.to_numpy() if isinstance(tensor, mc.DTensor) else np.asarray(tensor))
         is_sum = "sum" in text and expected.dtype.kind in "fc"  # of any order
-        same = np.allclose if is_sum else np.array_equal
+        equal = np.allclose if is_sum else np.array_equal
         is_nan = {"equal_nan": True} if expected.dtype.kind in "fc" else {}
-        if found.shape != expected.shape or not same(found.astype(expected.dtype), expected, **is_nan):
-            raise AssertionError("\n".join([*self.lines, f"found {found!r}", f"expected {expected!r}"]))
+        if result.shape != expected.shape or not equal(result.astype(expected.dtype), expected, **is_nan):
+            raise AssertionError("\n".join([*self.lines, f"found {result!r}", f"expected {expected!r}"]))
 
 
 # -- views: each returns a text in which $ is the array ---------------------------------------------------------------
@@ -190,7 +190,7 @@ def _row(random, x):
     return f"list($)[{random.randint(0, len(x) - 1)}]" if x.ndim > 1 and len(x) else ""
 
 
-def _bytes(random, x):
+def _as_dtype(random, x):
     if x.dtype.names or not x.ndim:
         return ""
     return random.choice(["$.view(np.uint8)", "$.view(float)", "$.view('i4')", "$.view('u8')"])
@@ -209,7 +209,7 @@ VIEWS = [
     _components,
     _split,
     _row,
-    _bytes,
+    _as_dtype,
 ]
 
 # -- writes -----------------------------------------------------------------------------------------------------------
@@ -233,20 +233,20 @@ def _part_in_place(random, x, program):
     return f"$[{_index(random, x)}] += {_number(random)}" if not x.dtype.names else ""
 
 
-def _alike(random, x, program):
+def _name_of_alike(random, x, program):
     """Return the name of a view of the same shape and dtype."""
     names = [n for n in program.names if program.arrays[n].shape == x.shape and program.arrays[n].dtype == x.dtype]
     return random.choice(names)
 
 
-def _of_other(random, x, program):
-    other = _alike(random, x, program)
-    texts = [f"$[...] = {other}", f"np.copyto($, {other})"]
+def _assigned_from_other(random, x, program):
+    other_name = _name_of_alike(random, x, program)
+    texts = [f"$[...] = {other_name}", f"np.copyto($, {other_name})"]
     if not x.dtype.names:
         texts += [
-            f"$ += {other}",
-            f"np.add($, {other}, out=$)",
-            f"np.maximum({other}, 3, out=$)" if x.dtype.kind != "c" else "",
+            f"$ += {other_name}",
+            f"np.add($, {other_name}, out=$)",
+            f"np.maximum({other_name}, 3, out=$)" if x.dtype.kind != "c" else "",
         ]
     return random.choice(texts)
 
@@ -277,8 +277,8 @@ WRITES = [
     _in_place,
     _part_in_place,
     _part_in_place,
-    _of_other,
-    _of_other,
+    _assigned_from_other,
+    _assigned_from_other,
     _by_functions,
     _by_functions,
 ]
@@ -304,4 +304,4 @@ READS = [
     "$[-1]",
 ]
 ON_MEMBERS = {"np.asarray($)", "np.array(list($))"}
-"""What a rank outside of the mesh cannot make."""
+"""Texts that a rank outside of the mesh cannot compute."""

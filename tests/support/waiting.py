@@ -16,7 +16,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def operations_wait(request):
-    """Let operations wait, as in a program: pytest records the warnings of each test, and they count as shown."""
+    """Let operations wait, as in a program. The warnings that pytest records in each test count as shown."""
     conditions.begin()
     if request.config.getoption("--waiting"):
         with all_waiting():
@@ -27,9 +27,9 @@ def operations_wait(request):
 
 @contextmanager
 def all_waiting(piece=100):
-    """Let elementwise operations of all sizes wait, and be computed in pieces of so many bytes.
+    """Return a context in which elementwise operations of all sizes wait, and run in pieces of *piece* bytes.
 
-    Nothing waits where warnings are errors, as they are in these tests.
+    Warnings are not errors in it, as they are in these tests: else nothing would wait.
     """
     size, piece = let_wait_from(1), let_cut(piece)
     try:

@@ -1,4 +1,4 @@
-"""An array of xarray, and what people do with it: tests/data/xarray_calls.txt has the calls."""
+"""An array of xarray, and typical calls on it: tests/data/xarray_calls.txt has the calls."""
 
 import io
 
@@ -26,17 +26,17 @@ def weather():
 
 
 def on_mesh(specs, mesh):
-    """Return the same with tensors, cut as *specs* say."""
-    whole = weather()
-    cut = whole.copy(data=mc.distribute(whole.values, mc.Layout(specs, mesh)))
-    return cut.assign_coords(area=(("lat", "lon"), mc.distribute(whole.area.values, mc.Layout(specs[1:], mesh))))
+    """Return the array of `weather` with tensors, sharded by *specs*."""
+    array = weather()
+    tensors = array.copy(data=mc.distribute(array.values, mc.Layout(specs, mesh)))
+    return tensors.assign_coords(area=(("lat", "lon"), mc.distribute(array.area.values, mc.Layout(specs[1:], mesh))))
 
 
 OPERATIONS, NUMPYS, OTHERS = table("xarray_calls.txt").values()
-"""What gives tensors, what gives NumPy's arrays, and what gives no array."""
+"""Calls that return tensors, calls that return NumPy's arrays, and other calls."""
 
 
 def called(call, a):
-    """Return what a call of the table gives."""
+    """Return the result of a call of the table on *a*."""
     names = {"np": np, "pandas": pandas, "xarray": xarray, "io": io, "a": a, "area": np.cos(np.deg2rad(a.lat))}
     return evaluated(call, names)

@@ -23,7 +23,7 @@ class LoadedMPI(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A host, with the number of its ranks and of the cores that these may use."""
+    """A host, the number of its ranks, and the number of cores that its ranks may use."""
 
     name: str
     ranks: int
@@ -51,7 +51,7 @@ def processor() -> str:
 
 
 def free_memory() -> int:
-    """Return how many bytes of memory this host can give to new arrays, from Linux if possible."""
+    """Return the number of bytes of memory that are free for new arrays on this host, from Linux if possible."""
     with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo", encoding="utf-8") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -84,8 +84,8 @@ def count_by_host(hosts_and_processors: Sequence[tuple[str, list[int]]]) -> list
     >>> count_by_host([("a 1", [0, 1]), ("b 2", [0]), ("a 1", [1, 2])])
     [Host(name='a', ranks=2, cores=3), Host(name='b', ranks=1, cores=1)]
     """
-    usable: dict[str, set[int]] = {}
+    processors_by_host: dict[str, set[int]] = {}
     for host, processors in hosts_and_processors:
-        usable.setdefault(host, set()).update(processors)
+        processors_by_host.setdefault(host, set()).update(processors)
     hosts = [host for host, _ in hosts_and_processors]
-    return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in usable.items()]
+    return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in processors_by_host.items()]

@@ -1,4 +1,4 @@
-"""What people write on the command line: meshes, layouts, shapes, dtypes and sizes, from their texts."""
+"""Meshes, layouts, shapes, dtypes and numbers of bytes, parsed from the texts of the command line."""
 
 import re
 
@@ -70,7 +70,7 @@ def dtype_of(text: str) -> DType:
 
 
 def bytes_of(text: str) -> int:
-    """Return the number of bytes that *text* says, in units of 1024. ``MeshcommError`` if it says none.
+    """Return the number of bytes that *text* describes, with units of 1024. ``MeshcommError`` if it is malformed.
 
     >>> bytes_of("1K"), bytes_of("256MiB"), bytes_of("1.5k"), bytes_of("10")
     (1024, 268435456, 1536, 10)

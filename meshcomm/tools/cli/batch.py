@@ -13,7 +13,7 @@ from meshcomm.tools.cli.commands import PROGRAM, Argument, Command
 from meshcomm.tools.cli.terminal import say
 
 SAVE_BEFORE = 300
-"""Seconds before the end of a job at which it is asked to save a checkpoint."""
+"""Seconds before its time limit at which a job is asked to save a checkpoint."""
 
 _WORD = re.compile(r"[A-Za-z0-9_.@+-]+(?:,[A-Za-z0-9_.@+-]+)*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
@@ -23,11 +23,13 @@ class BatchSystem(NamedTuple):
     """A batch system: its name, its command to submit a script, and its syntax for numbers of an array of jobs."""
 
     title: str
-    submit: str
-    number: str
-    """The variable with the number of a job of an array."""
-    numbers: re.Pattern[str]
+    submit_command: str
+    number_variable: str
+    """The environment variable with the number of a job in an array of jobs."""
+    numbers_pattern: re.Pattern[str]
+    """Matches the numbers of an array of jobs."""
     examples: str
+    """Such numbers, for people."""
 
 
 SYSTEMS = {
@@ -54,14 +56,14 @@ class BatchJob(NamedTuple):
     seconds: the time limit
     container: an Apptainer image in which the program runs
     requeue: whether the job saves a checkpoint before its time is over, and starts again
-    array: the numbers of an array of jobs
+    array: the numbers of the jobs in an array of jobs
     partition, account: partition and account of the batch system
     mpi: launcher of the ranks in Slurm: srun or mpiexec
     pmi: the protocol that srun speaks
     environment: the folder with the commands of a virtual environment
     modules: environment modules to load
     python: the command
-    numpy: whether the program is a script of NumPy
+    numpy: whether the program is a script of NumPy, as of ``run --numpy``
     """
 
     program: tuple[str, ...]
@@ -92,7 +94,7 @@ class BatchJob(NamedTuple):
 
 
 def batch(options: argparse.Namespace) -> int:
-    """Print the batch script that *options* ask for, and return the exit code: 2 for bad values, said in one line."""
+    """Print the batch script for *options*, and return the exit code. Bad values print one line; the code is 2."""
     system: str = options.command
     try:
         job = _job_of(options)
@@ -133,7 +135,7 @@ def script_command(system: str) -> Command:
 
 
 def _job_of(options: argparse.Namespace) -> BatchJob:
-    """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
+    """Return the job that the command line describes, run with this Python. ``ValueError`` for bad values."""
     if not options.program:
         raise ValueError("it needs a script, or -m and a module")
     if any("\0" in word or "\n" in word for word in (*options.program, options.container or "")):
@@ -145,14 +147,14 @@ def _job_of(options: argparse.Namespace) -> BatchJob:
         if value is not None and not _WORD.fullmatch(value):
             raise ValueError(f"--{name} is a name, not {quote(value)}")
     system = SYSTEMS[options.command]
-    if options.array is not None and not system.numbers.fullmatch(options.array):
+    if options.array is not None and not system.numbers_pattern.fullmatch(options.array):
         raise ValueError(f"--array has numbers, such as {system.examples}, not {quote(options.array)}")
     if options.container == "":
         raise ValueError("--container is the path of an image")
     seconds = _time_limit(options.time)
     if options.requeue and seconds <= SAVE_BEFORE:
         raise ValueError(f"--requeue saves {SAVE_BEFORE} s before the end: --time must be longer than that")
-    isolated = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
+    in_environment = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
     return BatchJob(
         program=("-m", *options.program) if options.module else tuple(options.program),
         nodes=_checked_count("--nodes", options.nodes),
@@ -165,10 +167,10 @@ def _job_of(options: argparse.Namespace) -> BatchJob:
         account=options.account,
         mpi=mpi,
         pmi=pmi,
-        environment=str(Path(sys.prefix) / "bin") if isolated else None,
+        environment=str(Path(sys.prefix) / "bin") if in_environment else None,
         modules=loaded_modules(),
         numpy=options.numpy,
-        python="python" if isolated or options.container else Path(sys.executable).name,
+        python="python" if in_environment or options.container else Path(sys.executable).name,
     )
 
 
@@ -194,8 +196,8 @@ def _time_limit(text: str) -> int:
 
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
-# Lines below [words] are in the script of a job of which all these words are true, or not, after a "!".
-# <word> stands for a value of the job: see `_word_values`.
+# A line [words] is a condition: the lines below it are in the script if all its words are true for the job. A "!"
+# negates a word. <word> stands for a value of the job: see `_word_values`.
 
 _SCRIPT = f"""\
 #!/bin/bash
@@ -329,25 +331,25 @@ def script(system: str, job: BatchJob) -> str:
     #PBS -l select=2:ncpus=64:mpiprocs=64
     """
     values = _word_values(system, job)
-    true = {word for word, value in values.items() if value}
+    true_words = {word for word, value in values.items() if value}
     lines, is_included = [], True
     for line in _SCRIPT.splitlines():
-        if words := re.fullmatch(r"\[([\w! ]*)\]", line):
-            is_included = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
+        if condition := re.fullmatch(r"\[([\w! ]*)\]", line):
+            is_included = all((word.strip("!") in true_words) != word.startswith("!") for word in condition[1].split())
         elif is_included:
             lines.append(re.sub(r"<(\w+)>", lambda match: str(values[match[1]]), line))
     return "\n".join(lines) + "\n"
 
 
 def _word_values(system: str, job: BatchJob) -> dict[str, object]:
-    """Return the values of the words in the scripts."""
-    srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
-    count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
-    launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if srun else f"mpiexec -n {count} --bind-to core"
+    """Return the value of each word in `_SCRIPT`."""
+    uses_srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
+    rank_count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
+    launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if uses_srun else f"mpiexec -n {rank_count} --bind-to core"
     return job._asdict() | {
         "size": f"{counted(ranks, 'rank')}, {job.ntasks_per_node} on each node",
-        "submit": SYSTEMS[system].submit,
-        "number": SYSTEMS[system].number,
+        "submit": SYSTEMS[system].submit_command,
+        "number": SYSTEMS[system].number_variable,
         system: True,
         "name": job.name,
         "ranks": ranks,
@@ -355,7 +357,7 @@ def _word_values(system: str, job: BatchJob) -> dict[str, object]:
         "saves_at": job.seconds - SAVE_BEFORE,
         "modules": shlex.join(job.modules),
         "environment": job.environment and shlex.quote(job.environment),
-        "srun": srun,
+        "srun": uses_srun,
         "pmi2": job.pmi == "pmi2",
         "launcher": launcher + (f" apptainer exec {shlex.quote(job.container)}" if job.container else ""),
         "program": "--numpy " * job.numpy + shlex.join(job.program),

@@ -25,7 +25,7 @@ def calibrate(file: str | None) -> int:
 
     Return 0, or 1 if that is not possible.
     """
-    first = launchers.is_first()
+    is_first = launchers.is_first()
     about.forget_machine_file()  # it may be the file that this call is to write
     try:
         location = location_in(meshcomm.create_mesh())
@@ -44,7 +44,7 @@ def calibrate(file: str | None) -> int:
     except MeshError as error:
         print_once(f"meshcomm: {error}")
         return 1
-    if first and file is not None:
+    if is_first and file is not None:
         say(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
     return 0
 
@@ -80,16 +80,16 @@ class _Output:
 
 def _calibration_rows(calibration: Calibration) -> Rows:
     rows: Rows = []
-    default = Machine()
-    for where, names, fit, why_not in (
+    default_machine = Machine()
+    for title, names, fit, reason in (
         ("within a node", WITHIN, calibration.within, "no node has two ranks"),
         ("between nodes", BETWEEN, calibration.between, "all ranks are on one node"),
         ("in memory", ("gamma",), calibration.memory, ""),
         ("in files", DISK_CONSTANTS, calibration.disk, "a rank cannot make a file here"),
     ):
-        rows.append((where, _quality_text(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
-        constants = default if fit is None else fit.applied_to(default)
-        rows += [(f"  {name}", unit_cost(name, getattr(constants, name))) for name in names]
+        rows.append((title, _quality_text(fit) if fit is not None else f"not measured, {reason}: these are defaults"))
+        machine = default_machine if fit is None else fit.applied_to(default_machine)
+        rows += [(f"  {name}", unit_cost(name, getattr(machine, name))) for name in names]
     return rows
 
 

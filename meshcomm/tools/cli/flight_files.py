@@ -1,4 +1,4 @@
-"""Flight files, as the command reads them, and the first call that ranks made differently. A file may be anything."""
+"""Read flight files, which may be damaged or forged, and find the first call that ranks made differently."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +12,10 @@ from meshcomm.core.failures.watch import kind
 from meshcomm.errors import MeshcommError, printable
 
 _MAX_FILE_BYTES = 2**24
-"""Bytes: a flight file that is larger is none. Those of 64 calls and a dozen threads have some 20 KiB."""
+"""Bytes: a larger file is no flight file. One with 64 calls and a dozen threads has some 20 KiB."""
 
-_OF_LINES = ("reason", "stack")
-"""Texts of several lines."""
+_MULTILINE_ENTRIES = ("reason", "stack")
+"""Names of entries whose texts have several lines."""
 
 _MAX_RANKS = 2**23
 """No job has more ranks; a file that says so is no flight file."""
@@ -26,24 +26,24 @@ T = TypeVar("T")
 def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
     """Return the flights in a folder, by rank. ``MeshcommError`` if there are none, or a file is something else.
 
-    With a list *damaged*, what is wrong with a file is added to it, as long as another file is a flight.
+    With a list *damaged*, errors in files are added to it, and raise only if no file is a flight.
     """
     flights: list[Flight] = []
-    wrong: list[str] = [] if damaged is None else damaged
+    problems: list[str] = [] if damaged is None else damaged
     for path in folder.glob("rank-*.json"):
         try:
             flights.append(_read_flight(path))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
-            wrong.append(f"{path} is no flight file: {quote(error)}")
-    if wrong and (damaged is None or not flights):
-        raise MeshcommError(wrong[0])
+            problems.append(f"{path} is no flight file: {quote(error)}")
+    if problems and (damaged is None or not flights):
+        raise MeshcommError(problems[0])
     if not flights:
         raise MeshcommError(f"there are no flight files in {folder}; a rank writes rank-NUMBER.json there")
     return sorted(flights, key=lambda flight: flight["rank"])
 
 
 def _read_flight(path: Path) -> Flight:
-    """Return what is in a file; one of several errors if that is no flight."""
+    """Return the flight in a file; raise one of several errors if the file holds none."""
     if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
         raise ValueError(f"it must be a file of at most {_MAX_FILE_BYTES} bytes")
     content = json.loads(path.read_text())
@@ -56,21 +56,26 @@ def _read_flight(path: Path) -> Flight:
     return flight
 
 
-def _plain_entries(entries_of_file: Mapping[str, object], form: type[T]) -> T:
-    """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
+def _plain_entries(entries_of_file: Mapping[str, object], entry_types: type[T]) -> T:
+    """Return the entries of the ``TypedDict`` *entry_types*; ``TypeError`` if one has another type.
+
+    Characters in texts that could control a terminal are escaped.
+    """
     entries = {}
-    for name, wanted in get_type_hints(form).items():
+    for name, expected_type in get_type_hints(entry_types).items():
         value = entries_of_file[name]
-        value = float(value) if wanted is float and isinstance(value, int | float | str) else value
-        if not isinstance(value, get_origin(wanted) or wanted):
+        value = float(value) if expected_type is float and isinstance(value, int | float | str) else value
+        if not isinstance(value, get_origin(expected_type) or expected_type):
             raise TypeError(f"{name} is a {type(value).__name__}")
-        lines = value.split("\n") if name in _OF_LINES and isinstance(value, str) else [value]
+        lines = value.split("\n") if name in _MULTILINE_ENTRIES and isinstance(value, str) else [value]
         entries[name] = "\n".join(map(printable, lines)) if isinstance(value, str) else value
-    return form(**entries)
+    return entry_types(**entries)
 
 
 def first_difference(flights: Iterable[Flight]) -> str | None:
-    """Return the first call on one mesh that flights have differently, or nothing. None if none is in two of them.
+    """Return the first call on one mesh that differs between flights, as text, or "" if none differs.
+
+    None if no call is in two of the flights.
 
     >>> call = {"operation": "barrier", "ranks": "0-1", "number": 3, "began": 0.0}
     >>> call |= {"digests": ["5a"], "about": "", "rank_set": "0-1 #1"}
@@ -85,64 +90,76 @@ def first_difference(flights: Iterable[Flight]) -> str | None:
                 calls_of_rank_sets.setdefault(call["rank_set"], {}).setdefault(call["number"], {})[flight["rank"]] = (
                     call
                 )
-    if not any(len(of_ranks) > 1 for calls in calls_of_rank_sets.values() for of_ranks in calls.values()):
+    if not any(len(calls_by_rank) > 1 for calls in calls_of_rank_sets.values() for calls_by_rank in calls.values()):
         return None
-    differences = [first for calls in calls_of_rank_sets.values() if (first := _first_of(calls)) is not None]
+    differences = [
+        difference
+        for calls in calls_of_rank_sets.values()
+        if (difference := _first_difference_on_mesh(calls)) is not None
+    ]
     return min(differences)[1] if differences else ""
 
 
-def _first_of(calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
-    """Return when the first different call on a mesh began, and what it is. *calls* are by their numbers, by rank."""
-    before: list[dict[int, int]] = []  # for each call before, how many digests each rank has of it
-    for number, of_ranks in sorted(calls.items()):
-        different = _different_operations(of_ranks) or _different_digests(of_ranks, before)
-        if different:
-            ranks = next(iter(of_ranks.values()))["ranks"]
-            return min(call["began"] for call in of_ranks.values()), f"call {number} on ranks {ranks}: {different}"
-        before.append({rank: len(call["digests"]) for rank, call in of_ranks.items() if call["digests"]})
+def _first_difference_on_mesh(calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
+    """Return the time at which the first different call on a mesh began, and its text; None if all are the same.
+
+    *calls* maps the number of a call to the calls by rank.
+    """
+    digest_counts: list[dict[int, int]] = []  # for each earlier call, the number of its digests by rank
+    for number, calls_by_rank in sorted(calls.items()):
+        text = _different_operations(calls_by_rank) or _different_digests(calls_by_rank, digest_counts)
+        if text:
+            ranks = next(iter(calls_by_rank.values()))["ranks"]
+            return min(call["began"] for call in calls_by_rank.values()), f"call {number} on ranks {ranks}: {text}"
+        digest_counts.append({rank: len(call["digests"]) for rank, call in calls_by_rank.items() if call["digests"]})
     return None
 
 
 def _different_operations(calls: Mapping[int, Flown]) -> str:
-    """Return what ranks made if it was not the same; names that the user gave calls may differ."""
+    """Return a text if ranks called different operations, else "". Names that the user gave to calls may differ."""
     ranks_of_operations: dict[str, list[int]] = {}
     for rank, call in calls.items():
         ranks_of_operations.setdefault(kind(call["operation"]), []).append(rank)
-    listed = [f"{ranks_text(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
-    return ", ".join(first_of(listed)) if len(listed) > 1 else ""
+    texts = [f"{ranks_text(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
+    return ", ".join(first_of(texts)) if len(texts) > 1 else ""
 
 
-def _different_digests(calls: Mapping[int, Flown], before: Sequence[Mapping[int, int]]) -> str:
-    """Return that ranks made the same operation differently, if they did.
+def _different_digests(calls: Mapping[int, Flown], digest_counts: Sequence[Mapping[int, int]]) -> str:
+    """Return a text if ranks called the same operation with different arguments, else "".
 
-    What one rank has not noted yet is not compared. The difference is in this call if one before it was the same on
-    all these ranks: then all have equally many digests of it. *before* says how many, for each call before.
+    Digests that a rank has not noted yet are not compared. The difference is in this call if an earlier call was the
+    same on all these ranks: then all have equally many digests of it. *digest_counts* has the number of digests by
+    rank, for each earlier call.
     """
     for index in range(max(len(call["digests"]) for call in calls.values())):
-        alike: dict[str, list[int]] = {}
+        ranks_by_digest: dict[str, list[int]] = {}
         for rank, call in calls.items():
             if index < len(call["digests"]):
-                alike.setdefault(call["digests"][index], []).append(rank)
-        if len(alike) > 1:
-            compared = {rank for ranks in alike.values() for rank in ranks}
-            same = any(
-                counts.keys() >= compared and len({counts[rank] for rank in compared}) == 1 for counts in before
+                ranks_by_digest.setdefault(call["digests"][index], []).append(rank)
+        if len(ranks_by_digest) > 1:
+            compared_ranks = {rank for ranks in ranks_by_digest.values() for rank in ranks}
+            earlier_call_agrees = any(
+                counts.keys() >= compared_ranks and len({counts[rank] for rank in compared_ranks}) == 1
+                for counts in digest_counts
             )
-            return _difference_text([*alike.values()], calls, index > 0 or same)
+            return _difference_text([*ranks_by_digest.values()], calls, index > 0 or earlier_call_agrees)
     return ""
 
 
-def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
-    """Return that *groups* of ranks made the same operation differently."""
-    about = [calls[ranks[0]]["about"] for ranks in groups]
-    differs = len({*about}) > 1
+def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], earlier_call_agrees: bool) -> str:
+    """Return a text which says that *groups* of ranks called the same operation with different arguments."""
+    argument_texts = [calls[ranks[0]]["about"] for ranks in groups]
+    texts_differ = len({*argument_texts}) > 1
     who = " and ".join(first_of([ranks_text(ranks) for ranks in groups]))
     text = f"{who} made {calls[groups[0][0]]['operation']} with different arguments (layouts, shape, dtype, root ...)"
-    if not alike_before or (about[0] and not differs):
+    if not earlier_call_agrees or (argument_texts[0] and not texts_differ):
         text += ", or after different calls, or after an error on one of them"
-    if not differs:
+    if not texts_differ:
         return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
-    lines = [f"  {ranks_text(ranks)}: {call or 'not known'}" for ranks, call in zip(groups, about, strict=True)]
+    lines = [
+        f"  {ranks_text(ranks)}: {argument_text or 'not known'}"
+        for ranks, argument_text in zip(groups, argument_texts, strict=True)
+    ]
     return "\n".join([text, *first_of(lines)])
 
 

@@ -19,48 +19,52 @@ def flights(folder: Path) -> int:
 
 
 def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
-    """Return who is where, the first difference between ranks, the last calls of each, and their stacks.
+    """Return where each rank is, the first difference between ranks, their last calls and their stacks, as text.
 
-    *damaged* says which files are no flights.
+    *damaged* has lines about files that are no flights.
     """
     lines = [
         f"{len(flights_read)} of {max(flight['size'] for flight in flights_read)} ranks wrote what they did last",
         "",
     ]
     lines += [_rank_line(flight) for flight in flights_read]
-    missing = missing_ranks(flights_read)
-    if missing:
-        why = " that can be read" if damaged else ": killed, stopped, or ended before"
-        lines.append(f"{ranks_text(missing)} wrote nothing{why}")
+    absent_ranks = missing_ranks(flights_read)
+    if absent_ranks:
+        cause = " that can be read" if damaged else ": killed, stopped, or ended before"
+        lines.append(f"{ranks_text(absent_ranks)} wrote nothing{cause}")
     lines += damaged
     difference = first_difference(flights_read)
     if difference is not None:
-        alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"
-        lines += ["", f"first difference: {difference}" if difference else alike]
+        no_difference = (
+            "the operations that all of them remember are the same, and so are arguments as far as they are known"
+        )
+        lines += ["", f"first difference: {difference}" if difference else no_difference]
     elif len(flights_read) > 1:
         lines += ["", "calls cannot be compared: no two of these ranks remember the same call"]
     for flight in flights_read:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         reason = flight["reason"].partition("\n")[0]
-        last = flight["calls"][-_SHOWN_CALLS:]
-        lines += [f"  {reason}", f"  its last {len(last)} calls, of {len(flight['calls'])} that are kept:"]
-        for call in last:
-            ago = f"{flight['written'] - call['began']:.3f} s ago"
-            about = f": {call['about']}" if call["about"] else ""
-            lines.append(f"    {call['operation']}{_call_text(call['number'], call['ranks'])}, {ago}{about}")
+        last_calls = flight["calls"][-_SHOWN_CALLS:]
+        lines += [f"  {reason}", f"  its last {len(last_calls)} calls, of {len(flight['calls'])} that are kept:"]
+        for call in last_calls:
+            age_text = f"{flight['written'] - call['began']:.3f} s ago"
+            arguments_text = f": {call['about']}" if call["about"] else ""
+            lines.append(
+                f"    {call['operation']}{_call_text(call['number'], call['ranks'])}, {age_text}{arguments_text}"
+            )
         lines += ["  " + line for line in flight["stack"].splitlines()]
     return "\n".join(lines)
 
 
 def _rank_line(flight: Flight) -> str:
     if flight["waits"]:
-        doing = f"waits in {flight['waits']}"
+        activity = f"waits in {flight['waits']}"
         if flight["calls"]:
-            doing += _call_text(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
+            activity += _call_text(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
     else:
-        doing = "is outside meshcomm"
-    at = f", at {flight['at']}" if flight["at"] else ""
-    return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s{at}"
+        activity = "is outside meshcomm"
+    location = f", at {flight['at']}" if flight["at"] else ""
+    return f"rank {flight['rank']}: {activity} for {flight['since']:.1f} s{location}"
 
 
 def _call_text(number: int, ranks: str) -> str:

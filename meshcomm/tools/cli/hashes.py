@@ -7,7 +7,7 @@ VARIABLE = "PYTHONHASHSEED"
 
 
 def hashes_text() -> str:
-    """Return what hashes of text are in this process, and what follows."""
+    """Return, for people, whether hashes of text are the same on all ranks."""
     if not sys.flags.hash_randomization:
         return "0: without salt, the same on all ranks"
     seed = os.environ.get(VARIABLE, "")
@@ -17,9 +17,9 @@ def hashes_text() -> str:
 
 
 def same_hashes() -> None:
-    """Start this process anew with ``PYTHONHASHSEED=0``, unless the variable is set: Python reads it at its start.
+    """Restart this process with ``PYTHONHASHSEED=0``, unless the variable is set: Python reads it when it starts.
 
-    It must come before MPI: a process joins a job once.
+    Call it before MPI starts: a process joins a job only once.
     """
     if VARIABLE in os.environ or sys.flags.ignore_environment or "mpi4py.MPI" in sys.modules:
         return

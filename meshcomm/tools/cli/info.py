@@ -48,65 +48,67 @@ class InfoSection(NamedTuple):
 
 
 def info(as_json: bool = False) -> int:
-    """Print, once, facts about Python, MPI and the ranks, what is wrong, and test a small relayout. Collective.
+    """Test a small relayout, and print, once, facts about Python, MPI and the ranks, and problems. Collective.
 
-    *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
+    With *as_json*, print one document of JSON. Return 0, or 1 if there is a problem.
     """
     settings = about.settings()
-    wrong = reset_invalid()
-    first = launchers.is_first()
-    summary, report = _local_section(), _as_json if as_json else _as_text
-    alone = _isolation_finding()
-    if alone is not None:
+    invalid_settings = reset_invalid()
+    is_first = launchers.is_first()
+    summary, print_report = _local_section(), _as_json if as_json else _as_text
+    isolation = _isolation_finding()
+    if isolation is not None:
         launchers.let_first_tell()
-        summary = summary if alone.about == "MPI" else summary.plus(_mpi_section())
-        checks = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
-        return report(summary.plus(_settings_section(settings)), [], checks, "") if first else 1
+        summary = summary if isolation.about == "MPI" else summary.plus(_mpi_section())
+        all_findings = [isolation, *(Finding(PROBLEM, "settings", text, (0,)) for text in invalid_settings)]
+        return print_report(summary.plus(_settings_section(settings)), [], all_findings, "") if is_first else 1
     with CallScope("info", None):
         communicator = about.connect_all()
         hosts = about.gather_hosts(communicator)
         problem = _self_test(communicator.rank, communicator.size)
         problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
         machine = _cost_model()
-        facts = gather(communicator, wrong)
-        checks = findings(
-            facts, measured_connections(communicator, [facts_of_rank["host"] for facts_of_rank in facts])
+        facts = gather(communicator, invalid_settings)
+        all_findings = findings(
+            facts, measured_connections(communicator, [rank_facts["host"] for rank_facts in facts])
         )
         communicator.free()
     summary = summary.plus(_mpi_section()).plus(_hosts_section(hosts)).plus(machine).plus(_settings_section(settings))
-    checks += _self_test_findings(problems)
-    return report(summary, facts, checks, _verdict_text(problems)) if first else _exit_code(checks)
+    all_findings += _self_test_findings(problems)
+    return (
+        print_report(summary, facts, all_findings, _verdict_text(problems)) if is_first else _exit_code(all_findings)
+    )
 
 
 def _isolation_finding() -> Finding | None:
-    """Return why this process cannot speak with other ranks, if it cannot."""
+    """Return a finding if this process cannot communicate with other ranks, else None."""
     try:
         size = active_mpi().COMM_WORLD.size
     except MeshError as error:
         return Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))
-    alone = launchers.isolation_reason(size, library_name)
-    return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
+    reason = launchers.isolation_reason(size, library_name)
+    return Finding(PROBLEM, "launcher", reason, (0,)) if reason else None
 
 
-def _as_text(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
+def _as_text(summary: InfoSection, facts: Sequence[Facts], all_findings: Sequence[Finding], verdict: str) -> int:
     print_rows([*summary.rows, ("self-test", verdict)] if verdict else summary.rows)
-    say("\n" + "\n".join(line(check, max(1, len(facts))) for check in checks))
-    return _exit_code(checks)
+    say("\n" + "\n".join(line(finding, max(1, len(facts))) for finding in all_findings))
+    return _exit_code(all_findings)
 
 
-def _as_json(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
-    rest = {
+def _as_json(summary: InfoSection, facts: Sequence[Facts], all_findings: Sequence[Finding], verdict: str) -> int:
+    values = {
         "self_test": verdict,
-        "checks": [check._asdict() for check in checks],
+        "checks": [finding._asdict() for finding in all_findings],
         "ranks": facts,
-        "ok": not _exit_code(checks),
+        "ok": not _exit_code(all_findings),
     }
-    say(json.dumps(summary.values | rest, indent=1))
-    return _exit_code(checks)
+    say(json.dumps(summary.values | values, indent=1))
+    return _exit_code(all_findings)
 
 
-def _exit_code(checks: Sequence[Finding]) -> int:
-    return int(any(check.level == PROBLEM for check in checks))
+def _exit_code(all_findings: Sequence[Finding]) -> int:
+    return int(any(finding.level == PROBLEM for finding in all_findings))
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -117,10 +119,10 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def _local_section() -> InfoSection:
     kernel = Path(_kernels.__file__)
-    built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
+    compiled = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
     rows = [
         ("meshcomm", f"{meshcomm.__version__} in {kernel.parent}"),
-        ("kernel", f"{kernel.name}, compiled {built}"),
+        ("kernel", f"{kernel.name}, compiled {compiled}"),
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("NumPy", np.__version__),
     ]
@@ -157,18 +159,20 @@ def _settings_section(settings: dict[str, str]) -> InfoSection:
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:
     """Return rows that show how many ranks and cores each host has."""
-    count = sum(host.ranks for host in hosts)
-    rows = [("ranks", f"{count} on {counted(len(hosts), 'host')}")]
+    rank_count = sum(host.ranks for host in hosts)
+    rows = [("ranks", f"{rank_count} on {counted(len(hosts), 'host')}")]
     for host in hosts[:MAX_HOSTS]:
-        slow = "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
-        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{slow}"))
+        warning = (
+            "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
+        )
+        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{warning}"))
     if len(hosts) > MAX_HOSTS:
         rows.append(("  ...", f"and {len(hosts) - MAX_HOSTS} more hosts"))
     return rows
 
 
 def _cost_model() -> InfoSection:
-    """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
+    """Return the constants of the cost model, which relayouts are planned with. Collective over COMM_WORLD."""
     path = about.settings().get(MACHINE_FILE, "")
     try:
         machine = meshcomm.machine_of(meshcomm.create_mesh())
@@ -184,7 +188,7 @@ def _cost_model() -> InfoSection:
 
 
 def _nodes_text(machine: Machine) -> str:
-    """Return how many nodes there are, and how many ranks each has."""
+    """Return the number of nodes, and the number of ranks on each, as text."""
     if machine.one_node:
         return "1"
     if isinstance(machine.nodes, int):
@@ -194,7 +198,7 @@ def _nodes_text(machine: Machine) -> str:
 
 
 def unit_cost(name: str, seconds: float) -> str:
-    """Return what one unit of the constant *name* costs, for people.
+    """Return the cost of one unit of the constant *name*, as text.
 
     >>> unit_cost("alpha_within", 1.2e-6), unit_cost("gamma", 1e-10), unit_cost("gamma", 0)
     ('1.20 µs', '0.100 ns per byte (10.0 GB/s)', '0.000 ns per byte')
@@ -206,28 +210,30 @@ def unit_cost(name: str, seconds: float) -> str:
 
 
 def _self_test_findings(problems: Sequence[str]) -> list[Finding]:
-    """Return what the self-test found on each rank."""
-    texts = dict.fromkeys(problem for problem in problems if problem)
-    bad = {text: tuple(rank for rank, problem in enumerate(problems) if problem == text) for text in texts}
-    return [Finding(PROBLEM, "self-test", text, ranks) for text, ranks in bad.items()]
+    """Return the findings of the self-test, from the problem of each rank; "" stands for no problem."""
+    problem_texts = dict.fromkeys(problem for problem in problems if problem)
+    ranks_by_problem = {
+        text: tuple(rank for rank, problem in enumerate(problems) if problem == text) for text in problem_texts
+    }
+    return [Finding(PROBLEM, "self-test", text, ranks) for text, ranks in ranks_by_problem.items()]
 
 
 def _verdict_text(problems: Sequence[str]) -> str:
-    bad = any(problems)
-    return f"relayout over {counted(len(problems), 'rank')}: {'a problem, see below' if bad else 'ok'}"
+    has_problem = any(problems)
+    return f"relayout over {counted(len(problems), 'rank')}: {'a problem, see below' if has_problem else 'ok'}"
 
 
 def _self_test(rank: int, size: int) -> str:
-    """Relayout an array from rows to columns and back; return what is wrong on this rank, or ''. Collective."""
+    """Relayout an array from rows to columns and back; return the problem on this rank, or "". Collective."""
     try:
         mesh = meshcomm.create_mesh([("x", size)])
         rows = meshcomm.Layout(["x", meshcomm.UNSHARDED], mesh)
         columns = meshcomm.Layout([meshcomm.UNSHARDED, "x"], mesh)
         shape = (2 * size + 1, 3 * size - 1)
         array = np.arange(shape[0] * shape[1]).reshape(shape)
-        there = meshcomm.relayout(meshcomm.distribute(array, rows), columns)
-        back = meshcomm.relayout(there, rows)
-        for tensor in (there, back):
+        in_columns = meshcomm.relayout(meshcomm.distribute(array, rows), columns)
+        in_rows = meshcomm.relayout(in_columns, rows)
+        for tensor in (in_columns, in_rows):
             expected = array[tensor.layout.block_slices(shape, rank)]
             if not tensor._has_block or not np.array_equal(tensor._block, expected):
                 return f"wrong values in layout {tensor.layout.specs_text}"

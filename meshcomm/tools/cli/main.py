@@ -44,9 +44,9 @@ from meshcomm.tools.cli.show import SHOW
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments*, by default those of the process, and return its exit code."""
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        _refuse(options.parser, unknown)
+    options, unknown_arguments = parser.parse_known_args(arguments)
+    if unknown_arguments:
+        _refuse(options.parser, unknown_arguments)
     try:
         if options.command == "run" and arguments is None and options.ranks is None:
             same_hashes()
@@ -60,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    """End the process with the usage of the command whose *parser* does not know these arguments."""
+def _refuse(parser: argparse.ArgumentParser, unknown_arguments: Sequence[str]) -> NoReturn:
+    """End the process with the usage of the command of *parser*, which does not know these arguments."""
     option_strings = [name for action in parser._actions for name in action.option_strings]
-    meant = suggestion(unknown[0].partition("=")[0], option_strings)
-    parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    hint = suggestion(unknown_arguments[0].partition("=")[0], option_strings)
+    parser.error(f"unrecognized arguments: {' '.join(unknown_arguments)}{hint}")
 
 
 def _run_program(options: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def _rank_count(text: str) -> int:
     return int(text)
 
 
-_RANKS = (
+_RANK_ARGUMENTS = (
     Argument("-n", dest="ranks", type=_rank_count, default=4, metavar="RANKS", help="so many ranks; by default 4"),
     Argument("--numpy", action="store_true", help="import numpy gives meshcomm.numpy"),
     Argument("--mpiexec", metavar="COMMAND", help="what starts the ranks, such as 'srun --mpi=pmi2'"),
@@ -125,14 +125,14 @@ COMMANDS = {
         help="a prompt whose lines run on all ranks",
         description="A prompt on several ranks: IPython's where it is installed, else "
         "Python's own. What is typed runs on all ranks; rank 0 shows its output. A file runs first.",
-        arguments=(*_RANKS, Argument("file", type=Path, nargs="?", help="a program that runs first")),
+        arguments=(*_RANK_ARGUMENTS, Argument("file", type=Path, nargs="?", help="a program that runs first")),
         action=imported_command("interactive:shell"),
     ),
     "jupyter": Command(
         help="install a kernel for Jupyter whose cells run on all ranks",
         description="Install a kernel for Jupyter, which starts ranks and runs each cell on all of them.",
         arguments=(
-            *_RANKS,
+            *_RANK_ARGUMENTS,
             Argument("--name", help="what Jupyter shows; by default such as 'NumPy on 4 ranks'"),
             Argument("--list", action="store_true", help="list the kernels that are installed"),
             Argument("--remove", metavar="NAME", help="remove a kernel"),
@@ -143,7 +143,7 @@ COMMANDS = {
         help="what Jupyter starts: the ranks of a kernel that meshcomm jupyter has installed",
         description="Start the ranks of a kernel for Jupyter, which have one connection file.",
         arguments=(
-            *_RANKS,
+            *_RANK_ARGUMENTS,
             Argument("-f", dest="connection", type=Path, required=True, help="the connection file"),
             Argument(
                 "--rank",

@@ -1,4 +1,4 @@
-"""What all ranks of a command have to say, said once."""
+"""Print a text, which all ranks of a command have, once."""
 
 import time
 
@@ -8,15 +8,15 @@ from meshcomm.core.failures.launchers import launched
 from meshcomm.tools.cli.terminal import say
 
 COME_WITHIN = 5.0
-"""Seconds in which ranks come that have to say the same of a command, after the first one. Ranks of a busy machine
-start at different times; those of another host never come."""
+"""Seconds for which the first rank waits for others with the same text. Ranks of a busy machine start at different
+times; those of another host never come."""
 
 
 def print_once(text: str) -> None:
-    """Print *text* on standard error, on one rank of each host: the first that comes. No rank returns before that.
+    """Print *text* on standard error, on the first rank of each host that arrives. No rank returns before that.
 
-    The rank that prints also waits for others that come later. Many launchers end all ranks as soon as one ends; where
-    they do not, a rank that comes when all others have gone prints it again.
+    The rank that prints also waits for ranks that arrive later, because many launchers end all ranks as soon as one
+    ends. A rank that arrives after all others have ended prints the text again.
     """
     rank, size = launched() or (0, 1)
     claim = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
@@ -24,7 +24,7 @@ def print_once(text: str) -> None:
         say(text, error=True)
     if claim is not None and claim.ours:
         claim.note_printed()
-        ranks_seen, end = {rank}, time.monotonic() + COME_WITHIN
-        while len(ranks_seen) < size and time.monotonic() < end:
+        ranks_seen, deadline = {rank}, time.monotonic() + COME_WITHIN
+        while len(ranks_seen) < size and time.monotonic() < deadline:
             ranks_seen.update(claim.ranks())
             time.sleep(POLL_TO)

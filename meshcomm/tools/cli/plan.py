@@ -30,14 +30,14 @@ from meshcomm.tools.pictures.of_plans import save_plan
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
 PER_NODE = 64
-"""Ranks on a node, unless ``--nodes`` tells; what is printed says so. Nodes of clusters have 32 to 256 cores."""
+"""Number of ranks on a node, unless ``--nodes`` is given; a printed line says so. Nodes have 32 to 256 cores."""
 PATIENCE = 10.0
-"""Seconds of CPU time. A row of the table that may take longer is left out. It has four times the ranks of the row
-before it, and takes at most 16 times as long."""
+"""Seconds of CPU time. A row of the table that may take longer is left out: with four times the ranks of the previous
+row, it takes up to 16 times as long."""
 
 
 class Relayout(NamedTuple):
-    """What is planned: an array, the layouts before and after, and the scratch limit."""
+    """The relayout to plan: shape and dtype of the array, the two layouts, and the scratch limit in bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -60,40 +60,49 @@ def _print_plan(options: argparse.Namespace) -> None:
     source, target = (layout_of(text, mesh) for text in (options.source, options.target))
     limit = None if options.scratch is None else bytes_of(options.scratch)
     as_dtype(options.dtype)
-    what = Relayout(shape_of(options.shape), options.dtype, source, target.matched(source), limit)
+    relayout = Relayout(shape_of(options.shape), options.dtype, source, target.matched(source), limit)
     constants: dict[str, Value] = {**stored_constants()}
     machine = Machine(**constants)
-    uneven = nodes is not None and mesh.size % nodes
-    plan = what.plan(
-        mesh, _on_so_many(machine, nodes, mesh.size) if uneven else _with_ranks_per_node(machine, per_node, mesh.size)
+    is_uneven = nodes is not None and mesh.size % nodes
+    plan = relayout.plan(
+        mesh,
+        _with_node_count(machine, nodes, mesh.size)
+        if is_uneven
+        else _with_ranks_per_node(machine, per_node, mesh.size),
     )
     if options.svg:
         save_plan(plan, options.svg)
-    assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
-    lines = [repr(plan), *_cost_lines(plan), *[assumed] * (nodes is None), "", *_table_lines(what, machine, per_node)]
+    assumption = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
+    lines = [
+        repr(plan),
+        *_cost_lines(plan),
+        *[assumption] * (nodes is None),
+        "",
+        *_table_lines(relayout, machine, per_node),
+    ]
     text = "\n".join(lines)
     say(text if terminal().unicode else text.replace("µ", "u"))
 
 
 def _with_ranks_per_node(machine: Machine, per_node: int, ranks: int) -> Machine:
-    """Return *machine* with so many ranks on each node; the last one may have fewer."""
+    """Return *machine* with *per_node* of all *ranks* on each node; the last node may have fewer."""
     return replace(machine, nodes=per_node if per_node < ranks else 0)
 
 
-def _on_so_many(machine: Machine, nodes: int, ranks: int) -> Machine:
-    """Return *machine* with so many nodes, of which the first have a rank more, as Slurm distributes ranks."""
+def _with_node_count(machine: Machine, nodes: int, ranks: int) -> Machine:
+    """Return *machine* with *ranks* spread over *nodes* as by Slurm: the first nodes have one rank more."""
     cut = Cut(ranks, nodes)
     return replace(machine, nodes=tuple(cut.block_of(rank) for rank in range(ranks)))
 
 
 def _cost_lines(plan: Plan) -> list[str]:
-    counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
-    nodes, least, largest = len(counts), int(counts.min()), int(counts.max())
-    ranks = f"{least:,} to {largest:,} ranks" if least < largest else f"{counted(largest, 'rank')}"
-    constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
+    ranks_of_nodes = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
+    node_count, min_ranks, max_ranks = len(ranks_of_nodes), int(ranks_of_nodes.min()), int(ranks_of_nodes.max())
+    ranks_text = f"{min_ranks:,} to {max_ranks:,} ranks" if min_ranks < max_ranks else f"{counted(max_ranks, 'rank')}"
+    constants_text = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
     return [
         f"predicted time: {seconds_text(_predicted_seconds(plan))}, on "
-        f"{counted(nodes, 'node')} of {ranks} over MPI, with constants: {constants}",
+        f"{counted(node_count, 'node')} of {ranks_text} over MPI, with constants: {constants_text}",
         f"peak memory of a rank: {bytes_text(plan.peak_bytes)}, with its block before, its block after and scratch",
     ]
 
@@ -101,23 +110,23 @@ def _cost_lines(plan: Plan) -> list[str]:
 # -- other numbers of ranks -------------------------------------------------------------------------------------------
 
 
-def _table_lines(what: Relayout, machine: Machine, per_node: int) -> list[str]:
-    """Return the lines of a table: the same relayout of the same array with other numbers of ranks."""
-    if any(fixed_length(spec) is not None for layout in (what.source, what.target) for spec in layout.axes):
+def _table_lines(relayout: Relayout, machine: Machine, per_node: int) -> list[str]:
+    """Return the lines of a table: the same relayout with other numbers of ranks."""
+    if any(fixed_length(spec) is not None for layout in (relayout.source, relayout.target) for spec in layout.axes):
         return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
     rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
-    meshes = {scale_sizes(what.source.mesh.shape(), ranks) for ranks in RANKS}
-    took = 0.0
+    meshes = {scale_sizes(relayout.source.mesh.shape(), ranks) for ranks in RANKS}
+    seconds = 0.0
     for sizes in sorted(meshes, key=lambda sizes: (prod(sizes), sizes)):
         ranks = prod(sizes)
-        ahead = (f"{ranks:,}", ",".join(map(str, sizes)), f"{-(-ranks // per_node):,}")
-        if 16 * took > PATIENCE:
-            rows.append((*ahead, "too many ranks to plan in seconds", "", "", ""))
+        first_cells = (f"{ranks:,}", ",".join(map(str, sizes)), f"{-(-ranks // per_node):,}")
+        if 16 * seconds > PATIENCE:
+            rows.append((*first_cells, "too many ranks to plan in seconds", "", "", ""))
             continue
         begin = time.process_time()
-        mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
-        rows.append((*ahead, *_table_row(what, mesh, _with_ranks_per_node(machine, per_node, ranks))))
-        took = time.process_time() - begin
+        mesh = Mesh(range(ranks), list(zip(relayout.source.mesh.dim_names, sizes, strict=True)))
+        rows.append((*first_cells, *_table_row(relayout, mesh, _with_ranks_per_node(machine, per_node, ranks))))
+        seconds = time.process_time() - begin
     return [
         f"The same array on other meshes, with {counted(per_node, 'rank')} on each node. The smallest "
         "mesh dimension is",
@@ -126,9 +135,9 @@ def _table_lines(what: Relayout, machine: Machine, per_node: int) -> list[str]:
     ]
 
 
-def _table_row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
+def _table_row(relayout: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
     try:
-        plan = what.plan(mesh, machine)
+        plan = relayout.plan(mesh, machine)
     except MeshcommError as error:
         return f"no plan: {error}"[:60], "", "", ""
     return (
@@ -145,7 +154,7 @@ def _predicted_seconds(plan: Plan) -> float:
 
 
 def scale_sizes(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return *sizes* of mesh dimensions, doubled or halved in turn until they multiply to at most so many *ranks*.
+    """Return *sizes* of mesh dimensions, doubled or halved in turn until their product is at most *ranks*.
 
     A dimension of size 1 stays, unless all have size 1.
 
@@ -154,19 +163,19 @@ def scale_sizes(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
     """
     scaled_sizes = list(sizes)
     while 2 * prod(scaled_sizes) <= ranks:
-        at = min(range(len(scaled_sizes)), key=lambda axis: (scaled_sizes[axis] == 1, scaled_sizes[axis]))
-        scaled_sizes[at] *= 2
+        chosen_axis = min(range(len(scaled_sizes)), key=lambda axis: (scaled_sizes[axis] == 1, scaled_sizes[axis]))
+        scaled_sizes[chosen_axis] *= 2
     while prod(scaled_sizes) > ranks and any(size % 2 == 0 for size in scaled_sizes):
-        at = max(
+        chosen_axis = max(
             (axis for axis in range(len(scaled_sizes)) if scaled_sizes[axis] % 2 == 0), key=scaled_sizes.__getitem__
         )
-        scaled_sizes[at] //= 2
+        scaled_sizes[chosen_axis] //= 2
     return tuple(scaled_sizes)
 
 
 def _aligned_lines(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[at]) for row in rows if len(row[at]) < 30) for at in range(len(rows[0]))]
-    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
+    widths = [max(len(row[column]) for row in rows if len(row[column]) < 30) for column in range(len(rows[0]))]
+    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 PLAN = Command(

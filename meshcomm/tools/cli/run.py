@@ -33,33 +33,33 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
     of_numpy: whether the program is a script of NumPy: see `meshcomm.tools.cli.scripts`
     """
     abort.install_hooks()
-    watched = are_several() and abort.ends_jobs()
-    if watched:
-        world = _world()
+    is_watched = are_several() and abort.ends_jobs()
+    if is_watched:
+        world = _world_or_exit()
         world.rank_set(range(world.size)).listen()
     sys.argv[:] = program
     if of_numpy:
         from meshcomm.tools.cli.scripts import NumPyScript
 
-        watch.divergence_hint = _DIFFERENT
+        watch.divergence_hint = _DIVERGENCE_HINT
         NumPyScript(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
     try:
         _execute(program[0], is_module)
     except SystemExit as error:
         code = exit_code(error)
-        if code and watched and not leave_all(LEAVE_WITHIN):
+        if code and is_watched and not leave_all(LEAVE_WITHIN):
             abort.end_job(f"it called sys.exit({error.code!r})", code)
         raise
     except BaseException as error:
-        error.with_traceback(_own_frames(error))
+        error.with_traceback(_program_traceback(error))
         if of_numpy:
             _explain(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(exit_code(error))
 
 
-def _world() -> MPIWorld:
-    """Return the world of COMM_WORLD. If this is one of several copies that are alone, say so once, and end."""
+def _world_or_exit() -> MPIWorld:
+    """Return the world of COMM_WORLD. If several processes each see a world of one rank, print why once, and exit."""
     try:
         return common_world()
     except MeshError as error:
@@ -77,7 +77,7 @@ def _execute(program: str, is_module: bool) -> None:
     if not Path(program).exists():
         abort.say_once(f"can't open file {program!r}: there is none in {os.getcwd()}")
         sys.exit(2)
-    if Path(program).is_dir() and not any(Path(program, f"__main__.{end}").exists() for end in ("py", "pyc")):
+    if Path(program).is_dir() and not any(Path(program, f"__main__.{suffix}").exists() for suffix in ("py", "pyc")):
         abort.say_once(f"{program!r} is a folder, and has no __main__.py: name a script")
         sys.exit(2)
     if not sys.flags.safe_path:
@@ -85,41 +85,41 @@ def _execute(program: str, is_module: bool) -> None:
     runpy.run_path(program, run_name="__main__")
 
 
-def _own_frames(error: BaseException) -> TracebackType | None:
-    """Return the traceback of *error*, from the first frame of the program itself."""
+def _program_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of *error* from the first frame of the program on, without our imports."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, *_RUNPY):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, *_RUNPY_FILES):
         traceback = traceback.tb_next
-    last = traceback
-    while last is not None and last.tb_next is not None:
-        if last.tb_next.tb_frame.f_code.co_filename == _SCRIPTS:  # an import of the script
-            last.tb_next = last.tb_next.tb_next
+    entry = traceback
+    while entry is not None and entry.tb_next is not None:
+        if entry.tb_next.tb_frame.f_code.co_filename == _SCRIPTS_FILE:  # an import of the script
+            entry.tb_next = entry.tb_next.tb_next
         else:
-            last = last.tb_next
+            entry = entry.tb_next
     return traceback
 
 
 def _explain(error: BaseException) -> None:
-    """Say what an error means in a script that was written for one process."""
+    """Add a note on what *error* means in a script that was written for one process."""
     if isinstance(error, CollectiveMismatch):
-        error.add_note(_DIFFERENT)
-    elif isinstance(error, TypeError | ValueError) and are_several() and _OF_CLASS_OR_MEMORY.search(str(error)):
-        error.add_note(_WHOLE)
+        error.add_note(_DIVERGENCE_HINT)
+    elif isinstance(error, TypeError | ValueError) and are_several() and _ARRAY_ERROR.search(str(error)):
+        error.add_note(_ARRAY_HINT)
 
 
-_OF_CLASS_OR_MEMORY = re.compile("read-only|read-write|(not|got) ndarray|a 'ndarray' object")
-_WHOLE = (
+_ARRAY_ERROR = re.compile("read-only|read-write|(not|got) ndarray|a 'ndarray' object")
+_ARRAY_HINT = (
     "Where an array is cut over the ranks, libraries get a copy that is only read, and code in C may take no such "
     "array: give it x.to_numpy(), which has all elements, and write back by x[...] = array. A field of a record is "
     "set by z['field'][5] = 7."
 )
-_DIFFERENT = (
+_DIVERGENCE_HINT = (
     "All ranks run the script, and have to compute the same. These differ between ranks: clocks, os.urandom and what "
     "comes of it (uuid, secrets, names of tempfile), os.getpid, id, the order of sets of texts, and names of hosts. "
     "np.errstate, np.seterr and filters of warnings have to be the same on all ranks."
 )
 
-_SCRIPTS = str(Path(__file__).with_name("scripts.py"))
+_SCRIPTS_FILE = str(Path(__file__).with_name("scripts.py"))
 
 
-_RUNPY = (runpy.__file__, "<frozen runpy>")
+_RUNPY_FILES = (runpy.__file__, "<frozen runpy>")

@@ -1,8 +1,8 @@
-"""``run --numpy``: a script of NumPy that nobody changed, on all ranks.
+"""``run --numpy``: run an unchanged script of NumPy on all ranks.
 
 ``import numpy`` in the script, and in modules beside it, gives `meshcomm.numpy`; libraries get NumPy. The output of
-rank 0 is shown, and that of another rank only if it fails without rank 0; what NumPy warns of, on any rank, is shown
-once.
+rank 0 is shown. That of another rank is shown only if this rank fails and rank 0 does not. NumPy's warnings on any
+rank are shown once.
 """
 
 import atexit
@@ -45,11 +45,11 @@ class NumPyScript:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder.resolve())
         self._import, self._open = builtins.__import__, open
-        self._has = cache(self._is_own_file)
-        self._warned = False
+        self._is_own_file_cached = cache(self._is_own_file)
+        self._has_warned = False
 
     def begin(self) -> None:
-        """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
+        """Let the script import `meshcomm.numpy`, and hold back the output of all ranks but rank 0."""
         self.begin_imports()
         rank, size = abort.comm_world()
         if size > 1:
@@ -88,7 +88,7 @@ class NumPyScript:
         if names is None:
             return False
         file = names.get("__file__")
-        return self._has(file) if isinstance(file, str) else names.get("__name__") == "__main__"
+        return self._is_own_file_cached(file) if isinstance(file, str) else names.get("__name__") == "__main__"
 
     def _import_watched(
         self,
@@ -98,27 +98,27 @@ class NumPyScript:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        top, _, rest = name.partition(".")
-        if top != "numpy" or level or not self._is_of_script(globals):
+        package, _, submodule = name.partition(".")
+        if package != "numpy" or level or not self._is_of_script(globals):
             return self._import(name, globals, locals, fromlist or (), level)
         namespace = import_module(_NAMESPACE)
-        if rest in _SUBMODULES and (rest == "random" or not is_alone()):
-            ours = import_module(f"{_NAMESPACE}.{rest}")
-            return ours if fromlist else namespace
+        if submodule in _SUBMODULES and (submodule == "random" or not is_alone()):
+            our_module = import_module(f"{_NAMESPACE}.{submodule}")
+            return our_module if fromlist else namespace
         module = self._import(name, globals, locals, fromlist or (), 0)
-        return module if rest and fromlist else namespace
+        return module if submodule and fromlist else namespace
 
     def _open_watched(self, file: Value, mode: str = "r", *args: Value, **kwargs: Value) -> Value:
         """Open a file, as `open` does. Say once that the script opens one for writing, maybe on all ranks.
 
-        An audit hook would see this, too, but it is called for each frame that anybody looks at, which takes 2 µs.
+        An audit hook would see this, too, but each ``sys._getframe`` calls it, which takes 2 µs.
         """
         result = self._open(file, mode, *args, **kwargs)
         frame: FrameType | None = sys._getframe(1)
-        if self._warned or not set("wax+") & {*mode} or file == os.devnull or frame is None:
+        if self._has_warned or not set("wax+") & {*mode} or file == os.devnull or frame is None:
             return result
         if self._is_of_script(frame.f_globals):
-            self._warned = True
+            self._has_warned = True
             abort.say(
                 f"rank 1 opens {file!r} for writing, at line {frame.f_lineno} of {frame.f_code.co_filename}. If all "
                 "ranks open it, let one rank write it: import meshcomm as mc, and if mc.is_root(): ..."
@@ -127,7 +127,7 @@ class NumPyScript:
 
 
 class SharedInput(TextIOBase):
-    """Standard input of rank 0, which all ranks read together: a launcher gives it to none of the others."""
+    """Standard input of rank 0, which all ranks read together: launchers give other ranks no input."""
 
     def __init__(self, lines: TextIO) -> None:
         self._lines = lines
@@ -140,19 +140,19 @@ class SharedInput(TextIOBase):
         return self._read_for_all(lambda: self._lines.readline(size))
 
     def read(self, size: int | None = -1) -> str:
-        """Return the rest, or so many characters. Collective."""
+        """Return *size* characters, or by default all that follow. Collective."""
         return self._read_for_all(lambda: self._lines.read(-1 if size is None else size))
 
     def _read_for_all(self, read: Callable[[], str]) -> str:
-        def look() -> str:
-            with at_files():  # whoever types takes his time
+        def read_on_rank_0() -> str:
+            with at_files():  # typing takes time
                 return read()
 
-        return broadcast_from_device("input", mesh_of_program(), "standard input", look) or ""
+        return broadcast_from_device("input", mesh_of_program(), "standard input", read_on_rank_0) or ""
 
 
 def _seed_alike() -> None:
-    """Let Python's and NumPy's own random numbers, which libraries draw, be the same on all ranks. Collective."""
+    """Seed the global random generators of Python and NumPy, which libraries use, alike on all ranks. Collective."""
     seed = broadcast_from_device(
         "a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32)
     )
@@ -161,19 +161,19 @@ def _seed_alike() -> None:
 
 
 def hold_back() -> None:
-    """Keep what this rank prints, for `abort.shown`, which shows it."""
-    out, err = sys.stdout, sys.stderr
+    """Keep the output of this rank in temporary files, and register a function that shows it."""
+    stdout, stderr = sys.stdout, sys.stderr
     files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-    captured = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
-    sys.stdout, sys.stderr = captured
+    buffers = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
+    sys.stdout, sys.stderr = buffers
 
-    def show(other: bool) -> None:
-        sys.stdout, sys.stderr = out, err
-        for buffer, stream in zip(captured, (out, err), strict=True):
-            if other:
+    def show(is_shown: bool) -> None:
+        sys.stdout, sys.stderr = stdout, stderr
+        for buffer, stream in zip(buffers, (stdout, stderr), strict=True):
+            if is_shown:
                 _copy(buffer, stream)
 
-    abort.let_show(err, show)
+    abort.let_show(stderr, show)
 
 
 def _copy(buffer: TextIO, stream: TextIO) -> None:

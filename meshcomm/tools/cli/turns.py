@@ -1,4 +1,4 @@
-"""Times calls in turns, so that other work on the machine slows down all of them, not only some."""
+"""Time calls in turns, so that other work on the machine slows down all of them, not only some."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +22,7 @@ class Turns:
     """Times *runs* in turns.
 
     Each run starts after a barrier and is timed on every rank; the maximum over ranks counts. A run is None on a rank
-    that only takes part in the barrier. All ranks make the same calls: each method is **Collective** over the
-    communicator.
+    that only takes part in the barrier. Each method is **Collective** over the communicator.
     """
 
     def __init__(self, communicator: Communicator, runs: Sequence[Run | None]) -> None:
@@ -31,12 +30,12 @@ class Turns:
         self._nanoseconds_per_turn: list[list[int]] = []
         for run in runs:
             self._nanoseconds(run, 1)  # opens communicators, plans, and touches memory for the first time
-        first = self._slowest([[min(self._nanoseconds(run, 1) for _ in range(3)) for run in runs]])[0].tolist()
+        fastest = self._slowest([[min(self._nanoseconds(run, 1) for _ in range(3)) for run in runs]])[0].tolist()
         self._repeats = [
-            int(min(max(1, MIN_BATCH_SECONDS * 1e9 / max(1, nanoseconds)), MAX_REPEATS)) for nanoseconds in first
+            int(min(max(1, MIN_BATCH_SECONDS * 1e9 / max(1, nanoseconds)), MAX_REPEATS)) for nanoseconds in fastest
         ]
         self.seconds_per_turn = (
-            sum(nanoseconds * n for nanoseconds, n in zip(first, self._repeats, strict=True)) * 1e-9
+            sum(nanoseconds * repeats for nanoseconds, repeats in zip(fastest, self._repeats, strict=True)) * 1e-9
         )
         """An estimate, from the fastest of three calls of each run."""
 
@@ -46,11 +45,11 @@ class Turns:
         return len(self._nanoseconds_per_turn)
 
     def take_turn(self) -> None:
-        """Time each run once more: every other turn backwards, so that what a call leaves in caches helps no other."""
+        """Time each run once more. Every other turn goes backwards, so no run always profits from another's caches."""
         order = range(len(self._runs))
         nanoseconds = [0] * len(order)
-        for number in order if self.num_turns % 2 else reversed(order):
-            nanoseconds[number] = self._nanoseconds(self._runs[number], self._repeats[number])
+        for index in order if self.num_turns % 2 else reversed(order):
+            nanoseconds[index] = self._nanoseconds(self._runs[index], self._repeats[index])
         self._nanoseconds_per_turn.append(nanoseconds)
 
     def seconds(self) -> NDArray[np.float64]:

@@ -1,10 +1,10 @@
-"""How a cell reaches all ranks, how it is stopped, and how its outcomes come to rank 0.
+"""Send cells to all ranks, stop them, and collect their outcomes on rank 0.
 
-Rank 0 sends a cell to the others, runs it, too, and waits for an outcome of each. A thread of each rank listens while
-a cell runs: a rank in a loop, asleep or in a call that waits for others can be stopped by a signal to itself.
+Rank 0 sends a cell to the other ranks, runs it itself, and waits for the outcome of each rank. While a cell runs, a
+thread of each rank listens, and stops the rank by a signal to itself: also in a loop, asleep, or in a call that waits.
 
-Ranks may leave a cell at different lines. Rank 0 then stops those that are still in it, and compares which collective
-calls each of them has made. Where these differ, all begin anew with the next cell: meshes and tensors stay.
+Ranks may leave a cell at different lines. Rank 0 then stops those that are still in it, and compares the collective
+calls that each of them has made. If these differ, all ranks start over with the next cell: meshes and tensors stay.
 """
 
 import math
@@ -36,23 +36,30 @@ from meshcomm.tools.interactive.outcomes import (
 )
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
-"""Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
-LOOK_BESIDES = 0.2
-"""Seconds between two looks of a rank that rank 0 wakes."""
+"""Seconds between two polls for a cell: at first, and after a while. Each sleep takes up to 80 us of CPU."""
+POLL_WOKEN = 0.2
+"""Seconds between two polls for a cell of a rank that rank 0 can wake."""
 LISTEN_EVERY = 0.02
-"""Seconds between two looks for a message while a cell runs."""
+"""Seconds between two polls for a message while a cell runs."""
 FAIL_WITHIN = 1.0
-"""Seconds in which other ranks may raise the error of a rank themselves, before they are stopped."""
+"""Seconds after an error on one rank in which other ranks may raise it themselves, before they are stopped."""
 WAIT_WITHIN = 2.0
-"""Seconds for which a rank waits for one that has ended the cell, which may have sent something at its end."""
+"""Seconds for which a rank waits for a rank that has ended the cell, whose last messages may still be in flight."""
 STOP_WITHIN = 2.0
-"""Seconds in which a rank that is stopped should end its cell. Then it is stopped again: some code loses errors."""
+"""Seconds in which a stopped rank should end its cell. Then it is stopped again: some code suppresses errors."""
 PARENT_EVERY = 1.0
-"""Seconds between two looks whether the process that started this one is still there."""
+"""Seconds between two checks whether the process that started this one still runs."""
 
 
 class Cell(TypedDict, total=False):
-    """Code for all ranks: a *file* and *mode* at Python's prompt, the rest in IPython."""
+    """Code for all ranks.
+
+    Parameters
+    ----------
+    text: the code
+    file, mode: arguments of `compile`; only without IPython
+    count, store, silent: arguments of IPython's ``run_cell``; only with IPython
+    """
 
     text: str
     file: str
@@ -63,28 +70,28 @@ class Cell(TypedDict, total=False):
 
 
 class Job:
-    """All ranks, seen by one of them. Collective over COMM_WORLD to make, before the first mesh."""
+    """The job of a prompt or a notebook, as one rank sees it. Collective over COMM_WORLD, before the first mesh."""
 
     def __init__(self) -> None:
-        self._lock, self._busy = threading.RLock(), threading.Event()
+        self._lock, self._busy = threading.RLock(), threading.Event()  # busy: while a cell runs
         self.gates = Gates(self.send, self.poll)
         self._channel = self.gates.channel
         self.rank, self.size = self._channel.rank, self._channel.size
         self.running = False
         self.outcome = Outcome()
-        """What this rank notes for its outcome while a cell runs."""
+        """The outcome of the cell on this rank, while the cell runs."""
         self.wake: Callable[[], object] = lambda: None
-        """Wakes the event loop of the main thread, if it has one: a signal alone does not."""
+        """Function that wakes the event loop of the main thread, if it has one: a signal alone does not."""
         self._bell = host_signals.Bell(self.rank)
         self._cells, self._values = deque[tuple[bool, Cell | None]](), deque[tuple[str, object]]()
         self._outcomes: dict[int, Outcome] = {}
-        self._ended: dict[int, float] = {}
-        """When rank 0 has got outcomes."""
-        self._why: tuple[str, str] | None = None
-        """Why the cell is stopped: the name and the text of an error."""
+        self._outcome_times: dict[int, float] = {}
+        """By rank, the time at which rank 0 received its outcome."""
+        self._stop_reason: tuple[str, str] | None = None
+        """The name and the text of the error for which the cell is stopped; None if it is not."""
         self._stopped_at = self._all_stopped_at = 0.0
-        self._anew = False
-        self._parent = os.getppid()
+        self._starts_over = False
+        self._parent_pid = os.getppid()
         self.take_signals()
         threading.Thread(target=self._listen, name="meshcomm cells", daemon=True).start()
 
@@ -95,18 +102,18 @@ class Job:
     # -- cells --------------------------------------------------------------------------------------------------------
 
     def begin(self, cell: Cell | None) -> None:
-        """Let the other ranks begin a *cell*, which this one begins, too. None ends their programs."""
-        self._to_others("cell", self._anew, cell)
+        """Begin a *cell* on all ranks. None ends the programs of the other ranks."""
+        self._to_others("cell", self._starts_over, cell)
         for rank in range(1, self.size):
             host_signals.ring(rank)
-        self.send(0, "cell", self._anew, cell)
+        self.send(0, "cell", self._starts_over, cell)
         self._next_cell()
 
     def follow(self, run: Callable[[Cell], object]) -> None:
-        """Run each cell that rank 0 sends by *run*, until it sends no more."""
+        """Call *run* with each cell that rank 0 sends, until it sends None."""
         while (cell := self._next_cell()) is not None:
             with self.cell():
-                if self._why:
+                if self._stop_reason:
                     raise KeyboardInterrupt
                 run(cell)
 
@@ -122,45 +129,46 @@ class Job:
                 self.running = False
         except BaseException as error:
             self.note(error, traceback_lines(error))
-        if self._why and "error" in self.outcome:  # which may come from that: another rank has left an exchange
-            self.outcome["error"] = stopped_error(self.outcome["error"], *self._why)
+        # The error may be a consequence of the stop: another rank has left an exchange.
+        if self._stop_reason and "error" in self.outcome:
+            self.outcome["error"] = stopped_error(self.outcome["error"], *self._stop_reason)
         self.outcome["states"] = call_states()
         if self.rank:
             self._busy.clear()
         self.send(0, "outcome", self.outcome)
 
     def note(self, error: BaseException, traceback: list[str]) -> None:
-        """Note that the cell ends with this *error*."""
+        """Store the *error* with which the cell ends in the outcome."""
         self.outcome["error"] = cell_error(error, traceback)
 
     def was_stopped_by(self, error: BaseException | None) -> bool:
-        """Return whether the cell was stopped, and this *error* comes from that."""
-        return bool(self._why) and isinstance(error, KeyboardInterrupt | CancelledError)
+        """Return whether the cell was stopped, and caused this *error* by that."""
+        return bool(self._stop_reason) and isinstance(error, KeyboardInterrupt | CancelledError)
 
     def finish(self) -> CellError | None:
-        """Wait until the cell has ended on all ranks, show what they have to show, and return its error."""
-        said = False
+        """Wait until the cell has ended on all ranks, show their outcomes, and return the error of the cell."""
+        has_reported = False
 
         def complete() -> bool:
-            nonlocal said
+            nonlocal has_reported
             self.poll()
-            missing = self._missing_ranks()
-            if not said and missing and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
-                said = True
-                how = "in code that is not Python's. Restart ends it"
-                sys.stderr.write(f"meshcomm: {ranks_text(missing)} cannot be stopped yet: {how}\n")
+            missing_ranks = self._missing_ranks()
+            if not has_reported and missing_ranks and 0 < self._all_stopped_at < time.monotonic() - STOP_WITHIN:
+                has_reported = True
+                advice = "in code that is not Python's. Restart ends it"
+                sys.stderr.write(f"meshcomm: {ranks_text(missing_ranks)} cannot be stopped yet: {advice}\n")
                 sys.stderr.flush()
-            return not missing
+            return not missing_ranks
 
         wait_until(complete)
         self._busy.clear()
         outcomes = [self._outcomes[rank] for rank in range(self.size)]
-        failed = any("error" in outcome for outcome in outcomes)
-        self._anew = failed and calls_differ([outcome["states"] for outcome in outcomes])
+        has_failed = any("error" in outcome for outcome in outcomes)
+        self._starts_over = has_failed and calls_differ([outcome["states"] for outcome in outcomes])
         return show_outcomes(outcomes)
 
     def interrupt(self) -> bool:
-        """Stop the cell on all ranks; return whether there is one. For any thread of rank 0."""
+        """Stop the cell on all ranks; return whether a cell runs. Any thread of rank 0 may call this."""
         with self._lock:
             if self._busy.is_set():
                 self._stop("KeyboardInterrupt", "")
@@ -168,24 +176,24 @@ class Job:
 
     def end(self) -> None:
         """Let all ranks end their programs."""
-        self._anew = True
+        self._starts_over = True
         self.begin(None)
 
-    # -- what ranks share within a cell -------------------------------------------------------------------------------
+    # -- values of rank 0 for all ranks -------------------------------------------------------------------------------
 
-    def shared(self, what: str, make: Callable[[], Value]) -> Value:
-        """Return on all ranks what *make* returns on rank 0; on a rank that is alone, it is an error but on rank 0."""
+    def shared(self, name: str, make: Callable[[], Value]) -> Value:
+        """Return on all ranks what *make* returns on rank 0. ``RuntimeError`` on another rank that runs code alone."""
         if self.rank and self.gates.why_alone:
-            raise RuntimeError(f"{what} is possible on rank 0 only: {self.gates.why_alone}")
+            raise RuntimeError(f"{name} is possible on rank 0 only: {self.gates.why_alone}")
         if self.rank:
             wait_until(self._has_value)
-            sent, value = self._values.popleft()
-            if sent != what:
-                raise RuntimeError(f"rank {self.rank} asks for {what}, but rank 0 for {sent}")
+            sent_name, value = self._values.popleft()
+            if sent_name != name:
+                raise RuntimeError(f"rank {self.rank} asks for {name}, but rank 0 for {sent_name}")
             return value
         value = make()
         if not self.gates.why_alone and self.running:
-            self._to_others("value", what, value)
+            self._to_others("value", name, value)
         return value
 
     def _has_value(self) -> bool:
@@ -217,29 +225,31 @@ class Job:
         for rank in range(1, self.size):
             self.send(rank, name, *arguments)
 
-    def _on_cell(self, source: int, anew: bool, cell: Cell | None) -> None:
+    def _on_cell(self, source: int, starts_over: bool, cell: Cell | None) -> None:
         self.gates.begin_epoch()
         self._outcomes.clear()
-        self._ended.clear()
+        self._outcome_times.clear()
         self._values.clear()
-        self._why, self._all_stopped_at = None, 0.0
-        self._cells.append((anew, cell))
+        self._stop_reason, self._all_stopped_at = None, 0.0
+        self._cells.append((starts_over, cell))
 
     def _on_outcome(self, source: int, outcome: Outcome) -> None:
-        self._outcomes[source], self._ended[source] = outcome, time.monotonic()
+        self._outcomes[source], self._outcome_times[source] = outcome, time.monotonic()
 
-    def _on_value(self, source: int, what: str, value: object) -> None:
-        self._values.append((what, value))
+    def _on_value(self, source: int, name: str, value: object) -> None:
+        self._values.append((name, value))
 
-    def _on_waits(self, source: int, ranks: list[int], where: str) -> None:
-        gone = [rank for rank in ranks if time.monotonic() > self._ended.get(rank, math.inf) + WAIT_WITHIN]
-        if gone:
-            have = "have" if len(gone) > 1 else "has"
-            text = f"waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
+    def _on_waits(self, source: int, ranks: list[int], call_name: str) -> None:
+        gone_ranks = [
+            rank for rank in ranks if time.monotonic() > self._outcome_times.get(rank, math.inf) + WAIT_WITHIN
+        ]
+        if gone_ranks:
+            verb = "have" if len(gone_ranks) > 1 else "has"
+            text = f"waited in {call_name} for {ranks_text(gone_ranks)}, which {verb} ended the cell"
             self.send(source, "stop", "CollectiveMismatch", text)
 
     def _on_stop(self, source: int, name: str, text: str) -> None:
-        self._why, self._stopped_at = self._why or (name, text), time.monotonic()
+        self._stop_reason, self._stopped_at = self._stop_reason or (name, text), time.monotonic()
         if self.running:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             self.wake()
@@ -253,10 +263,10 @@ class Job:
         pause = POLL_FROM
         while not self._cells:
             self.poll()
-            rung = not self._cells and self._bell.wait(pause)
-            pause = POLL_FROM if rung else min(1.2 * pause, LOOK_BESIDES if self._bell.has_rung else POLL_TO)
-        anew, cell = self._cells.popleft()
-        if anew:
+            was_rung = not self._cells and self._bell.wait(pause)
+            pause = POLL_FROM if was_rung else min(1.2 * pause, POLL_WOKEN if self._bell.has_rung else POLL_TO)
+        starts_over, cell = self._cells.popleft()
+        if starts_over:
             start_over()
             forget_recipes()
         return cell
@@ -264,11 +274,11 @@ class Job:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while os.getppid() == self._parent:
+        while os.getppid() == self._parent_pid:
             if self._busy.wait(PARENT_EVERY):
                 with self._lock:
                     self.poll()
-                    self._look()
+                    self._check_progress()
                 time.sleep(LISTEN_EVERY)
         os._exit(1)
 
@@ -280,14 +290,14 @@ class Job:
             self.send(rank, "stop", name, text)
         self._all_stopped_at = time.monotonic()
 
-    def _look(self) -> None:
-        """Stop all if one has failed, and this rank again if it goes on; say for whom it waits."""
+    def _check_progress(self) -> None:
+        """Stop all ranks if one has failed, stop this rank again if it goes on, and tell rank 0 whom it waits for."""
         now = time.monotonic()
-        failed = [self._ended[rank] for rank, outcome in self._outcomes.items() if "error" in outcome]
-        if failed and not self._all_stopped_at and now > min(failed) + FAIL_WITHIN:
+        failure_times = [self._outcome_times[rank] for rank, outcome in self._outcomes.items() if "error" in outcome]
+        if failure_times and not self._all_stopped_at and now > min(failure_times) + FAIL_WITHIN:
             self._stop("", "")
-        if self.running and self._why and now > self._stopped_at + STOP_WITHIN:
-            self._on_stop(self.rank, *self._why)
-        since, ranks = self.gates.awaited()
-        if self.running and not self._why and ranks and now > since + WAIT_WITHIN:
+        if self.running and self._stop_reason and now > self._stopped_at + STOP_WITHIN:
+            self._on_stop(self.rank, *self._stop_reason)
+        begin, ranks = self.gates.awaited()
+        if self.running and not self._stop_reason and ranks and now > begin + WAIT_WITHIN:
             self.send(0, "waits", [*ranks], watch.operation() or "a call of MPI")

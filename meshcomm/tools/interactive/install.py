@@ -13,8 +13,8 @@ from meshcomm.core._files import replacing
 from meshcomm.core._tracing import Value
 from meshcomm.errors import MeshcommError
 
-_OURS = "meshcomm"
-"""The entry in the metadata of a kernel that says that it is one of ours."""
+_OURS_KEY = "meshcomm"
+"""The entry in the metadata of a kernel that marks it as one of ours."""
 
 
 def write_spec(folder: Path, name: str, options: Sequence[str]) -> None:
@@ -22,16 +22,16 @@ def write_spec(folder: Path, name: str, options: Sequence[str]) -> None:
 
     Parameters
     ----------
-    folder: a new one
-    name: what Jupyter shows
-    options: of ``meshcomm kernel``
+    folder: path of a new folder
+    name: the name that Jupyter shows
+    options: options of ``meshcomm kernel``
     """
     spec: dict[str, Value] = {
         "argv": [sys.executable, "-m", "meshcomm", "kernel", *options, "-f", "{connection_file}"],
         "display_name": name,
         "language": "python",
         "interrupt_mode": "message",
-        "metadata": {"debugger": False, _OURS: True},
+        "metadata": {"debugger": False, _OURS_KEY: True},
     }
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "kernel.json") as file:
@@ -48,12 +48,12 @@ def install(name: str, options: Sequence[str]) -> str:
 
 
 def installed() -> dict[str, tuple[str, str]]:
-    """Return the names of our kernels; for each its directory and its command."""
+    """Return the directory and the command of each of our kernels, by the name that Jupyter shows."""
     kernels = {directory: entry["spec"] for directory, entry in KernelSpecManager().get_all_specs().items()}
     return {
         spec["display_name"]: (directory, " ".join(spec["argv"][1:-2]))
         for directory, spec in kernels.items()
-        if spec.get("metadata", {}).get(_OURS)
+        if spec.get("metadata", {}).get(_OURS_KEY)
     }
 
 

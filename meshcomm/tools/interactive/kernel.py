@@ -27,7 +27,7 @@ class KernelShell(RootShell, ZMQInteractiveShell):
     """The shell of a kernel."""
 
     def user_expressions(self, expressions: Message) -> Message:
-        """Return what a frontend asks for after a cell, without other ranks."""
+        """Return the values of expressions that a frontend asks for after a cell, on rank 0 alone."""
         with self.job.gates.without_others(_RANK_0_ONLY):
             return super().user_expressions(expressions)
 
@@ -37,20 +37,20 @@ class RootKernel(IPythonKernel):
 
     shell_class = Type(KernelShell)
     request_path: ClassVar[Path | None] = None
-    """A file for the message whose cell runs."""
+    """A file for the message of the cell that runs."""
     _supports_kernel_subshells = False  # cells come one after the other
 
-    def __init__(self, **named: Message) -> None:
-        super().__init__(**named)
+    def __init__(self, **kwargs: Message) -> None:
+        super().__init__(**kwargs)
         for name in self.shell_handlers.keys() - {"execute_request"}:
             self.shell_handlers[name] = self._without_others(self.shell_handlers[name])
 
     def _without_others(self, handle: Callable[..., Message]) -> Callable[..., Message]:
         async def handle_alone(*args: object) -> None:
             with self.shell.job.gates.without_others(_RANK_0_ONLY):
-                answer = handle(*args)
-                if isawaitable(answer):
-                    await answer
+                reply = handle(*args)
+                if isawaitable(reply):
+                    await reply
 
         return handle_alone
 
@@ -63,7 +63,7 @@ class RootKernel(IPythonKernel):
         self.shell.job.interrupt()
 
     def set_parent(self, ident: Message, parent: Message, channel: str = "shell") -> None:
-        """Note which cell runs, for the launcher, which says why the job has ended."""
+        """Write the message of the cell that runs to a file: if the job ends, the launcher replies to it."""
         super().set_parent(ident, parent, channel)
         if self.request_path is not None and parent and parent["header"]["msg_type"] == "execute_request":
             with replacing(self.request_path) as file:
@@ -75,7 +75,7 @@ class RootKernel(IPythonKernel):
 
 
 def serve(job: Job, connection: Path, request_path: Path | None) -> None:
-    """Be the kernel with this *connection* file, until it is shut down. *request_path* is a file for `launch`."""
+    """Run the kernel with this *connection* file until it is shut down. *request_path* is a file for `keep_kernel`."""
     RankShell.job, RootKernel.request_path = job, request_path
     app = IPKernelApp.instance(kernel_class=RootKernel, connection_file=str(connection), log_level=logging.ERROR)
     app.initialize([])

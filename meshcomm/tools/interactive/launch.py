@@ -16,9 +16,9 @@ from threading import Thread
 from typing import IO
 
 LOOK_EVERY = 0.1
-"""Seconds between two looks whether the job, and who started it, are there."""
+"""Seconds between two checks whether the job and the process that started it still run."""
 END_WITHIN = 2.0
-"""Seconds in which a launcher ends all ranks when it gets SIGTERM, before it is killed."""
+"""Seconds in which a launcher has to end all ranks after SIGTERM, before it is killed."""
 CONNECT_WITHIN = 2.0
 """Seconds in which Jupyter connects again to the port of a kernel that has gone. It tries about ten times a second."""
 _LAST_LINES = 20
@@ -26,16 +26,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LaunchedJob:
-    """A job of ranks, which ends when this process does, killed or not.
+    """A job of ranks, which ends when this process ends or is killed.
 
     Parameters
     ----------
-    command: that starts it
-    environment: of the command
+    command: the command that starts the job
+    environment: environment variables of the command
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._parent = os.getppid()
+        self._parent_pid = os.getppid()
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -45,16 +45,16 @@ class LaunchedJob:
             start_new_session=True,  # Ctrl-C in a terminal is for the prompt, which tells the ranks
             preexec_fn=_end_with_parent,
         )
-        self.words = deque[str](maxlen=_LAST_LINES)
-        """The last lines that the launcher has written, and ranks other than by Python's streams."""
+        self.last_lines = deque[str](maxlen=_LAST_LINES)
+        """The last lines that the launcher has written, and that ranks have written without Python's streams."""
         self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
         signal.signal(signal.SIGTERM, lambda number, frame: self.end())
 
     def wait(self) -> int:
-        """Wait for the end of the job, and return its exit code. End it if who started this process goes."""
+        """Wait for the end of the job, and return its exit code. End it if the process that started this one ends."""
         while self.process.poll() is None:
-            if os.getppid() != self._parent:
+            if os.getppid() != self._parent_pid:
                 self.end()
             time.sleep(LOOK_EVERY)
         self._reader.join(LOOK_EVERY)
@@ -70,8 +70,8 @@ class LaunchedJob:
 
     def _read(self, stream: IO[bytes] | None) -> None:
         for line in stream or ():
-            self.words.append(line.decode(errors="replace"))
-            sys.stderr.write(self.words[-1])
+            self.last_lines.append(line.decode(errors="replace"))
+            sys.stderr.write(self.last_lines[-1])
             sys.stderr.flush()
 
 
@@ -83,20 +83,20 @@ def _end_with_parent() -> None:
 def keep_kernel(command: Sequence[str], environment: dict[str, str], connection: Path) -> int:
     """Run the ranks that *command* starts with a *connection* file, and return the exit code.
 
-    Of a job that fails, show why in the notebook.
+    If the job fails, show the reason in the notebook.
     """
     with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:  # only this user can read it
-        running = Path(folder, "cell.json")
-        launched = LaunchedJob([*command, str(connection), "--note", str(running)], environment)
-        code = launched.wait()
-        if code > 0 and running.exists():
-            text = f"meshcomm: the ranks have ended, with code {code}:\n{''.join(launched.words)}"
-            _publish(connection, json.loads(running.read_text()), text)
+        cell_file = Path(folder, "cell.json")
+        job = LaunchedJob([*command, str(connection), "--note", str(cell_file)], environment)
+        code = job.wait()
+        if code > 0 and cell_file.exists():
+            text = f"meshcomm: the ranks have ended, with code {code}:\n{''.join(job.last_lines)}"
+            _publish(connection, json.loads(cell_file.read_text()), text)
     return code
 
 
 def _publish(connection: Path, parent: object, text: str) -> None:
-    """Show *text* as an output of the cell of the message *parent*, in place of the kernel that has gone."""
+    """Show *text* as output of the cell that the message *parent* asked for, in place of the kernel that has ended."""
     zmq, client_module = import_module("zmq"), import_module("jupyter_client.client")
     kernel = client_module.KernelClient(connection_file=str(connection))  # it knows the ports and the key
     kernel.load_connection_file()

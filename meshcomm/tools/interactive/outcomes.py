@@ -1,4 +1,4 @@
-"""How a cell ends on each rank, and what rank 0 shows of that."""
+"""The outcome of a cell on each rank, and the outcome that rank 0 shows."""
 
 import sys
 import traceback
@@ -13,32 +13,32 @@ from meshcomm.core.ranks.interruptible import RankSetState
 
 
 class CellError(TypedDict):
-    """With what a cell ends on a rank."""
+    """The error with which a cell ends on a rank."""
 
     name: str
-    """The class of the error; nothing if the rank was stopped because of others."""
+    """The class of the error; "" if the rank was stopped because of other ranks."""
     text: str
     key: str
-    """The same on ranks with the same error."""
+    """A text that is equal on ranks with the same error."""
     traceback: list[str]
 
 
 class Outcome(TypedDict, total=False):
-    """How a cell ends on a rank."""
+    """The outcome of a cell on a rank."""
 
     error: CellError
     output: str
     warnings: list[str]
     show: bool
-    """Whether the output was asked for."""
+    """Whether the user asked for the output of this rank."""
     facts: list[str]
     """A row of ``%mesh``."""
     states: dict[str, RankSetState]
-    """What the rank has called: see `meshcomm.core.ranks.interruptible.call_states`."""
+    """The calls that the rank has made: see `meshcomm.core.ranks.interruptible.call_states`."""
 
 
 def cell_error(error: BaseException, lines: list[str]) -> CellError:
-    """Return *error*, with the *lines* of its traceback, as outcomes have it."""
+    """Return *error*, with the *lines* of its traceback, as an entry of an outcome."""
     name, text = type(error).__name__, str(error)
     key = host_signals.shared_text(error)[0] if host_signals.is_shared(error) else f"{name}: {text}"
     return CellError(name=name, text=text, key=key, traceback=lines)
@@ -46,12 +46,12 @@ def cell_error(error: BaseException, lines: list[str]) -> CellError:
 
 def stopped_error(error: CellError, name: str, text: str) -> CellError:
     """Return the *error* of a rank that was stopped because of an error of this *name*."""
-    last = f"{name}: {text}".removesuffix(": ")
+    last_line = f"{name}: {text}".removesuffix(": ")
     lines = error["traceback"]
     if lines and lines[-1].startswith("KeyboardInterrupt"):  # by which the rank was stopped
         lines = lines[:-1]
     return CellError(
-        name=name, text=text, key=last, traceback=lines if name in "".join(lines[-1:]) else [*lines, last]
+        name=name, text=text, key=last_line, traceback=lines if name in "".join(lines[-1:]) else [*lines, last_line]
     )
 
 
@@ -69,21 +69,21 @@ def _runs_cells(frame: FrameType) -> bool:
 
 
 def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
-    """Show what other ranks than 0 have to show, and return the error of the cell.
+    """Show the output and warnings of ranks other than 0, and return the error of the cell.
 
-    An error of all ranks is shown once, others with the ranks that have them.
+    An error of all ranks is shown once, other errors with their ranks.
     """
     for rank, outcome in enumerate(outcomes):
         if rank and outcome.get("show"):
             sys.stdout.write(f"rank {rank}:\n{outcome['output']}")
     _show_facts(outcomes)
-    shown = outcomes[0]["warnings"]  # which rank 0 has shown
+    shown_warnings = outcomes[0]["warnings"]
     sys.stderr.writelines(
-        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in shown)
+        dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in shown_warnings)
     )
     sys.stderr.flush()
-    found = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}
-    errors = {rank: error for rank, error in found.items() if error["name"]}
+    all_errors = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}
+    errors = {rank: error for rank, error in all_errors.items() if error["name"]}
     groups = list(ranks_by_value(errors, [error["key"] for error in errors.values()]).values())
     if not groups or len(groups[0]) == len(outcomes):
         return errors.get(0)
@@ -92,11 +92,11 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
         error, outcome = errors[ranks[0]], outcomes[ranks[0]]
         if ranks[0] and outcome["output"] and not outcome.get("show"):
             sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
-        last = [f"{error['name']}: {error['text']}"]
-        lines += [f"{_ranks_text(ranks)} of {len(outcomes)}:", *(error["traceback"] or last)]
+        error_line = [f"{error['name']}: {error['text']}"]
+        lines += [f"{_ranks_text(ranks)} of {len(outcomes)}:", *(error["traceback"] or error_line)]
     sys.stdout.flush()
-    first = errors[groups[0][0]]
-    return {**first, "text": f"{first['text']} (on {_ranks_text(groups[0])})", "traceback": lines}
+    first_error = errors[groups[0][0]]
+    return {**first_error, "text": f"{first_error['text']} (on {_ranks_text(groups[0])})", "traceback": lines}
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:

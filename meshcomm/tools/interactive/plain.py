@@ -1,4 +1,4 @@
-"""Ranks without IPython: rank 0 is Python's prompt, and all ranks run what is typed."""
+"""Ranks without IPython: rank 0 shows Python's prompt, and all ranks run the lines that are typed."""
 
 import code
 import contextlib
@@ -14,7 +14,7 @@ from meshcomm.tools.interactive.terminal import take_terminal
 
 
 def run(job: Job, address: Path) -> None:
-    """Run what is typed in the terminal that is lent at this *address*, until Ctrl-D."""
+    """Run the lines that are typed in the terminal lent at the socket *address*, until Ctrl-D."""
     file = "" if job.rank else take_terminal(job, address)
     sys.modules["__main__"] = types.ModuleType("__main__")
     prepare(job)
@@ -46,7 +46,7 @@ class RankConsole(code.InteractiveConsole):
             readline.parse_and_bind("tab: complete")
 
     def raw_input(self, prompt: str = "") -> str:
-        """Return a line that is typed, which Ctrl-C ends."""
+        """Return a line that the user types; Ctrl-C interrupts it."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().raw_input(prompt)
@@ -67,7 +67,7 @@ class RankConsole(code.InteractiveConsole):
         return False
 
     def run(self, text: str, file: str, mode: str) -> None:
-        """Run code on all ranks, and show what the others have to show."""
+        """Run code on all ranks, and show their outcomes."""
         cell = Cell(text=text, file=file, mode=mode)
         self._job.begin(cell)
         with self._job.cell():

@@ -1,4 +1,4 @@
-"""Rank 0: IPython's prompt in the terminal of ``meshcomm shell``, whose lines run on all ranks."""
+"""Rank 0: IPython's prompt in the terminal of ``meshcomm shell``. Its lines run on all ranks."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ class PromptShell(RootShell, TerminalInteractiveShell):
 
 
 def serve(job: Job, address: Path) -> None:
-    """Run what is typed in the terminal that is lent at this *address*, until Ctrl-D."""
+    """Run the lines that are typed in the terminal lent at the socket *address*, until Ctrl-D."""
     RankShell.job = job
     file = take_terminal(job, address)
     shell = PromptShell.instance(confirm_exit=False)

@@ -1,4 +1,4 @@
-"""IPython's shells on ranks: which magics run where, and what a rank other than 0 leaves to rank 0."""
+"""IPython's shells on ranks: which magics run on which ranks, and what other ranks leave to rank 0."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ from meshcomm.tools.interactive.cells import Cell, Job
 from meshcomm.tools.interactive.outcomes import traceback_lines
 from meshcomm.tools.interactive.streams import prepare
 
-_EVERYWHERE = (
+_MAGICS_ON_ALL_RANKS = (
     "time timeit prun run capture cd pushd popd env set_env load_ext reload_ext autoreload reset reset_selective xdel "
     "whos precision"
 )
-"""Magics that run code, or change what code computes: on all ranks. Others of IPython act on rank 0."""
+"""IPython's magics that run code, or change results of code, so they run on all ranks. The others run on rank 0."""
 
 
 class RankShell(InteractiveShell):  # IPython is not typed strictly
@@ -32,28 +32,28 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
     job: ClassVar[Job]
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Value:
-        """Run a magic, on this rank or not."""
-        with self._magic(magic_name) as runs:
-            return super().run_line_magic(magic_name, line, _stack_depth + 1) if runs else None
+        """Run a magic, if it runs on this rank."""
+        with self._magic(magic_name) as is_run:
+            return super().run_line_magic(magic_name, line, _stack_depth + 1) if is_run else None
 
     def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Value:
-        """Run a magic, on this rank or not."""
-        with self._magic(magic_name) as runs:
-            return super().run_cell_magic(magic_name, line, cell) if runs else None
+        """Run a magic, if it runs on this rank."""
+        with self._magic(magic_name) as is_run:
+            return super().run_cell_magic(magic_name, line, cell) if is_run else None
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Value:
         """Return the lines that a command prints on rank 0. Collective within a cell."""
         lines = self.job.shared("the output of a command", lambda: list(super(RankShell, self).getoutput(cmd)))
         return SList(lines) if split else "\n".join(lines)
 
-    def showtraceback(self, exc_tuple: Value = None, *args: Value, **named: Value) -> None:
-        """Show an error without the calls of meshcomm, if it blames the program."""
+    def showtraceback(self, exc_tuple: Value = None, *args: Value, **kwargs: Value) -> None:
+        """Show an error; the traceback leaves out calls of meshcomm if the program caused the error."""
         kind, error, _ = self._get_exc_info(exc_tuple)
         if self.job.was_stopped_by(error):  # IPython takes long to show where
             self._showtraceback(kind, error, traceback_lines(error))
             return
         with in_short(error):
-            super().showtraceback((kind, error, error.__traceback__), *args, **named)
+            super().showtraceback((kind, error, error.__traceback__), *args, **kwargs)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         if self.job.running:  # until it is known whether other ranks have it, too
@@ -62,31 +62,31 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
             super()._showtraceback(etype, evalue, stb)
 
     def note_error(self, result: ExecutionResult) -> None:
-        """Note an error that IPython has not shown, such as that of a magic that does not exist."""
+        """Store an error that IPython has not shown, such as that of an unknown magic, in the outcome."""
         error = result.error_before_exec or result.error_in_exec
         if error is not None and "error" not in self.job.outcome:
             self.job.note(error, [])
 
     @contextmanager
     def _magic(self, name: str) -> Iterator[bool]:
-        """Return a context for a magic of this *name*; it says whether the magic runs on this rank."""
+        """Return a context for the magic called *name*; its value is whether the magic runs on this rank."""
         gates = self.job.gates
-        everywhere = gates.why_alone or not self.job.running or self._runs_everywhere(name)
+        on_all_ranks = gates.why_alone or not self.job.running or self._runs_on_all_ranks(name)
         with ExitStack() as stack:
             if name == "timeit":
                 stack.enter_context(self._shared_clock())
-            if not everywhere and self.job.rank == 0:
+            if not on_all_ranks and self.job.rank == 0:
                 stack.enter_context(gates.without_others(f"%{name} acts on rank 0 alone"))
-            yield bool(everywhere) or self.job.rank == 0
+            yield bool(on_all_ranks) or self.job.rank == 0
 
-    def _runs_everywhere(self, name: str) -> bool:
+    def _runs_on_all_ranks(self, name: str) -> bool:
         magic = self.find_magic(name) or self.find_magic(name, "cell")
-        home = str(getattr(magic, "__module__", "") or "").partition(".")[0]
-        return name in _EVERYWHERE.split() or home not in ("IPython", "ipykernel", "matplotlib_inline")
+        package = str(getattr(magic, "__module__", "") or "").partition(".")[0]
+        return name in _MAGICS_ON_ALL_RANKS.split() or package not in ("IPython", "ipykernel", "matplotlib_inline")
 
     @contextmanager
     def _shared_clock(self) -> Iterator[None]:
-        """Return a context in which all ranks see the times of rank 0: else each would choose its own repeats."""
+        """Return a context in which all ranks use the clock of rank 0, so that ``%timeit`` repeats alike on all."""
         timer = timeit.default_timer
         timeit.default_timer = lambda: self.job.shared("the time", timer)
         try:
@@ -104,7 +104,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
     def _rank(self, line: str, cell: str) -> None:
         """%%rank 2: run the cell on rank 2 alone; %%rank 0,2 on these ranks."""
         job, ranks = self.job, [int(text) for text in line.replace(",", " ").split()]
-        if not ranks or not all(0 <= chosen < job.size for chosen in ranks):
+        if not ranks or not all(0 <= rank < job.size for rank in ranks):
             raise ValueError(f"%%rank takes ranks from 0 to {job.size - 1}, such as %%rank 1, not {line!r}")
         if job.rank in ranks:
             job.outcome["show"] = True
@@ -131,12 +131,12 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
 class RootShell(RankShell):
     """The shell of rank 0, which lets the others run its cells."""
 
-    async def run_ast_nodes(self, nodelist: Value, cell_name: str, *args: Value, **named: Value) -> Value:
-        """Run the code of a cell, which has no error of syntax: on all ranks, unless a cell of theirs runs it."""
-        run = super().run_ast_nodes(nodelist, cell_name, *args, **named)
+    async def run_ast_nodes(self, nodelist: Value, cell_name: str, *args: Value, **kwargs: Value) -> Value:
+        """Run the code of a cell, which has correct syntax, on all ranks; within a cell, run it on this rank only."""
+        run = super().run_ast_nodes(nodelist, cell_name, *args, **kwargs)
         if self.job.running or not nodelist:
             return await run
-        result = named["result"]
+        result = kwargs["result"]
         info, count = result.info, result.execution_count
         self.job.begin(Cell(text=info.raw_cell, count=count, store=info.store_history, silent=info.silent))
         with self.job.cell():
@@ -145,15 +145,15 @@ class RootShell(RankShell):
         error = self.job.finish()
         if error is None:
             return False
-        shown: type[Exception] = type(error["name"], (RuntimeError,), {})
+        error_class: type[Exception] = type(error["name"], (RuntimeError,), {})
         if error["traceback"]:  # else IPython has said so
-            self._showtraceback(shown, shown(error["text"]), error["traceback"])
-        result.error_in_exec = result.error_in_exec or shown(error["text"])
+            self._showtraceback(error_class, error_class(error["text"]), error["traceback"])
+        result.error_in_exec = result.error_in_exec or error_class(error["text"])
         return True
 
 
 class QuietDisplay(DisplayHook):
-    """Shows results of a rank as text, after all ranks have computed what rank 0 shows of them."""
+    """Shows results of a rank as text, after all ranks have computed the representation that rank 0 shows."""
 
     def write_output_prompt(self) -> None:
         """Write nothing: the number of the rank is written instead."""
@@ -165,7 +165,7 @@ class FollowerShell(RankShell):
     displayhook_class = QuietDisplay
 
     def init_history(self) -> None:
-        """Keep no file of what was typed: rank 0 does."""
+        """Keep no file of the history: rank 0 does."""
         self.config.HistoryManager.enabled = False
         super().init_history()
 
@@ -186,7 +186,7 @@ class FollowerShell(RankShell):
 
 
 def follow(job: Job) -> None:
-    """Run the cells that rank 0 sends, until it sends no more."""
+    """Run the cells that rank 0 sends, until it sends None."""
     RankShell.job = job
     shell = FollowerShell.instance()
     shell.begin()

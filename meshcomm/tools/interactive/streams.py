@@ -1,4 +1,4 @@
-"""What a rank does with its output, its input and its warnings while cells run, with IPython or without."""
+"""Output, input and warnings of a rank while cells run, with IPython or without."""
 
 import builtins
 import io
@@ -13,11 +13,11 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.tools.interactive.cells import Job
 
 _MAX_OUTPUT_LENGTH = 1 << 17
-"""Characters that a rank keeps of what it prints in a cell: half from the beginning, half from the end."""
+"""Characters that a rank keeps of its output in a cell: half from the beginning, half from the end."""
 
 
 class OutcomeStream(io.TextIOBase):
-    """A stream of a rank whose text goes into the outcome of a cell: it is shown if the rank fails, or if asked."""
+    """A stream of a rank that adds its text to the outcome of the cell. It is shown if the rank fails, or if asked."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -26,7 +26,7 @@ class OutcomeStream(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Keep *text*, or forget what is in the middle."""
+        """Append *text* to the output; of a long output, drop the middle."""
         output = self._job.outcome.get("output", "") + text
         if len(output) > 2 * _MAX_OUTPUT_LENGTH:
             half = _MAX_OUTPUT_LENGTH // 2
@@ -36,26 +36,26 @@ class OutcomeStream(io.TextIOBase):
 
 
 def share_input(job: Job) -> None:
-    """Let ``input`` give all ranks what it gives rank 0."""
-    ask: Callable[[object], str] = builtins.input
-    builtins.input = lambda prompt="": job.shared("input()", lambda: ask(prompt))
+    """Let ``input`` return on all ranks what it returns on rank 0."""
+    original_input: Callable[[object], str] = builtins.input
+    builtins.input = lambda prompt="": job.shared("input()", lambda: original_input(prompt))
 
 
 def prepare(job: Job) -> None:
-    """Let rank 0 speak for all: it shows warnings and asks for input. Let tensors, meshes and plans have pictures."""
+    """Let rank 0 show warnings and ask for input for all ranks. Give layouts, meshes and plans their pictures."""
     if job.rank:
         sys.stdout = sys.stderr = OutcomeStream(job)
     share_input(job)
-    usual: Value = warnings.showwarning
+    original_show: Value = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: object) -> None:
+    def show(message: Warning | str, category: type[Warning], *location: object) -> None:
         job.outcome.setdefault("warnings", []).append(f"{category.__name__}: {message}\n")
         if job.rank == 0:
-            usual(message, category, *where)
+            original_show(message, category, *location)
 
     module: Value = warnings  # Python calls it by position
     module.showwarning = show
-    conditions.begin()  # operations may wait with this as what shows warnings usually
+    conditions.begin()  # so that operations may wait although `show` has replaced the usual function
     if is_scripted() and job.size > 1:
         conditions.let_see(True)
     for name in ("layouts", "meshes", "plans"):  # also if the program does not import meshcomm

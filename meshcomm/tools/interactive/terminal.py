@@ -1,4 +1,4 @@
-"""The terminal of ``meshcomm shell``: a launcher gives ranks none, so rank 0 gets the files of it by a socket."""
+"""The terminal of ``meshcomm shell``: launchers give ranks none, so rank 0 gets its file descriptors by a socket."""
 
 import contextlib
 import os
@@ -17,32 +17,36 @@ from meshcomm.tools.interactive.launch import LaunchedJob
 
 
 def lend_terminal(command: Sequence[str], environment: dict[str, str], file: Path | None) -> int:
-    """Run the ranks that *command* starts with the address of a socket, and let rank 0 use this terminal.
+    """Run the ranks that *command* starts, let rank 0 use this terminal, and return the exit code.
 
-    Return the exit code. *file* is a program that runs first.
+    Parameters
+    ----------
+    command: command to which the address of a socket is appended
+    environment: environment variables of the command
+    file: a program that runs first
     """
-    with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(f"{folder}/terminal")
-        listening.listen()
-        launched = LaunchedJob([*command, f"{folder}/terminal"], environment)
-        threading.Thread(target=_close_at_end, args=(launched, listening), daemon=True).start()
-        with contextlib.suppress(OSError), _restored_terminal(), listening.accept()[0] as rank_0:
-            socket.send_fds(rank_0, [f"{file or ''}\n".encode()], [0, 1, 2])
-            signal.signal(signal.SIGINT, lambda number, frame: rank_0.sendall(b"\3"))
-            launched.wait()
-        return launched.wait()
+    with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/terminal")
+        listener.listen()
+        job = LaunchedJob([*command, f"{folder}/terminal"], environment)
+        threading.Thread(target=_close_at_end, args=(job, listener), daemon=True).start()
+        with contextlib.suppress(OSError), _restored_terminal(), listener.accept()[0] as connection:
+            socket.send_fds(connection, [f"{file or ''}\n".encode()], [0, 1, 2])
+            signal.signal(signal.SIGINT, lambda number, frame: connection.sendall(b"\3"))
+            job.wait()
+        return job.wait()
 
 
-def _close_at_end(launched: LaunchedJob, listening: socket.socket) -> None:
-    """Wait no longer for rank 0 if the job has ended before it came."""
-    launched.process.wait()
+def _close_at_end(job: LaunchedJob, listener: socket.socket) -> None:
+    """Stop waiting for rank 0 if the job ends before rank 0 has connected."""
+    job.process.wait()
     with contextlib.suppress(OSError):
-        listening.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
 def _restored_terminal() -> Iterator[None]:
-    """Return a context after which the terminal is as before, also if rank 0 was killed while it read a line."""
+    """Return a context that restores the settings of the terminal, also if rank 0 was killed while it read a line."""
     settings = termios.tcgetattr(0) if os.isatty(0) else None
     try:
         yield
@@ -55,9 +59,9 @@ def take_terminal(job: Job, address: Path) -> str:
     """Let rank 0 use the terminal that is lent at this *address*; return the path of the file that runs first."""
     terminal = socket.socket(socket.AF_UNIX)
     terminal.connect(str(address))
-    message, files, _, _ = socket.recv_fds(terminal, 1 << 16, 3)
-    for number, file in enumerate(files):
-        os.dup2(file, number)
+    message, descriptors, _, _ = socket.recv_fds(terminal, 1 << 16, 3)
+    for standard_descriptor, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, standard_descriptor)
     streams: list[Value] = [sys.stdout, sys.stderr]
     for stream in streams:
         stream.reconfigure(line_buffering=True)
@@ -66,7 +70,7 @@ def take_terminal(job: Job, address: Path) -> str:
 
 
 def _pass_interrupts(job: Job, terminal: socket.socket) -> None:
-    """Let Ctrl-C, which the terminal sends to its own process, stop the cell that runs, or the line that is typed."""
+    """Stop the cell that runs, or the line that is typed, at each Ctrl-C that `lend_terminal` passes on."""
     while terminal.recv_into(bytearray(1)):
         if not job.interrupt():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Tables for people: the first column to the left, the others to the right."""
+"""Tables as text: the first column is aligned to the left, the others to the right."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    for first_cell, *other_cells in rows:
+        cells = [cell.rjust(width) for cell, width in zip(other_cells, widths[1:], strict=True)]
+        lines.append("  ".join([first_cell.ljust(widths[0]), *cells]))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The calls of a rank, its messages and bytes: `count`."""
+"""`count`: count the calls of a rank, its messages and bytes."""
 
 from dataclasses import dataclass
 from types import TracebackType
@@ -45,11 +45,11 @@ class Tally:
 
 
 class Count(Listener):
-    """What a rank has done within a ``with`` statement, as `count` makes it. The numbers may be read at any time.
+    """The counts of a rank within a ``with`` statement, made by `count`. The numbers may be read at any time.
 
-    `operations` has a `Tally` for each operation that the user called, in the order of the first calls. What an
-    operation calls itself counts as its own. `agreements` says how often the rank exchanged some bytes to agree with
-    others on a call, or to tell them sizes: these are no data, and in no other number.
+    `operations` has a `Tally` for each operation that the user called, in the order of the first calls. Calls that an
+    operation makes itself count as part of it. `agreements` is the number of times that the rank exchanged some bytes
+    to agree with others on a call, or to tell them sizes: these are no data, and no other number includes them.
     """
 
     __module__ = "meshcomm"
@@ -57,23 +57,23 @@ class Count(Listener):
     def __init__(self) -> None:
         self.operations: dict[str, Tally] = {}
         self.agreements = 0
-        self._open = False
+        self._is_open = False
 
     def __enter__(self) -> "Count":
-        if self._open:
+        if self._is_open:
             raise MeshError("this count goes on already: make another one with count()")
-        self._open = True
+        self._is_open = True
         recorder.add(self)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._open = False
+        self._is_open = False
         recorder.remove(self)
 
     def on_call_end(self, span: Span) -> None:
-        if self._open and span.is_outermost:
+        if self._is_open and span.is_outermost:
             tally = self._tally(span.operation)
             tally.calls += 1
             tally.seconds += (span.ended - span.began) / 1e9
@@ -155,12 +155,12 @@ def _row(name: str, tally: Tally) -> tuple[str, ...]:
 
 
 def count() -> Count:
-    """Return what counts the collective calls of this rank, its messages and bytes, in a ``with`` statement.
+    """Return a `Count` that counts collective calls, messages and bytes of this rank in a ``with`` statement.
 
-    Exact, and the same on every transport: in shared memory a message is a copy from the block of another rank, over
-    MPI it is what that rank sends. What moves is counted where it arrives: the sum over all ranks is also what they
-    sent. Bytes that stay on a rank do not count. A relayout counts what its plan predicts: ``bytes_moved`` and
-    ``messages`` of ``plan.for_device``. A nonblocking call counts when it begins.
+    The counts are exact, and the same on every transport: in shared memory a message is a copy from the block of
+    another rank, over MPI it is a message from that rank. Data is counted where it arrives, so the sum over all ranks
+    is also the sum of what they sent. Bytes that stay on a rank do not count. A relayout counts what its plan
+    predicts: ``bytes_moved`` and ``messages`` of ``plan.for_device``. A nonblocking call counts when it begins.
 
     Nothing is communicated. Counts may be nested. On simulated ranks each rank counts for itself; opened outside of
     ``world.run``, it counts all of them together.

@@ -23,11 +23,11 @@ DEFAULT_MAX_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
 
 ARRIVES, NEEDS = "arrives", "needs"
-"""Names of arguments of a span, until the ranks are compared: `Waits`."""
+"""Names of arguments of a span with the contents of `Waits`; comparing the ranks removes them."""
 
 Interval: TypeAlias = tuple[int, int]
 ToCommonClock: TypeAlias = Callable[[int], int]
-"""From the clock of this rank, in nanoseconds, to that of the first rank."""
+"""A function from nanoseconds on the clock of this rank to nanoseconds on that of the first rank."""
 
 
 _rank_ranges = lru_cache(1024)(rank_ranges)
@@ -52,49 +52,56 @@ class Events(Listener):
         limit = as_integer(limit, "the number of events that a trace keeps")
         if limit < 1:
             raise MeshError(f"a trace keeps at least one event, not {quote(limit)}")
-        self._kept: deque[_Event] = deque(maxlen=limit)
-        self._count = 0
+        self._events: deque[_Event] = deque(maxlen=limit)
+        self._event_count = 0
         self._threads: dict[int, tuple[int, str]] = {}
         self._initial_numbers: dict[str, int] = {}
 
     @property
     def dropped(self) -> int:
         """The number of dropped spans, the oldest ones."""
-        return self._count - len(self._kept)
+        return self._event_count - len(self._events)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened."""
-        return not self._count
+        """Whether no span was recorded."""
+        return not self._event_count
 
     def on_call_end(self, span: Span) -> None:
-        self._keep(
+        self._add(
             _Event("call", span.operation, (span.began, span.ended), threading.get_ident(), span.text, span.traffic)
         )
 
     def on_exchange(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
-        self._keep(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
+        self._add(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
 
-    def on_interval(self, kind: str, what: str, interval: Interval, dependencies: Waits) -> None:
-        self._keep(_Event(kind, what, interval, threading.get_ident(), dependencies=dependencies))
+    def on_interval(self, kind: str, name: str, interval: Interval, dependencies: Waits) -> None:
+        self._add(_Event(kind, name, interval, threading.get_ident(), dependencies=dependencies))
 
     def on_start(self, sequence_numbers: dict[str, int]) -> None:
         self._initial_numbers = sequence_numbers
 
-    def _keep(self, event: _Event) -> None:
+    def _add(self, event: _Event) -> None:
         if event.thread not in self._threads:
             self._threads[event.thread] = len(self._threads), threading.current_thread().name
-        self._count += 1
-        self._kept.append(event)
+        self._event_count += 1
+        self._events.append(event)
 
     def lines(self, rank: int, host: str, begin: int, to_common_clock: ToCommonClock) -> Iterator[str]:
-        """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
+        """Yield the events of *rank* as JSON, in the order in which they began.
+
+        Parameters
+        ----------
+        rank, host: number and host of this rank
+        begin: the time that is 0 in the trace, in nanoseconds on the common clock
+        to_common_clock: function from times of this rank to the common clock
+        """
         yield from map(json.dumps, self._metadata(rank, host))
-        timed = [
+        timed_events = [
             (to_common_clock(event.interval[0]), to_common_clock(event.interval[1]), event)
-            for event in list(self._kept)
+            for event in list(self._events)
         ]
-        for began, ended, event in sorted(timed, key=lambda entry: (entry[0], -entry[1])):
+        for began, ended, event in sorted(timed_events, key=lambda entry: (entry[0], -entry[1])):
             args: JsonObject = {}
             if event.text:
                 args["call"] = event.text
@@ -115,7 +122,7 @@ class Events(Listener):
             )
 
     def _dependencies(self, dependencies: Waits) -> JsonObject:
-        """Return the arguments that show, once ranks are compared, for whom this one waited."""
+        """Return the arguments of a span from which a comparison of the ranks finds for whom this rank waited."""
         args: JsonObject = {}
         if dependencies.arrivals:
             args[ARRIVES] = [
@@ -131,16 +138,16 @@ class Events(Listener):
         return operation.number - self._initial_numbers.get(operation.stream, 0)
 
     def arrivals(self, begin: int, to_common_clock: ToCommonClock) -> Iterator[tuple[Arrival, int]]:
-        """Yield when this rank began what others may wait for, in nanoseconds after *begin*."""
-        for event in list(self._kept):
+        """Yield each arrival that others may wait for, with its time in nanoseconds after *begin*."""
+        for event in list(self._events):
             for arrival in event.dependencies.arrivals:
                 yield arrival._replace(number=self._number(arrival)), to_common_clock(event.interval[0]) - begin
 
     def _metadata(self, rank: int, host: str) -> Iterator[TraceEvent]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
-        dropped: JsonObject = {"labels": f"{self.dropped} older events dropped"}
-        yield _metadata("process_labels", rank, 0, {**dropped, **process_memory()})
+        labels: JsonObject = {"labels": f"{self.dropped} older events dropped"}
+        yield _metadata("process_labels", rank, 0, {**labels, **process_memory()})
         for number, name in self._threads.values():
             yield _metadata("thread_name", rank, number, {"name": name})
 
@@ -150,7 +157,7 @@ def _metadata(name: str, rank: int, thread: int, args: Mapping[str, Json]) -> Tr
 
 
 def document(lines: Iterable[str], metadata: Mapping[str, object], totals: Totals | None = None) -> Iterator[str]:
-    """Yield the text of a trace with these events, *metadata*, and what their *totals* are by then."""
+    """Yield the text of a trace: the *lines* of its events, *metadata*, and the *totals* after the last event."""
     separator = '{"traceEvents": [\n'
     for line in lines:
         yield separator + line

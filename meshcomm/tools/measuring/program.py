@@ -1,9 +1,8 @@
-"""Traces of whole programs: with ``MESHCOMM_TRACE=folder`` each rank writes what it did to a file there when it ends.
+"""Traces of whole programs: with ``MESHCOMM_TRACE=folder`` each rank writes its trace to a file there when it ends.
 
-At the end of a program no rank can know whether the others still come: so ranks do not talk about their traces.
-``python -m meshcomm trace FOLDER out.json`` makes one trace of the files. Ranks on one host have one clock. The clocks
-of several hosts are compared by the time of day that each host has, so they are as good as that: with NTP, some
-milliseconds at worst.
+At the end of a program no rank can know whether the others still run, so ranks do not communicate for their traces.
+``python -m meshcomm trace FOLDER out.json`` merges the files into one trace. Ranks on one host have one clock. The
+clocks of several hosts are compared by the time of day on each host, which NTP keeps equal to some milliseconds.
 """
 
 import atexit
@@ -31,10 +30,10 @@ from meshcomm.tools.measuring.totals import Totals, TraceEvent
 from meshcomm.tools.measuring.waits import Arrivals, waiting_spans
 
 _MAX_VALUES = 2**24
-"""Values of JSON in a file: those of an event are some dozen, and each takes up to 72 bytes of memory."""
+"""The most JSON values in a file: an event has some dozen, and each takes up to 72 bytes of memory."""
 
 _MAX_FILE_BYTES = 2**28
-"""Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
+"""Bytes: a larger file is no trace of a rank. An event takes some 300 bytes, and a rank keeps a limited number."""
 
 
 class _ProgramTrace(Events):
@@ -44,28 +43,28 @@ class _ProgramTrace(Events):
         super().__init__(DEFAULT_MAX_EVENTS)
         self._folder = folder
         self._process = os.getpid()
-        self._rank: tuple[int, int] | None = None
+        self._rank_and_size: tuple[int, int] | None = None
 
     def on_call_end(self, span: Span) -> None:
         super().on_call_end(span)
-        if self._rank is None:
-            self._rank = comm_world()  # while MPI can still say
-            with contextlib.suppress(OSError):  # what an earlier job has left
-                (resolved(self._folder) / f"rank-{self._rank[0]}.json").unlink()
+        if self._rank_and_size is None:
+            self._rank_and_size = comm_world()  # at the end MPI may be finalized
+            with contextlib.suppress(OSError):  # a file of an earlier job
+                (resolved(self._folder) / f"rank-{self._rank_and_size[0]}.json").unlink()
 
     def on_job_end(self) -> None:
         self.write()
 
     def write(self) -> None:
-        """Write the file of this rank, if it made any call."""
+        """Write the file of this rank, if it has any events."""
         if self.is_empty or forks.is_child or os.getpid() != self._process:
             return
         if (
             folder_in(TRACE_FOLDER) is None or not check_trace_folder()
         ):  # None: who found it wrong has removed the variable
             return
-        rank, size = self._rank or comm_world()
-        about: _About = {
+        rank, size = self._rank_and_size or comm_world()
+        metadata: _About = {
             "rank": rank,
             "size": size,
             "host": this_host(),
@@ -77,7 +76,7 @@ class _ProgramTrace(Events):
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"rank-{rank}.json") as file:
                 file.writelines(
-                    document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), about)
+                    document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), metadata)
                 )
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")
@@ -87,23 +86,23 @@ def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
     folder = folder_in(TRACE_FOLDER)
     if folder is not None:
-        program = _ProgramTrace(folder)
-        recorder.add(program)
-        atexit.register(program.write)
+        program_trace = _ProgramTrace(folder)
+        recorder.add(program_trace)
+        atexit.register(program_trace.write)
 
 
-_WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError)
-"""What reading a file raises that no rank has written."""
+_READ_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError)
+"""Errors from reading a file that no rank has written."""
 
 
 _About = TypedDict(
     "_About", {"rank": int, "size": int, "host": str, "dropped events": int, "clock": tuple[int, int]}, total=False
 )
-"""What a rank tells about itself in its file."""
+"""The metadata of a rank in its file. "clock" has the monotonic time and the time of day at one moment."""
 
 
 class _RankFile(NamedTuple):
-    """The file of a rank: where it is, what it tells, and when its first span began, in the time of day."""
+    """The file of a rank: its path, its metadata, and the time of day, in nanoseconds, when its first span began."""
 
     path: Path
     rank: int
@@ -113,10 +112,10 @@ class _RankFile(NamedTuple):
     first: int
 
 
-class _Files:
-    """The files of the ranks of a job. Each is read twice: first for what ranks are compared by, then for its spans.
+class _RankFiles:
+    """The files of the ranks of a job. Each is read twice: first for its metadata and arrivals, then for its spans.
 
-    So memory holds one file, and of each rank the times at which it began what others may wait for.
+    So memory holds one file, and for each rank the times at which it began operations that others may wait for.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -127,12 +126,12 @@ class _Files:
         self.arrivals.begin = min((file.first for file in self.files), default=0)
 
     def _comparable_file(self, path: Path) -> _RankFile:
-        """Return what the file at *path* tells, and add its arrivals, in the time of day."""
+        """Return the metadata of the file at *path*, and add its arrivals, with times of day."""
         with _reading_trace(path):
-            about, events = _load(path)
-            rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
-            host, (monotonic, day) = str(about["host"]), map(int, about["clock"])
-            self.clocks.setdefault(host, (monotonic, day))  # one for a host, so that nothing moves between its ranks
+            metadata, events = _load(path)
+            rank, size, dropped = (int(metadata[name]) for name in ("rank", "size", "dropped events"))
+            host, (monotonic, time_of_day) = str(metadata["host"]), map(int, metadata["clock"])
+            self.clocks.setdefault(host, (monotonic, time_of_day))  # all ranks of a host use one comparison
             shift = self._clock_shift(host)
             spans = [event for event in events if event["ph"] == "X"]
             times = [round(span["ts"] * 1000) + shift for span in spans]
@@ -147,12 +146,12 @@ class _Files:
             return _RankFile(path, rank, size, host, dropped, min(times, default=monotonic + shift))
 
     def _clock_shift(self, host: str) -> int:
-        """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
-        monotonic, day = self.clocks[host]
-        return day - monotonic
+        """Return the nanoseconds to add to the times of a host to get the time of day."""
+        monotonic, time_of_day = self.clocks[host]
+        return time_of_day - monotonic
 
     def lines(self) -> Iterator[str]:
-        """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
+        """Yield the events of all ranks as JSON, with times from 0 on and with spans of waiting."""
         for file in self.files:
             shift = self._clock_shift(file.host) - self.arrivals.begin
             with _reading_trace(file.path):
@@ -165,39 +164,39 @@ class _Files:
 
 
 def merge(folder: Path, out: Path) -> str:
-    """Write one trace of those of all ranks in *folder*, and return what is in it: a line, and a table of the ranks.
+    """Merge the traces of all ranks in *folder* into the file *out*, and return a line and a table about it.
 
-    ``MeshcommError`` if there are none, or a file is something else.
+    ``MeshcommError`` if there are no traces, or a file is something else.
     """
-    files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
-    files_of_ranks, clocks = files.files, files.clocks
-    if not files_of_ranks:
+    rank_files = _RankFiles(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
+    files, clocks = rank_files.files, rank_files.clocks
+    if not files:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
         )
-    sizes = sorted({file.size for file in files_of_ranks})
+    sizes = sorted({file.size for file in files})
     if len(sizes) > 1:
-        counts = " and ".join(map(str, sizes))
-        raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
-    dropped = {str(file.rank): file.dropped for file in files_of_ranks if file.dropped}
+        sizes_text = " and ".join(map(str, sizes))
+        raise MeshcommError(f"{folder} has traces of several jobs, of {sizes_text} ranks: give each job a folder")
+    dropped = {str(file.rank): file.dropped for file in files if file.dropped}
     with replacing(out) as file:
-        file.writelines(document(files.lines(), {"dropped events by rank": dropped}, files.totals))
-    text = f"{out} has the traces of {len(files_of_ranks)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
-    older = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
-    return f"{text}{older}\n\n{files.totals.table()}"
+        file.writelines(document(rank_files.lines(), {"dropped events by rank": dropped}, rank_files.totals))
+    text = f"{out} has the traces of {len(files)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
+    dropped_text = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
+    return f"{text}{dropped_text}\n\n{rank_files.totals.table()}"
 
 
 @contextlib.contextmanager
 def _reading_trace(path: Path) -> Iterator[None]:
-    """Say that *path* is no trace of a rank if what it says cannot be read."""
+    """Return a context that raises ``MeshcommError`` for errors from reading *path*."""
     try:
         yield
-    except _WRONG as error:
+    except _READ_ERRORS as error:
         raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
 
 
 def _load(path: Path) -> tuple[_About, list[TraceEvent]]:
-    """Return what the file of a rank tells about itself, and its events."""
+    """Return the metadata and the events in the file of a rank."""
     if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
         raise ValueError(f"it must be a file of at most {_MAX_FILE_BYTES} bytes")
     text = path.read_bytes()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-class _Rescue(Listener):
-    """Hears that the job ends, also while ranks wait for each other to end a trace, and then lets *write* it."""
+class _JobEndWriter(Listener):
+    """Calls *write* when the job ends, also while ranks wait for each other to end a trace."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
@@ -53,18 +53,18 @@ _not_entered: dict[int, Path] = {}
 
 @atexit.register
 def _tell_not_entered() -> None:
-    """Print the traces that were never begun, on the first rank."""
+    """Print, on the first rank, the paths of traces that were never begun."""
     if abort.comm_world()[0] == 0:
         for path in dict.fromkeys(_not_entered.values()):
             abort.say(f"nothing was traced to {path}: write with mc.trace(...): around what to trace")
 
 
 class Trace:
-    """A trace that goes on within a ``with`` statement, as `trace` makes it."""
+    """A trace that records within a ``with`` statement, made by `trace`."""
 
     def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
         self.path, self._comm, self._limit = as_path(path, "trace(path)"), comm, limit
-        self._rescue = _Rescue(self._write_alone)
+        self._job_end_writer = _JobEndWriter(self._write_alone)
         _not_entered[id(self)] = self.path
 
     def __enter__(self) -> "Trace":
@@ -80,27 +80,27 @@ class Trace:
             except Exception as problem:
                 error = problem
             agree(rank_set, "the begin of a trace", error)
-            self._before, self._begin = _clock_and_time(rank_set)
+            self._clock_before, self._begin_time = _clock_and_time(rank_set)
         recorder.add(self._events)
-        recorder.add(self._rescue)
+        recorder.add(self._job_end_writer)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         recorder.remove(self._events)
         try:
-            self._end(value)
+            self._end(error)
         finally:
-            recorder.remove(self._rescue)
+            recorder.remove(self._job_end_writer)
 
     def _end(self, error: BaseException | None) -> None:
-        # Another one if a mesh on these ranks was closed.
+        # This is another object if a mesh on these ranks was closed.
         self._rank_set = self._rank_set.world.rank_set(self._rank_set.ranks)
         if error is None:
             self._merge()
             return
-        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it learns why.
+        # Nothing here may hide the error. If other ranks wait for this one in another call, they learn of it.
         with contextlib.suppress(Exception):
             self._write_alone()
         if not isinstance(error, Exception):
@@ -110,38 +110,38 @@ class Trace:
                 self._merge()
                 self._rank_path.unlink(missing_ok=True)
             except BaseException as problem:
-                where = f"the trace of rank {self._rank_set.rank} is in {self._rank_path}"
-                error.add_note(f"{where}: {type(problem).__name__}: {problem}")
+                note = f"the trace of rank {self._rank_set.rank} is in {self._rank_path}"
+                error.add_note(f"{note}: {type(problem).__name__}: {problem}")
 
     @property
     def _rank_path(self) -> Path:
-        """The file with what this rank alone did."""
+        """The file for the trace of this rank alone."""
         return self.path.with_name(f"{self.path.name}.rank-{self._rank_set.rank}.json")
 
     def _write_alone(self) -> None:
-        aligned = Aligned(self._before, self._before)
-        lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
+        aligned = Aligned(self._clock_before, self._clock_before)
+        lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin_time, aligned.time)
         with replacing(self._rank_path) as file:
             totals = Totals()
             file.writelines(document(_explained_lines("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
 
     def _merge(self) -> None:
-        """Write what all ranks did to one file, on rank 0. Collective over the rank set."""
+        """Write the traces of all ranks to one file, on rank 0. Collective over the rank set."""
         rank_set = self._rank_set
         with CallScope("the end of a trace", rank_set), exchanging(rank_set):
             communicator = rank_set.everyone.communicator()
-            # Not an agreement: of the others, those that wait for this rank in another call would only find that out.
-            # Now the watchdog finds it, and tells what this rank has to raise.
+            # This is a barrier, not an agreement: ranks that wait for this rank in another call would only see in an
+            # agreement that the calls differ. At a barrier the watchdog sees it, and names the error of this rank.
             missing = communicator.barrier(math.inf)
             if missing:  # simulated ranks, of which none can go on
                 raise CollectiveMismatch(
-                    f"a trace ends, but {ranks_text([rank_set.ranks[rank] for rank in missing])} did not come"
+                    f"a trace ends, but {ranks_text([rank_set.ranks[position] for position in missing])} did not come"
                 )
             agree(rank_set, "the end of a trace")
-            aligned = Aligned(self._before, _clock_and_time(rank_set)[0])
-            arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
+            aligned = Aligned(self._clock_before, _clock_and_time(rank_set)[0])
+            arrivals = json.dumps(list(self._events.arrivals(self._begin_time, aligned.time))).encode()
             text = "\n".join(
-                self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin, aligned.time)
+                self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin_time, aligned.time)
             ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
             reports = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertain])
@@ -154,18 +154,24 @@ class Trace:
             agree(rank_set, "the file of a trace", error)
 
     def _write(self, own_arrivals: bytes, own_text: bytes, reports: list[list[int]]) -> Exception | None:
-        """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
-        communicator, left = self._rank_set.everyone.communicator(), iter(range(1, len(reports)))
+        """Write the file from the texts of all ranks, one after the other, and return the error, or None.
+
+        Parameters
+        ----------
+        own_arrivals, own_text: arrivals and events of rank 0, as JSON
+        reports: for each rank, the bytes of its arrivals and its text, its dropped events, its uncertainty in ns
+        """
+        communicator, remaining_ranks = self._rank_set.everyone.communicator(), iter(range(1, len(reports)))
         arrivals, totals = Arrivals(), Totals()
 
         def receive(rank: int, size: int) -> bytes:
-            into = np.empty(size, dtype=np.uint8)
-            communicator.receive(as_bytes(into), rank)
-            return into.tobytes()
+            buffer = np.empty(size, dtype=np.uint8)
+            communicator.receive(as_bytes(buffer), rank)
+            return buffer.tobytes()
 
         def lines() -> Iterator[str]:
             yield from _explained_lines(own_text, arrivals, uncertain, totals)
-            for rank in left:
+            for rank in remaining_ranks:
                 yield from _explained_lines(receive(rank, reports[rank][1]), arrivals, uncertain, totals)
 
         for rank, report in enumerate(reports):
@@ -175,18 +181,18 @@ class Trace:
         uncertain = max(report[3] for report in reports)
         error = None
         try:
-            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
+            metadata = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
             with replacing(self.path) as file:
-                file.writelines(document(lines(), about, totals))
+                file.writelines(document(lines(), metadata, totals))
         except Exception as problem:
             error = problem
-            for rank in left:  # which still send
+            for rank in remaining_ranks:  # which still send
                 receive(rank, reports[rank][1])
         return error
 
 
 def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
-    """Yield the lines of a rank, and with them for whom it waited. They are added to *totals*."""
+    """Yield the lines of a rank, with spans of waiting added. Add all of them to *totals*."""
     for line in text.decode().split("\n"):
         event = json.loads(line)
         if is_explained(line):
@@ -201,22 +207,24 @@ def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: To
 def trace(
     path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = DEFAULT_MAX_EVENTS
 ) -> Trace:
-    """Trace what all ranks do within a ``with`` statement, into one file for Perfetto. Collective over *comm*.
+    """Trace all ranks within a ``with`` statement, into one file for Perfetto. Collective over *comm*.
 
-    The file is JSON in the trace event format of Chrome: open it in ui.perfetto.dev. It has a process for each rank,
-    and in it spans of the collective calls, with what they are about and the bytes that they received; in these their
-    exchanges; in these the time in MPI, or in shared memory the time in which the rank waited, and copied. The clocks
-    of the hosts are compared before and after, and made one. While the program runs, nothing is written or sent.
+    The file is JSON in the trace event format of Chrome: open it in ui.perfetto.dev. It has a process for each rank.
+    In a process there are spans of the collective calls, with their arguments and the bytes that they received. Within
+    these are spans of their exchanges, and within these the time in MPI, or, in shared memory, the time in which the
+    rank waited and copied. The clocks of the hosts are compared before and after, and all times converted to one
+    clock. While the program runs, nothing is written or sent.
 
-    When the statement ends, rank 0 collects and writes. If an exception leaves it on some ranks, they first write what
-    they did to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes on. If other ranks are in
-    another call by then, the job ends and names both, with the traceback, and all ranks that can write such files.
+    When the statement ends, rank 0 collects and writes the trace. If an exception leaves the statement on some ranks,
+    they first write their own trace to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes
+    on. If other ranks are in another call by then, the job ends, names both calls, with the traceback, and all ranks
+    that can write such files.
 
     Parameters
     ----------
     path: the file; the argument of rank 0 counts
     comm: a communicator of mpi4py, by default COMM_WORLD
-    limit: number of spans that each rank keeps; older ones are dropped, and the trace has their number
+    limit: the most spans that each rank keeps; older ones are dropped, and the trace has their number
 
     ``OSError`` on all ranks if rank 0 cannot write the file, before anything runs if the folder is not there.
 
@@ -239,7 +247,7 @@ def trace(
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """Mark what runs within the ``with`` statement by *name* in the traces that go on. Without one it does nothing.
+    """Record the time within the ``with`` statement as a span *name* in active traces. Without one, do nothing.
 
     >>> import meshcomm as mc
     >>> with mc.span("solve"):
@@ -254,7 +262,7 @@ def span(name: str) -> Iterator[None]:
 
 
 def _clock_and_time(rank_set: RankSet) -> tuple[Clock, int]:
-    """Return how the clock of this rank differs, and a time on that of the first rank. Collective."""
+    """Return how this rank's clock differs from the first rank's, and the time on the first rank's. Collective."""
     communicator = rank_set.everyone.communicator()
     clock = compare_clocks(communicator)
     return clock, communicator.allgather_json(monotonic_ns())[0]

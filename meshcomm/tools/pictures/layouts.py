@@ -14,7 +14,7 @@ COLUMNS = 84
 
 
 def layout_svg(layout: Layout, shape: ShapeLike | None = None) -> str:
-    """Return a stand-alone SVG of *layout*, of an array of *shape* if that is given."""
+    """Return a stand-alone SVG of *layout*, for an array of *shape* if that is given."""
     return _svg_of(LayoutView(layout, None if shape is None else as_shape(shape)))
 
 
@@ -56,7 +56,7 @@ def html(title: str, words: str, svg: str) -> str:
 
 
 def write_lines(drawing: SvgDrawing, text: str, y: float = 8 + LINE / 2) -> float:
-    """Write *text* in lines from *y* downwards, and return where what follows begins."""
+    """Write *text* in lines from *y* downwards, and return the y of the space below."""
     for line in wrapped(text, COLUMNS):
         drawing.text(8, y, line)
         y += LINE

@@ -1,10 +1,10 @@
 """Gives layouts the method that draws them.
 
-Notebooks call ``_repr_html_``, which calls `html`. The class lives in a layer below this feature, and imports nothing
-from here. So `html` is written here, and given to the class once both are imported. The class declares it for type
-checkers and readers, under ``TYPE_CHECKING``. A tensor calls that of its layout. `of_plans` does so for plans.
+Notebooks call ``_repr_html_``, which calls `html`. The class is in a layer below this feature, and imports nothing
+from here. So `html` is defined here, and assigned to the class when this module is imported. The class declares it for
+type checkers and readers, under ``TYPE_CHECKING``. A tensor calls `html` of its layout. `of_plans` does so for plans.
 
-What draws is imported at its first use: most programs draw nothing.
+Code that draws is imported at its first use: most programs draw nothing.
 """
 
 from meshcomm.core._types import ShapeLike

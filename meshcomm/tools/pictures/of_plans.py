@@ -22,8 +22,8 @@ def html_of_plan(self: Plan) -> str:
 def save_plan(self: Plan, path: str | Path) -> None:
     """Write the picture of the plan to the SVG file *path*. ``LayoutError`` for another suffix than ``.svg``.
 
-    For each step it has the blocks before, the blocks after, in the colours of the blocks that they come from, and a
-    table of the bytes that go from rank to rank. Of many ranks the middle is left out.
+    For each step, the picture has the blocks before it, the blocks after it, in the colours of the blocks that their
+    elements come from, and a table of the bytes that go from rank to rank. Of many ranks, the middle is left out.
 
     >>> import tempfile, meshcomm as mc
     >>> mesh = mc.Mesh(range(2), {"x": 2})

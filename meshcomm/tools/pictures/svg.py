@@ -12,22 +12,22 @@ from typing import NamedTuple
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, panels
 
 MAX_BOXES, MAX_PANELS = 8, 4
-"""Boxes along an axis, and slabs, that are drawn. Of more, the middle is left out."""
-LONGER, SHORTER = 220.0, 100.0
-"""Pixels: the longer side of a picture, before boxes are widened for their text, and the least of the shorter side."""
+"""The most boxes along an axis, and the most slabs, that are drawn. Of more, the middle is left out."""
+LONG_SIDE, MIN_SHORT_SIDE = 220.0, 100.0
+"""Pixels: the longer side of a picture, before boxes are widened for their text, and the minimum of the other side."""
 CHARACTER, LINE, GAP, PANEL_GAP = 6.7, 15.0, 22.0, 24.0
-"""Pixels: the width of a character of `FONT`, the height of a line, a interval that stands for those left out, and the
-space between pictures."""
+"""Pixels: the width of a character of `FONT`, the height of a line, the length of an ellipsis for intervals that are
+left out, and the space between pictures."""
 FONT = 'font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,\'DejaVu Sans Mono\',monospace" font-size="11"'
 COLOURS = (
     *("#aec7e8", "#ffd8a8", "#b2e2b0", "#e3c4ee", "#99e2e0", "#f7e8a0", "#c9c9f5", "#fbc4c4"),
     *("#c9dfc0", "#dcd0b4", "#f9c9e2", "#b8d8f8"),
 )
-"""Light colours of boxes: black text is readable on them. Device d has number d, modulo their number."""
+"""Light colours of boxes: black text is readable on them. Device d has colour d modulo their number."""
 
 
 class SvgDrawing:
-    """SVG elements, and how much space they take; it grows as they are added."""
+    """SVG elements, and the width and height that they take together."""
 
     def __init__(self) -> None:
         self.elements: list[str] = []
@@ -55,8 +55,8 @@ class SvgDrawing:
         """Add a line of text; *y* is its middle, and *anchor* says which end of it is at *x*."""
         if not text:
             return
-        ahead = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
-        self._reach(x + (1 - ahead) * len(text) * CHARACTER, y + LINE / 2)
+        fraction_before = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+        self._reach(x + (1 - fraction_before) * len(text) * CHARACTER, y + LINE / 2)
         fill = "#111" if on_box else "currentColor"
         weight = ' font-weight="bold"' if bold else ""
         self.elements.append(
@@ -75,7 +75,7 @@ class SvgDrawing:
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def svg(self, words: str, *, alone: bool = False) -> str:
-        """Return the drawing as SVG; *words* say what it shows. Alone it has a white ground, and black text."""
+        """Return the drawing as SVG; *words* describe it. If *alone*, it has a white background and black text."""
         width, height = round(self.width + 8), round(self.height + 8)
         ground = '<rect width="100%" height="100%" fill="white"/>' if alone else ""
         colour = ' color="#111"' if alone else ""
@@ -87,14 +87,14 @@ class SvgDrawing:
 
 
 class ShownInterval(NamedTuple):
-    """A interval that is drawn from pixel *begin* to *end*; None stands for those left out."""
+    """An interval that is drawn from pixel *begin* to *end*; None stands for intervals that are left out."""
 
     interval: BlockInterval | None
     begin: float
     end: float
 
     def pixel(self, index: int) -> float:
-        """Return where *index* lies, which the interval has, or its end."""
+        """Return the pixel at which *index* lies; it is in the interval, or its end."""
         assert self.interval is not None
         start, stop = self.interval.start or 0, self.interval.stop or 1
         return self.begin + (self.end - self.begin) * (index - start) / (stop - start)
@@ -111,7 +111,7 @@ def draw_view(
     paint: Paint | None = None,
     limit: int = MAX_PANELS,
 ) -> float:
-    """Draw the pictures of *view* side by side, and return where they end on the right.
+    """Draw the pictures of *view* side by side, and return the x of their right end.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def draw_view(
     view: the view
     corner: the upper left corner
     paint: function that draws a box; by default `draw_box`
-    limit: the most pictures; there are several if more than two axes are cut
+    limit: the most pictures to draw; there are several if more than two axes are cut
     """
     x, y = corner
     if not all(ruler.count for ruler in view.rulers):
@@ -137,31 +137,34 @@ def draw_view(
 def _draw_panel(
     drawing: SvgDrawing, view: LayoutView, panel: SlabPanel, corner: tuple[float, float], paint: Paint
 ) -> float:
-    """Draw one picture, and return where it ends on the right."""
+    """Draw one picture, and return the x of its right end."""
     x, y = corner
     rows, columns = (view.intervals(axis, MAX_BOXES) for axis in (view.row_axis, view.column_axis))
-    labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
-    tops = [_heading(view.column_axis, column) for column in columns]
-    heads = [_heading(view.row_axis, row) for row in rows]
-    longest = [max(len(top), *(len(line[at]) for line in labels)) for at, top in enumerate(tops)]
-    wide, high = _picture_size(view)
-    across = _laid_out(columns, wide, [CHARACTER * length + 10 for length in longest])
-    down = _laid_out(rows, high, [22.0] * len(rows))
-    left = x + CHARACTER * max(map(len, heads)) + (8 if any(heads) else 0)
+    box_labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
+    column_labels = [_heading(view.column_axis, column) for column in columns]
+    row_labels = [_heading(view.row_axis, row) for row in rows]
+    longest_labels = [
+        max(len(top), *(len(row_of_labels[column_index]) for row_of_labels in box_labels))
+        for column_index, top in enumerate(column_labels)
+    ]
+    width, height = _picture_size(view)
+    shown_columns = _shown_intervals(columns, width, [CHARACTER * length + 10 for length in longest_labels])
+    shown_rows = _shown_intervals(rows, height, [22.0] * len(rows))
+    left = x + CHARACTER * max(map(len, row_labels)) + (8 if any(row_labels) else 0)
     top = y + (LINE if panel.slab else 0) + LINE * (2 if view.column_axis is not None else 0)
     if panel.slab:
         drawing.text(left, y + LINE / 2, panel.title)
     if view.column_axis is not None:
-        rows_name = "" if view.row_axis is None else f"{view.axis_name(view.row_axis)} ↓ "
-        drawing.text(left, top - 1.5 * LINE, f"{rows_name}{view.axis_name(view.column_axis)} →")
-    for row, head in zip(down, heads, strict=True):
-        drawing.text(left - 6, top + (row.begin + row.end) / 2, head, "end")
-    for column, head in zip(across, tops, strict=True):
-        drawing.text(left + (column.begin + column.end) / 2, top - LINE / 2, head, "middle")
-        for row in down:
+        row_axis_name = "" if view.row_axis is None else f"{view.axis_name(view.row_axis)} ↓ "
+        drawing.text(left, top - 1.5 * LINE, f"{row_axis_name}{view.axis_name(view.column_axis)} →")
+    for row, label in zip(shown_rows, row_labels, strict=True):
+        drawing.text(left - 6, top + (row.begin + row.end) / 2, label, "end")
+    for column, label in zip(shown_columns, column_labels, strict=True):
+        drawing.text(left + (column.begin + column.end) / 2, top - LINE / 2, label, "middle")
+        for row in shown_rows:
             box = ShownInterval(column.interval, left + column.begin, left + column.end)
             paint(drawing, ShownInterval(row.interval, top + row.begin, top + row.end), box, panel)
-    return max(left + across[-1].end, left + CHARACTER * len(panel.title))
+    return max(left + shown_columns[-1].end, left + CHARACTER * len(panel.title))
 
 
 def draw_box(
@@ -174,8 +177,8 @@ def draw_box(
         drawing.text(*middle, "...", "middle")
         return
     blocks = blocks_of(view, panel, row.interval, column.interval)
-    first, text = view.first_device(blocks), view.devices(blocks)
-    drawing.rectangle(*corner, size, COLOURS[first % len(COLOURS)], f"devices {text}")
+    first_device, text = view.first_device(blocks), view.devices(blocks)
+    drawing.rectangle(*corner, size, COLOURS[first_device % len(COLOURS)], f"devices {text}")
     drawing.text(*middle, text, "middle", on_box=True)
 
 
@@ -190,35 +193,37 @@ def _label(view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column
 
 
 def _picture_size(view: LayoutView) -> tuple[float, float]:
-    """Return width and height of a picture, in proportion to the array, but neither much smaller than the other."""
-    high, wide = (
+    """Return width and height of a picture, in proportion to the array within limits."""
+    rows, columns = (
         1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.row_axis, view.column_axis)
     )
     if view.row_axis is None:
-        return (LONGER if view.column_axis is not None else 40.0), 40.0
-    scale = LONGER / max(high, wide)
-    return max(SHORTER, wide * scale), max(SHORTER, high * scale)
+        return (LONG_SIDE if view.column_axis is not None else 40.0), 40.0
+    scale = LONG_SIDE / max(rows, columns)
+    return max(MIN_SHORT_SIDE, columns * scale), max(MIN_SHORT_SIDE, rows * scale)
 
 
-def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: Sequence[float]) -> list[ShownInterval]:
-    """Return where intervals lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
+def _shown_intervals(
+    intervals: Sequence[BlockInterval | None], length: float, min_sizes: Sequence[float]
+) -> list[ShownInterval]:
+    """Return the pixels of intervals, in proportion along *length* pixels, but none shorter than its minimum size."""
     sizes = [0 if interval is None else (interval.stop or 1) - (interval.start or 0) for interval in intervals]
-    total, at, shown = max(1, sum(sizes)), 0.0, []
-    for interval, size, enough in zip(intervals, sizes, least, strict=True):
-        pixels = GAP if interval is None else max(enough, length * size / total)
-        shown.append(ShownInterval(interval, at, at + pixels))
-        at += pixels
-    return shown
+    total, position, shown_intervals = max(1, sum(sizes)), 0.0, []
+    for interval, size, min_size in zip(intervals, sizes, min_sizes, strict=True):
+        pixels = GAP if interval is None else max(min_size, length * size / total)
+        shown_intervals.append(ShownInterval(interval, position, position + pixels))
+        position += pixels
+    return shown_intervals
 
 
 def left_out(view: LayoutView) -> list[str]:
-    """Return a sentence on what the picture of *view* leaves out, or none."""
+    """Return a sentence about boxes and slabs that the picture of *view* leaves out, or an empty list."""
     counts = [
         (1 if axis is None else view.rulers[axis].count, MAX_BOXES) for axis in (view.row_axis, view.column_axis)
     ]
     counts.append((prod(view.rulers[axis].count for axis in view.slabs), MAX_PANELS))
-    what = ("rows of boxes", "columns of boxes", "slabs")
+    names = ("rows of boxes", "columns of boxes", "slabs")
     texts = [
-        f"{limit} of {count:,} {name}" for (count, limit), name in zip(counts, what, strict=True) if count > limit
+        f"{limit} of {count:,} {name}" for (count, limit), name in zip(counts, names, strict=True) if count > limit
     ]
     return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []

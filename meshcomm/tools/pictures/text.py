@@ -11,14 +11,14 @@ from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.tools.pictures.view import BlockInterval, LayoutView, MeshView, SlabPanel, blocks_of, panels, wrapped
 
 MIN_WIDTH = 56
-"""Characters in a line of the narrowest picture: indices of 19 digits fit on two borders."""
+"""The fewest characters in a line: indices of 19 digits fit on two borders."""
 MAX_ROWS, MAX_COLUMNS, MAX_SLABS = 12, 16, 3
-"""Rows and columns of boxes, and slabs, that are drawn. Of more, the middle is left out."""
+"""The most rows and columns of boxes, and the most slabs, that are drawn. Of more, the middle is left out."""
 
 _ASCII = ("+-++", "+-++", "+-++", "|", "...")
 _UNICODE = ("┌─┬┐", "├─┼┤", "└─┴┘", "│", "…")
 _COLOURS = (153, 223, 157, 225, 159, 229, 189, 217, 193, 195, 216, 183)
-"""Light colours of the 256 that terminals have: black text is readable on them."""
+"""Light colours among the 256 of terminals: black text is readable on them."""
 
 
 def show(
@@ -71,8 +71,8 @@ def show(
          +-----+
     """
     if not isinstance(layout, Layout | Mesh):
-        instead = ": pass its .layout and its .shape" if hasattr(layout, "layout") else ""
-        raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}{instead}")
+        hint = ": pass its .layout and its .shape" if hasattr(layout, "layout") else ""
+        raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}{hint}")
     width = as_integer(width, "width", ShapeError)
     if width < MIN_WIDTH:
         raise ShapeError(f"width {width} is too narrow for a picture; it is {MIN_WIDTH} or more")
@@ -107,8 +107,8 @@ def _how_to_read(view: LayoutView) -> list[str]:
         return []
     if view.row_axis is None or view.column_axis is None:
         return ["Boxes show devices."]
-    down, across = view.axis_name(view.row_axis), view.axis_name(view.column_axis)
-    return [f"{down[0].upper()}{down[1:]} goes down, {across} across. Boxes show devices."]
+    row_axis_name, column_axis_name = view.axis_name(view.row_axis), view.axis_name(view.column_axis)
+    return [f"{row_axis_name[0].upper()}{row_axis_name[1:]} goes down, {column_axis_name} across. Boxes show devices."]
 
 
 class _BoxStyle(NamedTuple):
@@ -143,12 +143,12 @@ def _grid_lines(view: LayoutView, panel: SlabPanel, style: _BoxStyle, width: int
     rows = view.intervals(view.row_axis, max_rows)
     row_labels = ["" if view.row_axis is None else style.ellipsis if row is None else row.text for row in rows]
     margin_width = max(map(len, row_labels)) + 2
-    count = 1 if view.column_axis is None else view.rulers[view.column_axis].count
-    max_columns = min(count, MAX_COLUMNS)
+    column_count = 1 if view.column_axis is None else view.rulers[view.column_axis].count
+    max_columns = min(column_count, MAX_COLUMNS)
     while True:
         columns = view.intervals(view.column_axis, max_columns)
         cells = [
-            [_cell(view, panel, row, column, style, longest=width - margin_width - 10) for column in columns]
+            [_cell(view, panel, row, column, style, max_length=width - margin_width - 10) for column in columns]
             for row in rows
         ]
         column_labels = [
@@ -162,15 +162,17 @@ def _grid_lines(view: LayoutView, panel: SlabPanel, style: _BoxStyle, width: int
             break
         max_columns -= 1
     margin = " " * margin_width
-    centred = [
+    centred_labels = [
         f"{column_label:^{column_width}}" for column_label, column_width in zip(column_labels, widths, strict=True)
     ]
-    lines = [f"{margin} {' '.join(centred)}".rstrip()]
+    lines = [f"{margin} {' '.join(centred_labels)}".rstrip()]
     lines = lines if any(column_labels) else []
     for number, (row_label, cell_row) in enumerate(zip(row_labels, cells, strict=True)):
         lines.append(margin + style.border_line(style.between if number else style.above, widths))
-        drawn = (_drawn_text(cell, column_width, style) for cell, column_width in zip(cell_row, widths, strict=True))
-        lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(drawn)}{style.side}")
+        drawn_cells = (
+            _drawn_text(cell, column_width, style) for cell, column_width in zip(cell_row, widths, strict=True)
+        )
+        lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(drawn_cells)}{style.side}")
     lines.append(margin + style.border_line(style.below, widths))
     return lines + wrapped(_left_out(view, rows, columns, style), width)
 
@@ -182,13 +184,15 @@ def _cell(
     column: BlockInterval | None,
     style: _BoxStyle,
     *,
-    longest: int,
+    max_length: int,
 ) -> _Cell:
     if row is None or column is None:
         return _Cell(style.ellipsis, None)
     blocks = blocks_of(view, panel, row, column)
-    first, text = view.first_device(blocks), view.devices(blocks)
-    return _Cell((text if len(text) <= longest else f"{first},...").replace("...", style.ellipsis), first)
+    first_device, text = view.first_device(blocks), view.devices(blocks)
+    return _Cell(
+        (text if len(text) <= max_length else f"{first_device},...").replace("...", style.ellipsis), first_device
+    )
 
 
 def _drawn_text(cell: _Cell, width: int, style: _BoxStyle) -> str:
@@ -199,10 +203,10 @@ def _drawn_text(cell: _Cell, width: int, style: _BoxStyle) -> str:
 def _left_out(
     view: LayoutView, rows: list[BlockInterval | None], columns: list[BlockInterval | None], style: _BoxStyle
 ) -> str:
-    """Return a sentence that says how much is left out, or nothing."""
+    """Return a sentence about rows and columns that are left out, or "" if none are."""
     texts = []
-    for axis, intervals, what in ((view.row_axis, rows, "rows"), (view.column_axis, columns, "columns")):
+    for axis, intervals, name in ((view.row_axis, rows, "rows"), (view.column_axis, columns, "columns")):
         if axis is not None and None in intervals:
             count = view.rulers[axis].count
-            texts.append(f"{count - len(intervals) + 1:,} of {count:,} {what}")
+            texts.append(f"{count - len(intervals) + 1:,} of {count:,} {name}")
     return f"{style.ellipsis} stands for {' and '.join(texts)} of boxes." if texts else ""

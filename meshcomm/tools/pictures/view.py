@@ -21,7 +21,7 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import fixed_length
 
 MAX_LISTED = 3
-"""Runs of devices in a list; a longer list is shortened to the first two and the last one."""
+"""The most runs of consecutive devices in a list; a longer list is shortened to the first two and the last one."""
 
 
 class BlockInterval(NamedTuple):
@@ -37,7 +37,7 @@ class BlockInterval(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The indices, as a slice; or the number of the block, or the coordinate.
+        """The indices as a slice; if the length is not known, the number of the block or the coordinate.
 
         >>> BlockInterval(0, 3, 0).text, BlockInterval(None, None, 2).text, BlockInterval(None, None, 2, "x").text
         ('0:3', 'block 2', 'x=2')
@@ -49,9 +49,9 @@ class BlockInterval(NamedTuple):
 
 
 class Ruler:
-    """One axis of an array, as the intervals that its cut makes, in order. Empty blocks make none.
+    """One axis of an array, as the intervals into which its cut divides it, in order. Empty blocks have no interval.
 
-    Without a length it has one interval for each block.
+    If the length of the axis is not known, *cut* is None, and there is one interval for each block.
 
     >>> ruler = Ruler(Cut(5, 8), 8)
     >>> ruler.count, ruler.interval(4), ruler.interval_numbers(1, 3)
@@ -75,18 +75,18 @@ class Ruler:
         assert self.cut is not None
         return self.cut.runs_within(start, stop)
 
-    def holding(self) -> Indices:
-        """Return for each block whether it has elements."""
+    def nonempty_blocks(self) -> Indices:
+        """Return 1 for each block that has elements, and 0 for empty ones."""
         if self.cut is None:
             return np.ones(self.blocks, dtype=np.intp)
         return (self.cut.lengths(np.arange(self.blocks, dtype=np.intp)) > 0).astype(np.intp)
 
 
 class LayoutView:
-    """A layout of an array of *shape*, which may be None, as pictures show it.
+    """A layout, and the shape of an array or None, as pictures show them.
 
-    *row_axis* and *column_axis* are the axes that a picture draws down and across, None if there is none. *slabs* are
-    other axes that are cut: there is a picture for each interval of them.
+    A picture draws *row_axis* down and *column_axis* across; None stands for no axis. *slabs* are the other axes that
+    are cut: there is a picture for each combination of their intervals.
 
     Parameters
     ----------
@@ -98,18 +98,20 @@ class LayoutView:
     def __init__(self, layout: Layout, shape: Sequence[int] | None = None, cut: Sequence[int] | None = None) -> None:
         refuse_match(layout)
         self.layout, self.shape = layout, None if shape is None else tuple(shape)
-        single = layout.is_single_device()
+        is_single = layout.is_single_device()
         if shape is not None:
             layout.block_shape(shape, 0)  # checks the shape
         self.ndim = layout.ndim if shape is None else len(shape)
-        self.axes: tuple[Names, ...] = ((),) * self.ndim if single else layout.axes
+        self.axes: tuple[Names, ...] = ((),) * self.ndim if is_single else layout.axes
         self.rulers = [self._ruler(axis) for axis in range(self.ndim)]
         self.row_axis, self.column_axis, self.slabs = grid_axes(self.ndim, self.cut_axes if cut is None else cut)
-        self.replicas = 1 if single else replica_count(layout)
-        several = np.arange(self.replicas, dtype=np.intp)
-        nothing = np.zeros((self.replicas, self.ndim), dtype=np.intp)
-        self._firsts: dict[tuple[int, ...], int] = {}
-        self._offsets = single_index(0) if single else np.sort(devices_with(layout, nothing, several))
+        self.replicas = 1 if is_single else replica_count(layout)
+        replica_numbers = np.arange(self.replicas, dtype=np.intp)
+        zero_blocks = np.zeros((self.replicas, self.ndim), dtype=np.intp)
+        self._first_devices: dict[tuple[int, ...], int] = {}
+        self._replica_offsets = (
+            single_index(0) if is_single else np.sort(devices_with(layout, zero_blocks, replica_numbers))
+        )
 
     def _ruler(self, axis: int) -> Ruler:
         if self.layout.is_single_device():
@@ -124,7 +126,7 @@ class LayoutView:
         return [axis for axis, ruler in enumerate(self.rulers) if ruler.blocks > 1]
 
     def intervals(self, axis: int | None, limit: int) -> list[BlockInterval | None]:
-        """Return the intervals of an axis that are drawn, with None for those left out; of no axis, one."""
+        """Return the intervals of an axis that are drawn, with None for those left out; one, if *axis* is None."""
         if axis is None:
             return [BlockInterval(0, 1, 0)]
         ruler = self.rulers[axis]
@@ -135,14 +137,14 @@ class LayoutView:
         if self.layout.is_single_device():
             return 0
         key = tuple(blocks)
-        if key not in self._firsts:
+        if key not in self._first_devices:
             numbers = np.array(key, dtype=np.intp).reshape(1, -1)
-            self._firsts[key] = int(devices_with(self.layout, numbers, single_index(0))[0])
-        return self._firsts[key]
+            self._first_devices[key] = int(devices_with(self.layout, numbers, single_index(0))[0])
+        return self._first_devices[key]
 
     def devices(self, blocks: Sequence[int]) -> str:
         """Return the devices that hold the block with these numbers, as text."""
-        return listed(self._offsets + self.first_device(blocks))
+        return listed(self._replica_offsets + self.first_device(blocks))
 
     def axis_name(self, axis: int) -> str:
         """Return the name of an axis in texts."""
@@ -158,12 +160,12 @@ class LayoutView:
 
     def sentences(self) -> list[str]:
         """Return a description of the picture in words."""
-        count = self.ndim
+        ndim = self.ndim
         size = self.layout.mesh.size
         if self.shape is None and self.layout.is_single_device():
             return [f"Arrays on {self.mesh_text}: one device holds all of each."]
-        what = str(self.shape) if self.shape is not None else f"{count} ax{'i' if count == 1 else 'e'}s"
-        sentences = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
+        subject = str(self.shape) if self.shape is not None else f"{ndim} ax{'i' if ndim == 1 else 'e'}s"
+        sentences = [f"{subject} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
         if not self.cut_axes:
             sentences.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
         else:
@@ -184,23 +186,23 @@ class LayoutView:
 
     def _cut_text(self, axis: int) -> str:
         names, ruler = self.axes[axis], self.rulers[axis]
-        over = f"over {'+'.join(names)}"
+        over_text = f"over {'+'.join(names)}"
         cyclic = self.layout.cyclic(axis)
         if cyclic is not None:
-            return f"axis {axis} is dealt round {over} in blocks of {_counted_text(cyclic.block, 'element')}"
-        how = "" if fixed_length(names) is None else " at chosen boundaries"
-        text = f"axis {axis} is cut{how} {over} into {_counted_text(ruler.blocks, 'block')}"
+            return f"axis {axis} is dealt round {over_text} in blocks of {_counted_text(cyclic.block, 'element')}"
+        boundaries_text = "" if fixed_length(names) is None else " at chosen boundaries"
+        text = f"axis {axis} is cut{boundaries_text} {over_text} into {_counted_text(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text
-        least, largest = ruler.cut.shortest, ruler.cut.longest
+        shortest, longest = ruler.cut.shortest, ruler.cut.longest
         sizes = (
-            f"{least:,} to {largest:,}"
-            if largest - least > 1
-            else f"{largest:,} or {least:,}"
-            if largest > least
+            f"{shortest:,} to {longest:,}"
+            if longest - shortest > 1
+            else f"{longest:,} or {shortest:,}"
+            if longest > shortest
             else ""
         )
-        return f"{text} of {f'{sizes} elements' if sizes else _counted_text(largest, 'element')}"
+        return f"{text} of {f'{sizes} elements' if sizes else _counted_text(longest, 'element')}"
 
     def _empty_text(self) -> list[str]:
         if all(ruler.cut is None or ruler.cut.shortest > 0 for ruler in self.rulers):
@@ -208,19 +210,19 @@ class LayoutView:
         if any(ruler.count == 0 for ruler in self.rulers):
             return ["There are no elements: all blocks are empty."]
         devices = np.arange(self.layout.mesh.size, dtype=np.intp)
-        numbers, holds = numbers_of(self.layout, devices), np.ones_like(devices)
+        numbers, has_elements = numbers_of(self.layout, devices), np.ones_like(devices)
         for axis, ruler in enumerate(self.rulers):
-            holds *= ruler.holding()[numbers[:, axis]]
-        without = devices[holds == 0]
-        return [f"{_counted_text(len(without), 'device')} of {len(devices):,} without elements: {listed(without)}."]
+            has_elements *= ruler.nonempty_blocks()[numbers[:, axis]]
+        empty = devices[has_elements == 0]
+        return [f"{_counted_text(len(empty), 'device')} of {len(devices):,} without elements: {listed(empty)}."]
 
     def ranks_text(self) -> list[str]:
-        """Return a sentence that says which ranks the devices are, or none if device d is rank d."""
+        """Return a sentence about the ranks of the devices, or an empty list if device d is rank d."""
         ranks = self.layout.mesh.ranks
         if isinstance(ranks, range):
             return [f"Device 0 is rank {ranks.start}, and so on."] if ranks.start else []
-        shown = ", ".join(map(str, ranks[:8]))
-        return [f"The devices are the ranks {shown}{', ...' if len(ranks) > 8 else ''}."]
+        first_ranks = ", ".join(map(str, ranks[:8]))
+        return [f"The devices are the ranks {first_ranks}{', ...' if len(ranks) > 8 else ''}."]
 
 
 class MeshView(LayoutView):
@@ -241,8 +243,8 @@ class MeshView(LayoutView):
         return [f"{self.mesh_text}: {_counted_text(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
 
 
-def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
-    """Return the axes that are drawn down and across, and those that make slabs, if the axes *cut* are cut.
+def grid_axes(ndim: int, cut_axes: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+    """Return the axis to draw down, the axis to draw across, and the axes of slabs, if *cut_axes* are cut.
 
     The last two axes that are cut are drawn, as NumPy prints the last two axes of an array.
 
@@ -251,22 +253,22 @@ def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, li
     """
     if ndim < 2:
         return None, 0 if ndim else None, []
-    if len(cut) >= 2:
-        return cut[-2], cut[-1], list(cut[:-2])
-    last = min(cut[0] + 1, ndim - 1) if cut else ndim - 1
-    return last - 1, last, []
+    if len(cut_axes) >= 2:
+        return cut_axes[-2], cut_axes[-1], list(cut_axes[:-2])
+    last_axis = min(cut_axes[0] + 1, ndim - 1) if cut_axes else ndim - 1
+    return last_axis - 1, last_axis, []
 
 
 def shown_numbers(count: int, limit: int) -> list[int | None]:
-    """Return the numbers from 0 to *count*, at most *limit* of them; None stands for those left out.
+    """Return the numbers below *count*, at most *limit* of them; None stands for those left out.
 
     >>> shown_numbers(3, 3), shown_numbers(9, 4)
     ([0, 1, 2], [0, 1, 2, None, 8])
     """
     if count <= limit:
         return list(range(count))
-    ahead = max(1, limit - max(1, limit // 3)) if limit > 1 else 1
-    return [*range(ahead), None, *range(count - (limit - ahead), count)]
+    head_count = max(1, limit - max(1, limit // 3)) if limit > 1 else 1
+    return [*range(head_count), None, *range(count - (limit - head_count), count)]
 
 
 def listed(numbers: Indices) -> str:
@@ -275,22 +277,25 @@ def listed(numbers: Indices) -> str:
     >>> listed(np.array([0, 1, 2, 5])), listed(np.arange(0, 20, 2)), listed(np.array([7]))
     ('0-2,5', '0,2,...,18', '7')
     """
-    ends = np.flatnonzero(np.diff(numbers) != 1)
-    if len(ends) >= MAX_LISTED:
-        middle = [*ends[:2], -1]
-        firsts = [0, int(ends[0]) + 1, int(ends[-1]) + 1]
+    run_ends = np.flatnonzero(np.diff(numbers) != 1)
+    if len(run_ends) >= MAX_LISTED:
+        last_positions = [*run_ends[:2], -1]
+        first_positions = [0, int(run_ends[0]) + 1, int(run_ends[-1]) + 1]
     else:
-        middle, firsts = [*ends, -1], [0, *(int(end) + 1 for end in ends)]
-    runs = [_run_text(int(numbers[first]), int(numbers[last])) for first, last in zip(firsts, middle, strict=True)]
-    return ",".join([*runs[:2], "...", *runs[2:]] if len(ends) >= MAX_LISTED else runs)
+        last_positions, first_positions = [*run_ends, -1], [0, *(int(run_end) + 1 for run_end in run_ends)]
+    runs = [
+        _run_text(int(numbers[first]), int(numbers[last]))
+        for first, last in zip(first_positions, last_positions, strict=True)
+    ]
+    return ",".join([*runs[:2], "...", *runs[2:]] if len(run_ends) >= MAX_LISTED else runs)
 
 
 def _run_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _counted_text(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _counted_text(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -300,7 +305,9 @@ def wrapped(text: str, width: int) -> list[str]:
     ['one two', 'three']
     """
     lines: list[str] = []
-    for word in (whole[at : at + width] for whole in text.split() for at in range(0, len(whole), width)):
+    for word in (
+        full_word[start : start + width] for full_word in text.split() for start in range(0, len(full_word), width)
+    ):
         if lines and len(lines[-1]) + 1 + len(word) <= width:
             lines[-1] += f" {word}"
         else:
@@ -309,13 +316,13 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 class SlabPanel(NamedTuple):
-    """One picture of a view: the interval of each slab by axis; empty if only rows and columns are cut."""
+    """One picture of a view. *slab* has its interval on each slab axis; it is empty if there are no slab axes."""
 
     slab: dict[int, BlockInterval]
 
     @property
     def title(self) -> str:
-        """Where the slab lies.
+        """The location of the slab.
 
         >>> SlabPanel({0: BlockInterval(0, 3, 0), 1: BlockInterval(4, 6, 1)}).title
         'axis 0 at 0:3, axis 1 at 4:6'
@@ -327,7 +334,7 @@ class SlabPanel(NamedTuple):
 
 
 def panels(view: LayoutView, limit: int) -> list[SlabPanel | None]:
-    """Return the pictures of a view, at most *limit*; None stands for those left out."""
+    """Return the pictures of a view, at most *limit* of them; None stands for those left out."""
     counts = [view.rulers[axis].count for axis in view.slabs]
     pictures: list[SlabPanel | None] = []
     for number in shown_numbers(prod(counts), limit):
@@ -336,8 +343,8 @@ def panels(view: LayoutView, limit: int) -> list[SlabPanel | None]:
             continue
         slab: dict[int, BlockInterval] = {}
         for axis, count in zip(reversed(view.slabs), reversed(counts), strict=True):
-            number, at = divmod(number, count)
-            slab[axis] = view.rulers[axis].interval(at)
+            number, interval_number = divmod(number, count)
+            slab[axis] = view.rulers[axis].interval(interval_number)
         pictures.append(SlabPanel(dict(reversed(slab.items()))))
     return pictures
 
@@ -345,7 +352,7 @@ def panels(view: LayoutView, limit: int) -> list[SlabPanel | None]:
 def blocks_of(
     view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column: BlockInterval | None
 ) -> list[int]:
-    """Return the number of the block along each axis, of the elements in one box of a picture."""
+    """Return the numbers, along each axis, of the block that has the elements in one box of a picture."""
     numbers = [0] * view.ndim
     for axis, interval in [*panel.slab.items(), (view.row_axis, row), (view.column_axis, column)]:
         if axis is not None and interval is not None:

@@ -1,4 +1,4 @@
-"""The tests of array-api-extra, from a checkout in $ARRAY_API_EXTRA: they are in no package."""
+"""The tests of array-api-extra, from a checkout in $ARRAY_API_EXTRA: the package does not contain them."""
 
 import os
 import sys
@@ -28,9 +28,9 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays, in for the library of the fixtures."""
+    """Let the fixtures of the tests give tensors, or NumPy's arrays."""
     sys.path.insert(0, str(root()))
-    theirs = import_module("tests.conftest")
+    conftest = import_module("tests.conftest")
     backends = import_module("array_api_extra._lib._backends")
 
     # What tests ask about the library is true of CuPy: it has arrays without axes for scalars.
@@ -42,6 +42,6 @@ def install(on_tensors):
 
     @pytest.fixture
     def xp(library):
-        return cutting.only_namespace() if on_tensors else theirs.np_compat
+        return cutting.only_namespace() if on_tensors else conftest.np_compat
 
-    theirs.library, theirs.xp = library, xp
+    conftest.library, conftest.xp = library, xp

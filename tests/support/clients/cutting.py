@@ -1,4 +1,4 @@
-"""The namespace that other people's tests get: that of a mesh over all ranks, whose new tensors are cut."""
+"""The namespace for other people's tests: that of a mesh over all ranks; the tensors that it creates are cut."""
 
 import inspect
 
@@ -12,12 +12,12 @@ _mesh = None
 
 
 class Cutting(bound.Namespace):
-    """The namespace of a mesh, but what it creates without a device is cut along the first axis."""
+    """The namespace of a mesh; tensors that it creates without a device are cut along the first axis."""
 
     def _of_standard(self, name):
-        found = getattr(self._standard, name)
-        if inspect.isfunction(found) and bound._makes_tensors(found):
-            return bound._bound_to(found, self._mesh)
+        member = getattr(self._standard, name)
+        if inspect.isfunction(member) and bound._makes_tensors(member):
+            return bound._bound_to(member, self._mesh)
         return super()._of_standard(name)
 
 
@@ -36,7 +36,7 @@ def namespace():
 
 
 def only_namespace():
-    """Return such a namespace which is that of all tensors, for tests that compare the two with `is`."""
+    """Return a namespace that is also that of all tensors, for tests that compare the two with `is`."""
     return bound._namespaces.setdefault(id(mesh()), namespace())
 
 
@@ -46,7 +46,7 @@ def bound_to_mesh():
 
 
 def renew():
-    """Have another mesh from now on if this one is of no use, after calls of ranks that differ. Collective."""
+    """Forget the mesh if it is unusable after different calls of ranks: then the next use makes one. Collective."""
     global _mesh
     if _mesh is None:
         return

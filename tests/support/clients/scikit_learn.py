@@ -34,7 +34,7 @@ def root():
 
 
 def paths(root):
-    """Return the files of tests, of which *root* is the folder of the package."""
+    """Return the files of tests; *root* is the folder of the package."""
     return [str(root / name) for name in FILES]
 
 
@@ -44,20 +44,20 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays, in for scikit-learn's list of array libraries."""
-    theirs = import_module("sklearn.utils._array_api")
+    """Let scikit-learn's list of array libraries have tensors, or NumPy's arrays, only."""
+    array_api = import_module("sklearn.utils._array_api")
     testing = import_module("sklearn.utils._testing")
-    pair = theirs.NamespaceAndDevice
+    namespace_and_device = array_api.NamespaceAndDevice
 
     def given(array_namespace, device_name=None, dtype_name=None):
         if array_namespace == NAME and on_tensors:
             return cutting.bound_to_mesh()  # what has this device is cut
-        return theirs.np_compat, None
+        return array_api.np_compat, None
 
     def mixed():
-        yield pair(NAME, None), pair("numpy", None), f"{NAME} to numpy"
-        yield pair("numpy", None), pair(NAME, None), f"numpy to {NAME}"
+        yield namespace_and_device(NAME, None), namespace_and_device("numpy", None), f"{NAME} to numpy"
+        yield namespace_and_device("numpy", None), namespace_and_device(NAME, None), f"numpy to {NAME}"
 
-    theirs.yield_namespaces = lambda include_numpy_namespaces=True: iter([NAME])
-    theirs.yield_mixed_namespace_input_permutations = mixed
+    array_api.yield_namespaces = lambda include_numpy_namespaces=True: iter([NAME])
+    array_api.yield_mixed_namespace_input_permutations = mixed
     testing._array_api_for_tests = given

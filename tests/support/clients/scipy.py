@@ -1,4 +1,4 @@
-"""SciPy's tests that go through array libraries: those with its fixture `xp`."""
+"""SciPy's tests with several array libraries: those with its fixture `xp`."""
 
 from importlib import import_module
 from types import ModuleType
@@ -23,7 +23,7 @@ FILES = [
 
 
 def paths(root):
-    """Return the files of tests, of which *root* is the folder of the package."""
+    """Return the files of tests; *root* is the folder of the package."""
     return [str(root / name) for name in FILES]
 
 
@@ -33,16 +33,16 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays again, in for SciPy's list of array libraries."""
-    theirs = import_module("scipy.conftest")
+    """Let SciPy's list of array libraries have tensors, or NumPy's arrays again, only."""
+    conftest = import_module("scipy.conftest")
     from scipy._lib._array_api import array_namespace, default_xp
 
     backend = ModuleType("meshcomm.array_api" if on_tensors else "numpy")
 
     @pytest.fixture(params=[pytest.param(backend, id="xp")], name="xp")
     def given(request):
-        theirs.skip_or_xfail_xp_backends(request, "skip")
-        theirs.skip_or_xfail_xp_backends(request, "xfail")
+        conftest.skip_or_xfail_xp_backends(request, "skip")
+        conftest.skip_or_xfail_xp_backends(request, "xfail")
         if on_tensors:
             xp = cutting.namespace()
         else:
@@ -52,11 +52,11 @@ def install(on_tensors):
         with default_xp(xp):
             yield xp
 
-    theirs.xp_known_backends.add(backend.__name__)
-    theirs.xp = given
+    conftest.xp_known_backends.add(backend.__name__)
+    conftest.xp = given
 
     @pytest.fixture(name="devices")
     def known(xp):
         return [*xp.__array_namespace_info__().devices(), None]  # SciPy 1.17 adds a list; 2025.12 asks for a tuple
 
-    theirs.devices = known
+    conftest.devices = known

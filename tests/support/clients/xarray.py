@@ -1,4 +1,4 @@
-"""xarray's tests of what it does with arrays: the data of their variables are tensors, and so are bare arrays."""
+"""xarray's tests of operations on arrays: the data of their variables are tensors, and so are bare arrays."""
 
 import functools
 import sys
@@ -17,19 +17,19 @@ FILES = (
 
 
 def paths(root):
-    """Return the files of tests, of which *root* is the folder of the package."""
+    """Return the files of tests; *root* is the folder of the package."""
     return [str(root / f"tests/test_{name}.py") for name in FILES]
 
 
 def takes(item):
-    """Return whether a test belongs to the suite: those of Dask's arrays do not."""
-    given = getattr(getattr(item, "callspec", None), "params", {})
-    of_dask = any(word in item.nodeid.lower() for word in ("dask", "rechunk"))
-    return not of_dask and not any("dask" in name and value for name, value in given.items())
+    """Return whether a test belongs to the suite: tests of Dask's arrays do not."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    is_dask = any(word in item.nodeid.lower() for word in ("dask", "rechunk"))
+    return not is_dask and not any("dask" in name and value for name, value in parameters.items())
 
 
 def install(on_tensors):
-    """Have variables of xarray that get an array of numbers from NumPy hold a tensor, which is cut."""
+    """Let variables of xarray that get an array of numbers from NumPy hold a sharded tensor instead."""
     if not on_tensors:
         return
     variable = import_module("xarray.core.variable")
@@ -43,14 +43,14 @@ def install(on_tensors):
 
     variable.Variable.__init__ = init
     import_module("xarray.tests").assert_writeable = lambda dataset: None  # asks for `flags`, which tensors have not
-    bare = import_module("xarray.tests.test_duck_array_ops")
-    bare.array = lambda *args, **kwargs: tensor_of(np.array(*args, **kwargs))
-    standard = import_module("xarray.tests.test_array_api")
-    standard.xp, standard.Array = cutting.namespace(), mc.DTensor
+    duck_array_tests = import_module("xarray.tests.test_duck_array_ops")
+    duck_array_tests.array = lambda *args, **kwargs: tensor_of(np.array(*args, **kwargs))
+    array_api_tests = import_module("xarray.tests.test_array_api")
+    array_api_tests.xp, array_api_tests.Array = cutting.namespace(), mc.DTensor
 
 
 def is_a_block():
-    """Return whether our adapter has given xarray the block of one rank, whose rolling windows Bottleneck reduces."""
+    """Return whether our adapter has passed the block of one rank to xarray, to reduce its rolling windows."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "move" and frame.f_code.co_filename.endswith("adapters/xarray_reductions.py"):
@@ -60,9 +60,9 @@ def is_a_block():
 
 
 def tensor_of(data):
-    """Return an array of numbers as a tensor, cut along its first axis; others, and integers of one axis, as they are.
+    """Return an array of numbers as a tensor, cut along its first axis; return other arrays as they are.
 
-    The latter are labels: of months, of groups.
+    Integers of one axis stay arrays, too: they are labels of months or of groups.
     """
     if type(data) is not np.ndarray or data.dtype.kind not in "biufc" or not data.ndim or not data.size:
         return data

@@ -32,18 +32,18 @@ SMALLEST, LARGEST = 2**10, 2**26
 """Bytes of a block: the default sizes."""
 
 BLOCKS = 6
-"""A size is left out by default if so many blocks of it, for each rank of a host, need more than half its free memory.
-The most are held by `cases.fft`: the array, its spectrum, an exchange, and the blocks of the reference."""
+"""Number of blocks that a rank may hold at once. By default a size is left out if these blocks of all ranks of a host
+need more than half of its free memory. `cases.fft` holds the most: array, spectrum, an exchange, the reference."""
 
 SLOW = 2.0
-"""Seconds. By default no larger size follows one whose operation and reference take this long."""
+"""Seconds. By default no larger sizes follow one at which operation and reference together take this long."""
 
 
 class BenchOperation(NamedTuple):
-    """An operation: how to make a case, what is beside it, and whether the rate counts all ranks at once."""
+    """An operation: what makes its cases, the name of their reference, and whether the rate is that of all ranks."""
 
     make: disk.Maker
-    beside: str
+    reference_name: str
     total: bool = False
 
 
@@ -65,7 +65,7 @@ def bench(options: argparse.Namespace) -> int:
     try:
         request = _checked_options(options)
     except MeshcommError as error:
-        return _say_refusal(error, 2)
+        return _print_refusal(error, 2)
     try:
         mesh = request.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
@@ -73,15 +73,15 @@ def bench(options: argparse.Namespace) -> int:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
         return _bench(request, request.setting(mesh, location.device), location.rank_set.everyone.communicator())
     except MeshcommError as error:
-        return _say_refusal(error, 1)
+        return _print_refusal(error, 1)
     except KeyboardInterrupt:
         abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
         say("interrupted", error=True)
         return 130
 
 
-def _say_refusal(error: MeshcommError, code: int) -> int:
-    """Say what all ranks found wrong, once."""
+def _print_refusal(error: MeshcommError, code: int) -> int:
+    """Print, once, the *error* that all ranks raised, and return the exit *code*."""
     print_once(f"meshcomm: {error}")
     return code
 
@@ -97,7 +97,7 @@ class BenchRequest(NamedTuple):
     dtype: DType | None
 
     def setting(self, mesh: Mesh, rank: int) -> cases.Setting:
-        """Return what all sizes share, on *mesh*."""
+        """Return what the cases of all sizes have in common, on *mesh*."""
         source, target = (
             None if text is None else layout_of(text, mesh) for text in (self.options.source, self.options.target)
         )
@@ -105,23 +105,23 @@ class BenchRequest(NamedTuple):
 
 
 def _checked_options(options: argparse.Namespace) -> BenchRequest:
-    """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
-    unknown = [name for name in options.names if name not in NAMES]
-    if unknown:
-        meant = suggestion(unknown[0], NAMES)
-        raise MeshcommError(f"there is no bench {quote(unknown[0])}; there are {', '.join(NAMES)}{meant}")
-    smallest = bytes_of(options.min) if options.min else SMALLEST
-    largest = bytes_of(options.max) if options.max else max(LARGEST, smallest)
+    """Return the checked *options*; ``MeshcommError`` for a wrong one."""
+    unknown_names = [name for name in options.names if name not in NAMES]
+    if unknown_names:
+        hint = suggestion(unknown_names[0], NAMES)
+        raise MeshcommError(f"there is no bench {quote(unknown_names[0])}; there are {', '.join(NAMES)}{hint}")
+    smallest_size = bytes_of(options.min) if options.min else SMALLEST
+    largest_size = bytes_of(options.max) if options.max else max(LARGEST, smallest_size)
     factor = options.factor or (FACTOR if options.names else QUICK_FACTOR)
-    if not 1 <= smallest <= largest or factor < 2:
+    if not 1 <= smallest_size <= largest_size or factor < 2:
         raise MeshcommError(
-            f"sizes from {smallest} to {largest} by a factor of {factor}: --min is 1 or more and at "
+            f"sizes from {smallest_size} to {largest_size} by a factor of {factor}: --min is 1 or more and at "
             "most --max, --factor 2 or more"
         )
     if options.rounds is not None and options.rounds < 1:
         raise MeshcommError(f"--rounds is {options.rounds}; it is 1 or more")
-    sizes = [smallest]
-    while sizes[-1] * factor <= largest and not options.shape:
+    sizes = [smallest_size]
+    while sizes[-1] * factor <= largest_size and not options.shape:
         sizes.append(sizes[-1] * factor)
     if options.plot:
         report.check_plot(options.plot)
@@ -136,32 +136,32 @@ def _checked_options(options: argparse.Namespace) -> BenchRequest:
 
 
 def _bench(request: BenchRequest, setting: cases.Setting, communicator: Communicator) -> int:
-    """Measure what is wanted, and show it. Collective. Return the exit code."""
+    """Measure the operations of *request*, print the results, and return the exit code. Collective."""
     hosts = about.gather_hosts(communicator)
     facts = report.facts(hosts)
-    shows = communicator.rank == 0
-    table = shows and not request.options.json
-    if table:
+    prints = communicator.rank == 0
+    prints_table = prints and not request.options.json
+    if prints_table:
         say(report.introduction(facts))
-    largest = _largest_in_memory(communicator, max(host.ranks for host in hosts))
+    max_block_bytes = _max_block_bytes(communicator, max(host.ranks for host in hosts))
     results_of_operations: list[BenchResults] = []
     with ExitStack() as stack:
         for name, operation in _operations(request, communicator, stack):
-            results_of_operations.append(BenchResults(name, operation.beside, operation.total, []))
-            if table:
+            results_of_operations.append(BenchResults(name, operation.reference_name, operation.total, []))
+            if prints_table:
                 say(results_of_operations[-1].heading())
-            for row in _rows(request, operation, setting, communicator, largest):
+            for row in _rows(request, operation, setting, communicator, max_block_bytes):
                 results_of_operations[-1].rows.append(row)
-                if table:
+                if prints_table:
                     say(report.line(row))
-    if shows and request.options.json:
+    if prints and request.options.json:
         say(json.dumps(report.document(facts, results_of_operations), indent=1))
-    if shows and request.options.plot:
+    if prints and request.options.plot:
         report.plot(request.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
-    wrong = sum(row.wrong_elements for results in results_of_operations for row in results.rows)
-    if wrong and shows:
-        say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
-    return int(wrong > 0)
+    wrong_count = sum(row.wrong_elements for results in results_of_operations for row in results.rows)
+    if wrong_count and prints:
+        say(f"\nmeshcomm: {counted(wrong_count, 'wrong element')}", error=True)
+    return int(wrong_count > 0)
 
 
 def _operations(
@@ -173,19 +173,20 @@ def _operations(
             yield name, OPERATIONS[name]
             continue
         folder = stack.enter_context(disk.new_folder(communicator, request.options.folder))
-        for which, make in disk.makers(folder).items():
-            yield f"{name}: {which}", BenchOperation(make, "one stream", total=True)
+        for action, make in disk.makers(folder).items():
+            yield f"{name}: {action}", BenchOperation(make, "one stream", total=True)
 
 
 def _rows(
-    request: BenchRequest, operation: BenchOperation, setting: cases.Setting, communicator: Communicator, largest: int
+    request: BenchRequest,
+    operation: BenchOperation,
+    setting: cases.Setting,
+    communicator: Communicator,
+    max_block_bytes: int,
 ) -> Iterator[Row]:
-    """Yield what is measured at each size. Sizes that nobody asked for end where they take long, or too much memory.
-
-    Collective.
-    """
+    """Yield a row for each size. Without ``--max``, stop where sizes take long or too much memory. Collective."""
     for nbytes in request.sizes:
-        if nbytes > largest and request.options.max is None and nbytes > request.sizes[0]:
+        if nbytes > max_block_bytes and request.options.max is None and nbytes > request.sizes[0]:
             return
         row = measure_case(communicator, operation.make(setting, nbytes), request.options.rounds)
         yield row
@@ -193,6 +194,6 @@ def _rows(
             return
 
 
-def _largest_in_memory(communicator: Communicator, ranks: int) -> int:
-    """Return the largest bytes of a block that fit on all hosts, with at most so many *ranks* each. Collective."""
-    return min(communicator.allgather_json(about.free_memory())) // (2 * BLOCKS * ranks)
+def _max_block_bytes(communicator: Communicator, ranks_per_host: int) -> int:
+    """Return the most bytes of a block that fit on all hosts; a host has up to *ranks_per_host* ranks. Collective."""
+    return min(communicator.allgather_json(about.free_memory())) // (2 * BLOCKS * ranks_per_host)

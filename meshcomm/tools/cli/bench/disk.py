@@ -1,4 +1,4 @@
-"""Files: a sharded array is saved and loaded, beside one stream of as many bytes that rank 0 writes or reads."""
+"""The cases of files: save or load a sharded array. The reference is one stream of equally many bytes on rank 0."""
 
 import os
 import shutil
@@ -21,11 +21,12 @@ BUFFER = 2**22
 """Bytes that the stream writes or reads at a time."""
 
 Maker = Callable[[Setting, int], Case]
+"""A function that makes a case from a setting and the bytes of a block."""
 
 
 @contextmanager
 def new_folder(communicator: Communicator, parent: str | None) -> Iterator[Path]:
-    """Make a new folder in *parent*, by default that of temporary files, and remove it at the end. Collective.
+    """Make a new folder in *parent*, by default the folder of temporary files; remove it at the end. Collective.
 
     ``MeshcommError`` on all ranks if it cannot be made, or if a rank does not see it.
     """
@@ -39,10 +40,14 @@ def new_folder(communicator: Communicator, parent: str | None) -> Iterator[Path]
     try:
         if problem:
             raise MeshcommError(problem)
-        blind = [rank for rank, sees in enumerate(communicator.allgather_json(Path(path).is_dir())) if not sees]
-        if blind:
+        blind_ranks = [
+            rank
+            for rank, sees_folder in enumerate(communicator.allgather_json(Path(path).is_dir()))
+            if not sees_folder
+        ]
+        if blind_ranks:
             raise MeshcommError(
-                f"rank {blind[0]} does not see the folder {path}: name one that all hosts share, with --folder"
+                f"rank {blind_ranks[0]} does not see the folder {path}: name one that all hosts share, with --folder"
             )
         yield Path(path)
     finally:
@@ -51,7 +56,7 @@ def new_folder(communicator: Communicator, parent: str | None) -> Iterator[Path]
 
 
 def makers(folder: Path) -> dict[str, Maker]:
-    """Return the operations that save to this *folder* and load from it."""
+    """Return what makes the cases that save to this *folder*, and those that load from it."""
     return {
         "save": lambda setting, nbytes: _case(setting, nbytes, folder, saves=True),
         "load": lambda setting, nbytes: _case(setting, nbytes, folder, saves=False),
@@ -65,13 +70,13 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
     _check_space(folder, 3 * tensor.nbytes)  # the old checkpoint, the new one, and the stream
     indices = indices_of(layout, shape, setting.rank)
     fill(block_of(tensor), indices, shape, 1)
-    path, stream = folder / "array", folder / "stream"
+    array_path, stream_path = folder / "array", folder / "stream"
 
     def save() -> None:
-        meshcomm.save(path, tensor)
+        meshcomm.save(array_path, tensor)
 
     def load() -> meshcomm.DTensor:
-        loaded = meshcomm.load(path, layout)
+        loaded = meshcomm.load(array_path, layout)
         assert isinstance(loaded, meshcomm.DTensor)
         return loaded
 
@@ -82,28 +87,28 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
 
     save()
     if setting.rank == 0:
-        _write(stream, tensor.nbytes)
+        _write(stream_path, tensor.nbytes)
     reference: Run = lambda: None  # noqa: E731 - the other ranks do nothing
     if setting.rank == 0:
-        reference = (lambda: _write(stream, tensor.nbytes)) if saves else (lambda: _read(stream))
+        reference = (lambda: _write(stream_path, tensor.nbytes)) if saves else (lambda: _read(stream_path))
     return Case(
         layout.largest_block(shape) * dtype.itemsize, tensor.nbytes, save if saves else load, reference, count_wrong
     )
 
 
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise MeshcommError(f"{folder} has {free} bytes free, but this size needs {needed}")
+def _check_space(folder: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise MeshcommError(f"{folder} has {free_bytes} bytes free, but this size needs {needed_bytes}")
 
 
 def _write(path: Path, nbytes: int) -> None:
-    """Write so many bytes one after the other, until they are on the disk."""
+    """Write *nbytes* bytes one after the other, and wait until they are on the disk."""
     buffer = memoryview(bytes(min(BUFFER, nbytes)))
     with open(path, "wb", buffering=0) as file:
-        left = nbytes
-        while left:
-            left -= file.write(buffer[:left])
+        remaining = nbytes
+        while remaining:
+            remaining -= file.write(buffer[:remaining])
         os.fsync(file.fileno())
 
 

@@ -19,21 +19,21 @@ from meshcomm.tools.cli import about
 from meshcomm.tools.cli.about import Host
 from meshcomm.tools.cli.bench.measure import Row
 
-PLOTTED = (".png", ".svg")
+PLOT_SUFFIXES = (".png", ".svg")
 
 
 class BenchResults(NamedTuple):
-    """The rows of one operation. *beside* names its reference; *total* says that the rate counts all ranks at once."""
+    """The rows of one operation, and the name of its reference; if *total*, the rate is that of all ranks together."""
 
     name: str
-    beside: str
+    reference_name: str
     total: bool
     rows: list[Row]
 
     def heading(self) -> str:
         """Return the lines above the table."""
         rate = "GB/s" if self.total else "GB/s/rank"
-        ratio = f"× {self.beside}"
+        ratio = f"× {self.reference_name}"
         return (
             f"\n{self.name}\n{'block':>10} {'moved':>10} {'rounds':>6} {'25 % µs':>12} {'median µs':>12} "
             f"{'75 % µs':>12} {rate:>10} {ratio:>17} {'wrong':>7}"
@@ -54,7 +54,7 @@ def line(row: Row) -> str:
 
 
 def facts(hosts: Sequence[Host]) -> dict[str, object]:
-    """Return what a figure depends on: machine, versions, ranks and transport."""
+    """Return what the measurements depend on: machine, versions, ranks and transport."""
     library = about.library()
     return {
         "versions": {
@@ -80,17 +80,17 @@ def facts(hosts: Sequence[Host]) -> dict[str, object]:
 
 def introduction(facts_of_machine: dict[str, object]) -> str:
     """Return the lines above all tables."""
-    parts = ("versions", "machine", "transport")
-    versions, machine, transport = (read(dict, facts_of_machine, part) for part in parts)
+    sections = ("versions", "machine", "transport")
+    versions, machine, transport = (read(dict, facts_of_machine, section) for section in sections)
     hosts = [f"{host['name']} ({host['ranks']} on {host['cores']} cores)" for host in machine["hosts"]]
-    listed = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
-    crowd = any(host["ranks"] > host["cores"] for host in machine["hosts"])
+    hosts_text = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
+    is_oversubscribed = any(host["ranks"] > host["cores"] for host in machine["hosts"])
     return "\n".join(
         [
             f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
-            f"{counted(read(int, facts_of_machine, 'ranks'), 'rank')}: {listed}; {machine['processor']}",
+            f"{counted(read(int, facts_of_machine, 'ranks'), 'rank')}: {hosts_text}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
-            *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
+            *["more ranks than cores: ranks wait for each other, and all is slow"] * is_oversubscribed,
             "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",
         ]
     )
@@ -102,7 +102,7 @@ def document(facts_of_machine: dict[str, object], benches: Sequence[BenchResults
         "benches": [
             {
                 "name": results.name,
-                "beside": results.beside,
+                "beside": results.reference_name,
                 "rate": "all ranks" if results.total else "one rank",
                 "rows": [_json_row(row) for row in results.rows],
             }
@@ -125,9 +125,9 @@ def _json_row(row: Row) -> dict[str, object]:
 
 
 def check_plot(path: str) -> None:
-    """Raise ``MeshcommError`` unless a plot can be drawn to a file of this name."""
-    if not path.endswith(PLOTTED):
-        raise MeshcommError(f"--plot writes {' or '.join(PLOTTED)}, not {path!r}")
+    """Raise ``MeshcommError`` unless a plot can be written to the file *path*."""
+    if not path.endswith(PLOT_SUFFIXES):
+        raise MeshcommError(f"--plot writes {' or '.join(PLOT_SUFFIXES)}, not {path!r}")
     if not Path(path).absolute().parent.is_dir():
         raise MeshcommError(f"--plot writes {path!r}, but there is no such folder")
     if find_spec("matplotlib") is None:
@@ -145,9 +145,9 @@ def plot(path: str, benches: Sequence[BenchResults], title: str) -> None:
     for results in benches:
         sizes = [row.block for row in results.rows]
         label = f"{results.name} ({'all ranks' if results.total else 'per rank'})"
-        (drawn,) = axes.plot(sizes, [row.gigabytes_per_second for row in results.rows], "o-", label=label)
-        low, high = ([row.moved / row.seconds[which] * 1e-9 for row in results.rows] for which in (2, 0))
-        axes.fill_between(sizes, low, high, color=drawn.get_color(), alpha=0.2)
+        (curve,) = axes.plot(sizes, [row.gigabytes_per_second for row in results.rows], "o-", label=label)
+        low, high = ([row.moved / row.seconds[quartile] * 1e-9 for row in results.rows] for quartile in (2, 0))
+        axes.fill_between(sizes, low, high, color=curve.get_color(), alpha=0.2)
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
     figure.savefig(path)
