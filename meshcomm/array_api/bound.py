@@ -24,9 +24,8 @@ from meshcomm.numpy.protocols import takes_tensors
 _DTYPE_NAMES = ("dtype", "errstate", "issubdtype", "promote_types")
 """NumPy's names about dtypes that programs also use."""
 
-_namespaces: "WeakValueDictionary[int, Namespace]" = (
-    WeakValueDictionary()
-)  # by the id of the mesh, which the namespace keeps alive
+# By the id of the mesh, which the namespace keeps alive.
+_namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()
 
 
 @_hooks.provides("namespace")

@@ -170,9 +170,8 @@ class IntervalExchange:
         pieces = [array_of(_sliced(blocks[tensor_index], slices)) for tensor_index, slices in plan.sends]
         if len(pieces) < 2:
             return as_bytes(contiguous(pieces[0])) if pieces else NOTHING
-        return np.concatenate(
-            [as_bytes(contiguous(piece)) for piece in pieces]
-        )  # of elements, it would make native byte order
+        # Of elements, it would make native byte order.
+        return np.concatenate([as_bytes(contiguous(piece)) for piece in pieces])
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:
         """Return the intervals that a block needs, cut at the starts of blocks, and the block number of each owner."""

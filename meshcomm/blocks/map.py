@@ -253,9 +253,8 @@ def copy_into(name: str, out: Sequence[DTensor], results: Sequence[DTensor], cas
     *name* is the operation, *casting* NumPy's rule for the conversion; NumPy's ``TypeError`` if it forbids it.
     """
     for target, result in zip(out, results, strict=True):
-        np.copyto(
-            np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting
-        )  # raises NumPy's error if not allowed
+        # Raises NumPy's error if not allowed.
+        np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)
         if result is not target:
             relaid_result = relaid(result, target.layout.axes, name)
             map_into(lambda block, values: np.copyto(block, values, casting=casting), target, relaid_result)

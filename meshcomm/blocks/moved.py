@@ -42,9 +42,8 @@ def moved_from(
     fetch: function from *tensor* to the elements; by default the strides of *abstract_view* find them. Collective
     send: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
-    local = (
-        None if not elements._has_block else contiguous(elements._block)
-    )  # so that it can be reshaped as NumPy's can
+    # So that it can be reshaped as NumPy's can.
+    local = None if not elements._has_block else contiguous(elements._block)
     begin = _view_begin(tensor) + offset_of(abstract_view, tensor)
     base = tensor
     if fetch is None:
@@ -284,9 +283,8 @@ def _index_at(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None
     """Return the index, for each axis, of the element *offset* bytes from the first; None if no element is there."""
     indices: list[Value] = [0] * len(shape)
     long_axes = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]
-    offset = offset - sum(
-        (shape[axis] - 1) * strides[axis] for axis in long_axes if strides[axis] < 0
-    )  # from the lowest byte
+    # From the lowest byte.
+    offset = offset - sum((shape[axis] - 1) * strides[axis] for axis in long_axes if strides[axis] < 0)
     for axis in sorted(long_axes, key=lambda axis: -abs(strides[axis])):
         index = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)  # windows: the next axis has the remainder
         offset = offset - index * abs(strides[axis])

@@ -114,9 +114,8 @@ def sharing(
 
 
 def _dtype_of(abstract_view: Array, tensor: DTensor) -> DType:
-    return (
-        tensor.dtype if abstract_view.dtype == tensor.dtype else abstract_view.dtype
-    )  # the tensor's dtype may have metadata
+    # The tensor's dtype may have metadata.
+    return tensor.dtype if abstract_view.dtype == tensor.dtype else abstract_view.dtype
 
 
 def offset_of(abstract_view: Array, tensor: DTensor) -> int:

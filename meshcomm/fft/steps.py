@@ -118,9 +118,8 @@ class RelayoutStep:
         moved_names = [
             name for name in (*old_positions, *new_positions) if old_positions.get(name) != new_positions.get(name)
         ]
-        peers = (
-            prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
-        )  # only the cut changes
+        # Only the cut changes.
+        peers = prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
         return exchange_seconds(machine, missing_elements * self.dtype.itemsize, peers)
 
     def received(self, machine: Machine) -> int:

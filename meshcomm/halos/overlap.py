@@ -81,9 +81,8 @@ def map_overlap(
     first_tensor, has_several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, has_several)
     boundaries = _for_each(boundary, tensors, has_several)
-    settings = [
-        _widths_and_boundaries(first_tensor, *pair) for pair in zip(depths, boundaries, strict=True)
-    ]  # raises before anything is sent
+    # Raises before anything is sent.
+    settings = [_widths_and_boundaries(first_tensor, *pair) for pair in zip(depths, boundaries, strict=True)]
     result_dtype = None if dtype is None else as_dtype(dtype)
     names = "".join(f", {name}=" for name in sorted(kwargs))
 

@@ -96,9 +96,8 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     rows = [min(n, layout.block_shape(shape, device)[0]) for device in devices]
     levels: list[_Level] = []
     while len(holder_ranks) > 1 or not levels:
-        groups = np.array_split(
-            np.arange(len(holder_ranks)), -(-len(holder_ranks) // FAN)
-        )  # as a relayout cuts the stack
+        # As a relayout cuts the stack.
+        groups = np.array_split(np.arange(len(holder_ranks)), -(-len(holder_ranks) // FAN))
         levels.append(
             _Level([holder_ranks[group[0]] for group in groups], [[rows[i] for i in group] for group in groups])
         )

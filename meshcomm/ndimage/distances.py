@@ -262,9 +262,8 @@ def distance_transform_cdt(
     tensor = input_tensor("distance_transform_cdt", input)
     outputs = _Outputs(distances, indices, bool(return_distances), bool(return_indices))
     outputs.check(ValueError, tensor, _INDEX)
-    if (
-        not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim
-    ):  # SciPy crashes on a metric without axes
+    # SciPy crashes on a metric without axes.
+    if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:
         raise ValueError(f"the metric has the shape {np.shape(metric)}; it must be {(3,) * tensor.ndim}, or a name")
     scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # raises SciPy's errors
     for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):

@@ -204,9 +204,8 @@ def vectorized_filter(
     sizes = size if footprint_array is None else footprint_array.shape
     sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(window_axes), "size")
     lengths = spread_over_axes([max(1, int(n)) for n in sizes], window_axes, tensor.ndim, 1)
-    sample = scipy_filter(
-        np.zeros(lengths, tensor.dtype), function, **window, **boundary, **batch
-    )  # raises SciPy's errors
+    # Raises SciPy's errors.
+    sample = scipy_filter(np.zeros(lengths, tensor.dtype), function, **window, **boundary, **batch)
     if 0 in tensor.shape:
         return write_output(tensor.copy(), output)
     dtype = output.dtype if isinstance(output, DTensor) else sample.dtype

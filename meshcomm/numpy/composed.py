@@ -150,9 +150,8 @@ def _spacing_function(function: Callable[..., object]) -> Function:
     def spaced(start: object, stop: object, num: int = 50, endpoint: bool = True, **options: object) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
         end_values: Value = [unwrapped(start), unwrapped(stop)]
-        if not any(
-            isinstance(end_value, int | float | complex) for end_value in end_values
-        ):  # a Python number does not change the dtype
+        # A Python number does not change the dtype.
+        if not any(isinstance(end_value, int | float | complex) for end_value in end_values):
             end_values = elementwise_results(
                 name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), end_values
             )

@@ -172,9 +172,8 @@ def instead_of(name: str) -> str:
     """
     if name in _ALTERNATIVES:
         return f"{_ALTERNATIVES[name]}; or "
-    numpy_function = (
-        getattr(np, name, None) if name not in np.emath.__all__ else None
-    )  # of a function of another module of NumPy
+    # Of a function of another module of NumPy.
+    numpy_function = getattr(np, name, None) if name not in np.emath.__all__ else None
     return f"numpy.{name} is; or " if isinstance(numpy_function, np.ufunc) or numpy_function in FUNCTIONS else ""
 
 

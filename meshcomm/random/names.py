@@ -54,9 +54,8 @@ def _is_small(name: str, size_position: int | None, args: tuple[object, ...], kw
 
     *size_position* is the position of the argument ``size``; None without one.
     """
-    if _NUMBER_TYPES.issuperset(map(type, args)) and not kwargs.keys() - {
-        "size"
-    }:  # the most common case, decided in less time
+    # The most common case, decided in less time.
+    if _NUMBER_TYPES.issuperset(map(type, args)) and not kwargs.keys() - {"size"}:
         size = args[size_position] if size_position is not None and len(args) > size_position else kwargs.get("size")
         if size is None or type(size) is int:
             return (1 if size is None else size) < _LARGE_COUNT and not (
@@ -122,9 +121,8 @@ def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, 
             self, *(_tensor_for(x, tensors) for x in args), **{k: _tensor_for(x, tensors) for k, x in kwargs.items()}
         )
         for array, tensor in tensors:
-            if not array.flags.c_contiguous and (
-                result is None or result is tensor
-            ):  # the tensor has a copy in C order
+            # The tensor has a copy in C order.
+            if not array.flags.c_contiguous and (result is None or result is tensor):
                 array[...] = tensor.to_numpy()
             result = array if result is tensor else result
         return for_program(result) if isinstance(result, DTensor) and "layout" not in kwargs else result

@@ -184,7 +184,6 @@ def arrays(random, mesh):
         check(t, x)
         ufunc = random.choice([np.add, np.maximum, np.subtract])
         ufunc.at(t, tensor_index, tensor_value)
-        ufunc.at(
-            x, numpy_index, np.broadcast_to(value, expected.shape).copy()
-        )  # NumPy 2.4 reads beyond a shorter value
+        # NumPy 2.4 reads beyond a shorter value.
+        ufunc.at(x, numpy_index, np.broadcast_to(value, expected.shape).copy())
         check(t, x)

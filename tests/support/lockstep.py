@@ -52,9 +52,8 @@ def lockstep(plan, blocks):
             _exchange(steps, members, data, targets, bytes_moved, messages)
         is_last = number == len(programs[0]) - 1
         for device, step in enumerate(steps):
-            block_bytes = (
-                len(data[device]) if number else 0
-            )  # the first step takes from the block that the caller keeps
+            # The first step takes from the block that the caller keeps.
+            block_bytes = len(data[device]) if number else 0
             bytes_in_use = block_bytes + (0 if isinstance(step, LocalCopy) else step.scratch_bytes)
             peak_bytes[device] = max(
                 peak_bytes[device], len(first_blocks[device]) + bytes_in_use + len(targets[device])
@@ -93,9 +92,8 @@ def _exchange(steps, members, data, targets, bytes_moved, messages):
             counts, offsets = step.receive.counts(number, rounds)
             for position, peer in enumerate(members[device]):
                 peer_counts, peer_offsets = outgoing[peer]
-                target_position = (
-                    own_position if isinstance(step, Packed) else position
-                )  # a gather sends the same to all
+                # A gather sends the same to all.
+                target_position = own_position if isinstance(step, Packed) else position
                 count = counts[position]
                 assert peer_counts[target_position] == count, (
                     f"device {peer} sends {peer_counts[target_position]} bytes, device {device} expects {count}"

@@ -387,9 +387,8 @@ class _PanelContraction:
         for panel_run in self._panel_runs or map(self._panel_run, self._contraction.panels()):
             for fetch in panel_run.fetches:
                 number, previous_block = fetch.number, moved_blocks[fetch.number]
-                if (
-                    previous_block is None or previous_block.shape != fetch.shape
-                ):  # freed before the next one is allocated
+                # Freed before the next one is allocated.
+                if previous_block is None or previous_block.shape != fetch.shape:
                     previous_block = moved_blocks[number] = None
                     factors[number] = IndexedBlock(blocks[number], self._indices[number])
                 factor = self._fetched_block(fetch, blocks[number], previous_block)

@@ -194,9 +194,8 @@ def _point_histogram(
     coordinate_count = points.shape[1]
     edges = edges if _is_per_axis(bins) else edges * coordinate_count
     sample_weights = None if unwrapped_weights is None else np.ones(1, _small_array(agreed_operands[-1]).dtype)
-    np.histogramdd(
-        np.zeros((1, coordinate_count), points.dtype), edges, limits, weights=sample_weights
-    )  # NumPy's errors, on all ranks alike
+    # NumPy's errors, on all ranks alike.
+    np.histogramdd(np.zeros((1, coordinate_count), points.dtype), edges, limits, weights=sample_weights)
     limits = _limits(points, edges, limits)
     bin_edges = np.histogramdd(np.zeros((0, coordinate_count), points.dtype), edges, limits)[1]
     shape, dtype = tuple(len(axis_bin_edges) - 1 for axis_bin_edges in bin_edges), np.dtype(float)

@@ -279,9 +279,8 @@ def _fit_constants(communicator: Communicator, probes: list[_Probe], names: tupl
 
 
 def _rounded_fit(names: Sequence[str], costs: Floats, factors: Floats) -> Fit:
-    rounded_costs = [
-        float(f"{value:.4g}") for value in costs.tolist()
-    ]  # so that printed and written constants are equal
+    # So that printed and written constants are equal.
+    rounded_costs = [float(f"{value:.4g}") for value in costs.tolist()]
     constants = dict(zip(names, rounded_costs, strict=True))
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
 
