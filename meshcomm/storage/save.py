@@ -111,11 +111,13 @@ def save_with(path: PathLike, tree: object, options: SaveOptions, limit: int | N
     run_save("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
-def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
-    """Do all of a save. Collective over its mesh. *doing* is what a terminal shows: a verb, and a path."""
-    verb, path = doing or ("saving", saving.path)
+def run_save(
+    operation: str, saving: "Saving", limit: int | None, verb_and_path: tuple[str, object] | None = None
+) -> None:
+    """Do all of a save. Collective over its mesh. A terminal shows *verb_and_path* beside the progress."""
+    verb, path = verb_and_path or ("saving", saving.path)
 
-    def steps(session: Session) -> None:
+    def run_in_session(session: Session) -> None:
         try:
             base, stored = saving.begin(session)
             opened = OpenFiles(base, True, saving.writer.checks)
@@ -125,7 +127,7 @@ def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[s
         finally:
             saving.abandon()
 
-    in_session(operation, saving.mesh, steps)
+    in_session(operation, saving.mesh, run_in_session)
 
 
 def start_save(
@@ -143,8 +145,8 @@ def start_save(
 ) -> "SaveRequest":
     """Begin to save, and return a request: call its `wait`. Collective over the meshes of the tensors.
 
-    The tensors may be changed as soon as this returns: what a rank writes was copied. A thread writes it while the
-    program goes on. The rest is as for `save`.
+    The tensors may be changed as soon as this returns: each rank has copied the data that it writes. A thread writes
+    the copies while the program goes on. The rest is as for `save`.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def start_save(
     options = SaveOptions(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
 
-    def steps(session: Session) -> SaveRequest:
+    def run_in_session(session: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(session)
             opened = Staging(base, True, saving.writer.checks)
@@ -178,7 +180,7 @@ def start_save(
             raise
         return SaveRequest(saving, opened, session)
 
-    return in_session("start_save", saving.mesh, steps) or SaveRequest(None, None, None)
+    return in_session("start_save", saving.mesh, run_in_session) or SaveRequest(None, None, None)
 
 
 class SaveRequest:
@@ -186,20 +188,20 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
-        self._saving, self._opened, self._session = saving, opened, here
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", session: Session | None) -> None:
+        self._saving, self._opened, self._session = saving, opened, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
             _unfinished[id(self)] = self
 
     def __repr__(self) -> str:
-        where = "outside of its mesh" if self._path is None else repr(str(self._path))
+        path_text = "outside of its mesh" if self._path is None else repr(str(self._path))
         state = "failed" if self._error is not None else "complete" if self._saving is None else "in flight"
-        return f"SaveRequest({where}; {state})"
+        return f"SaveRequest({path_text}; {state})"
 
     def test(self) -> bool:
-        """Return whether this rank has written all that it has to. ``MeshError`` if its ranks make no call any more.
+        """Return whether this rank has written all its data. ``MeshError`` if its ranks make no call any more.
 
         >>> import tempfile, time, meshcomm as mc
         >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -231,14 +233,14 @@ class SaveRequest:
         self._saving = None
         _unfinished.pop(id(self), None)
 
-        def steps(session: Session) -> None:
+        def run_in_session(session: Session) -> None:
             opened.background.join()
             opened.error = opened.error or opened.background.error
             opened.close()
             saving.end(session, opened)
 
         try:
-            in_session("wait for a save", saving.mesh, steps)
+            in_session("wait for a save", saving.mesh, run_in_session)
         except BaseException as error:
             self._error = error
             raise
@@ -246,7 +248,7 @@ class SaveRequest:
             saving.abandon()
 
     def _give_up(self) -> None:
-        """Remove what the save has made: the program ends, and nobody has waited for it."""
+        """Remove the files of the save: the program ends, and nobody has waited for it."""
         saving, opened = self._saving, self._opened
         if saving is not None and opened is not None:
             opened.background.join()
@@ -265,7 +267,7 @@ def _give_up_all() -> None:
 
 
 class Staging(OpenFiles):
-    """Files that a thread writes: what is to be written is copied first."""
+    """Files that a thread writes, from copies of the data."""
 
     background: Background
 
@@ -285,7 +287,7 @@ class Staging(OpenFiles):
 def _agreed_saving(
     operation: str, path: PathLike, tree: object, options: SaveOptions, *limits: int | None
 ) -> "TreeSaving":
-    """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
+    """Return the save for the arguments of *operation*. Collective over the meshes of the tensors."""
 
     def make() -> TreeSaving:
         check_limits(*limits)
@@ -303,9 +305,9 @@ class Content(NamedTuple):
     metadata: dict[str, object]
 
 
-_numbers = count()
-_complete: dict[Path, int] = {}
-"""The number of the last save to each path that is complete, of those that this process began."""
+_save_numbers = count()
+_last_complete: dict[Path, int] = {}
+"""For each path, the number of the last complete save that this process began."""
 
 
 class Saving(ABC):
@@ -317,11 +319,11 @@ class Saving(ABC):
         self.writer.check_names([array.name for array in content.arrays])
         self._overwrite, self._mode = overwrite, mode
         self._active: Writer | None = None
-        self._began = next(_numbers)
+        self._number = next(_save_numbers)
 
     @abstractmethod
     def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
-        """Write each array to where it goes. Collective over the mesh."""
+        """Write each array to its location. Collective over the mesh."""
 
     @property
     def nbytes(self) -> int:
@@ -329,7 +331,7 @@ class Saving(ABC):
         return sum(array.nbytes * array.steps for array in self.content.arrays)
 
     def begin(self, session: Session) -> tuple[Path, list[Stored]]:
-        """Make the new files, and return where they are and where each tensor goes. Collective."""
+        """Make the new files; return their path, and the location of each array. Collective."""
         base, locations = session.broadcast_from_first(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
         return Path(base), [Stored.from_json(location) for location in locations]
 
@@ -346,19 +348,19 @@ class Saving(ABC):
         base, stored = self._active.begin()
         return str(base), [array.as_json() for array in stored]
 
-    def _refuse_to_lose(self, active: Writer) -> None:
-        """Raise ``FileExistsError`` if what is there must not be replaced."""
-        path = active.path
+    def _refuse_to_lose(self, writer: Writer) -> None:
+        """Raise ``FileExistsError`` if the existing file must not be replaced."""
+        path = writer.path
         if self._overwrite is False:
             raise FileExistsError(f"{path} is there, and overwrite is False")
         if self._overwrite is None:
             try:
-                lost = active.would_lose()
+                lost_names = writer.would_lose()
             except CheckpointError as error:
                 raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
-            if lost:
-                ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
-                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
+            if lost_names:
+                hint = "overwrite=True replaces it" + ('; mode="a" keeps it' if writer.adds else "")
+                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost_names, _SHOWN)}. {hint}")
 
     def end(self, session: Session, opened: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
@@ -372,35 +374,35 @@ class Saving(ABC):
     def _commit(self, pieces: list[Piece]) -> None:
         assert self._active is not None
         path = self._active.path
-        if _complete.get(path, -1) > self._began:
+        if _last_complete.get(path, -1) > self._number:
             raise CheckpointError(
                 f"a save to {path} that began later is complete: that one stays, and this is dropped"
             )
         self._active.commit(pieces)
-        _complete[path] = self._began
+        _last_complete[path] = self._number
         self._active = None
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
-        """Return where the *chunks* of this rank go. Collective, in rounds of chunks of one array."""
-        every = session.allgather(chunks)
-        begin = sum(map(len, every[: session.position]))
+        """Return the locations of the *chunks* of this rank. Collective, in rounds of chunks of one array."""
+        chunks_of_ranks = session.allgather(chunks)
+        first = sum(map(len, chunks_of_ranks[: session.position]))
 
         def placed() -> list[ChunkLocation]:
             assert self._active is not None
             with final_names():
                 return self._active.place(
-                    name, [(tuple(index), nbytes) for rank_chunks in every for index, nbytes in rank_chunks]
+                    name, [(tuple(index), nbytes) for rank_chunks in chunks_of_ranks for index, nbytes in rank_chunks]
                 )
 
-        what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations = session.broadcast_from_first(what, placed)
-        return locations[begin : begin + len(chunks)]
+        call = f"chunks of {name} in the save to {quote(str(self.path))}"
+        locations = session.broadcast_from_first(call, placed)
+        return locations[first : first + len(chunks)]
 
     def abandon(self) -> None:
-        """Remove what was made, unless it has its name."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.abandon()
+        """Remove the new files, unless they have their final name."""
+        writer, self._active = self._active, None
+        if writer is not None:
+            writer.abandon()
 
     def _text(self) -> str:
         arrays = [_text_of(array) for array in self.content.arrays]
@@ -418,8 +420,8 @@ class TreeSaving(Saving):
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
         options.refuse_unknown(list(leaves))
-        plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
-        self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
+        plain_arrays = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
+        self._plain_texts = [f"{name} is {plain_text(array)}" for name, array in plain_arrays.items()]
         self._tensors = {
             name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
             for name, leaf in leaves.items()
@@ -434,7 +436,7 @@ class TreeSaving(Saving):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
 
     def _refuse_missing(self, options: SaveOptions) -> None:
-        """Raise ``TypeError`` if the format has not what the options ask for."""
+        """Raise ``TypeError`` if the format cannot hold what the options ask for."""
         writer, suffix = self.writer, f"a {self.path.suffix} file" if self.path.suffix else "a checkpoint"
         if options.metadata and not writer.has_metadata:
             raise TypeError(f"{suffix} has no metadata; save to another format")
@@ -446,7 +448,7 @@ class TreeSaving(Saving):
             raise TypeError(f"{suffix} has no chunks and no compression: they are for .h5, .nc and .zarr")
 
     def _text(self) -> str:
-        return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
+        return "; ".join([super()._text(), *self._plain_texts, f"{len(self._per_rank)} values of each rank"])
 
     def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
         for array in stored:
@@ -456,18 +458,18 @@ class TreeSaving(Saving):
                 placed = partial(self.placed, session, array.name)
                 write_chunks(self._tensors[array.name], array, opened, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
-            for number, node in enumerate(self._per_rank if every else ()):
-                node[1] = [values[number] for values in every]
+            values_of_ranks = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
+            for number, node in enumerate(self._per_rank if values_of_ranks else ()):
+                node[1] = [values[number] for values in values_of_ranks]
 
 
 def metadata_and_arrays(
     tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
 ) -> tuple[dict[str, object], list[ArrayToSave]]:
-    """Return the metadata of the file, and the arrays as *options* want them.
+    """Return the metadata of the file, and descriptions of the arrays with their *options*.
 
     With *has_attributes*, a dict in the metadata under the name of an array has the attributes of that array. Tensors
-    named in *grows* are snapshots, one behind the other.
+    named in *grows* consist of snapshots along their first axis.
     """
     metadata = dict(options.metadata or {})
     arrays = []
@@ -478,19 +480,19 @@ def metadata_and_arrays(
         else:
             attributes = {}
         shape = tensor.shape[1:] if name in grows else tensor.shape
-        axes = options.dims_of(name, shape)
+        dims = options.dims_of(name, shape)
         arrays.append(
             ArrayToSave(
                 name,
                 shape,
                 tensor.dtype,
                 f"{tensor.layout.specs_text} on {tensor.mesh.dims_text}",
-                axes,
+                dims,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
                 attributes,
                 grows.get(name),
-                tuple(axis for axis in axes or () if axis in options.unlimited),
+                tuple(axis for axis in dims or () if axis in options.unlimited),
                 tensor.shape[0] if name in grows else 1,
             )
         )
@@ -498,7 +500,7 @@ def metadata_and_arrays(
 
 
 def _text_of(array: ArrayToSave) -> str:
-    """Return what ranks compare of an array."""
+    """Return the text of an array that ranks compare."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
     keys = ("dims", "chunks", "codecs", "attributes", "unlimited")
     return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))
