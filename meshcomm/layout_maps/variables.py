@@ -27,7 +27,7 @@ from meshcomm.layout_maps.scopes import ScopedVariable, current_scope
 
 
 class Initializer(Protocol):
-    """A function that makes a block of an initial value."""
+    """A function that returns a block of an initial value."""
 
     def __call__(self, slices: tuple[slice, ...], shape: Shape, dtype: DType, /) -> ArrayLike:
         """Return the block *slices* of the array of *shape* and *dtype*."""
@@ -114,8 +114,8 @@ class Variable(ActsAsValue, ScopedVariable):
             self._value = from_callback(shape, dtype, layout, lambda slices: initial(slices, shape, dtype))
         else:
             assert initial is not None
-            whole = np.broadcast_to(initial, shape)
-            self._value = from_callback(shape, dtype, layout, lambda slices: whole[slices])
+            array = np.broadcast_to(initial, shape)
+            self._value = from_callback(shape, dtype, layout, lambda slices: array[slices])
         self._initial = None
 
     @property
@@ -330,9 +330,9 @@ def _checked_initial(
         raise ShapeError(f"the initial value has shape {initial.shape}, but the variable has shape {lengths}")
     if isinstance(initial, DTensor) and initial.shape != lengths:
         raise ShapeError(f"the initial value is a DTensor of shape (), which does not fill shape {lengths}")
-    kind = initial.dtype if dtype is None else as_dtype(dtype)
-    _check_dtype(initial.dtype, kind)
-    return initial, lengths, kind
+    checked_dtype = initial.dtype if dtype is None else as_dtype(dtype)
+    _check_dtype(initial.dtype, checked_dtype)
+    return initial, lengths, checked_dtype
 
 
 def _default_layout(ndim: int) -> Layout:
@@ -345,20 +345,22 @@ def _default_layout(ndim: int) -> Layout:
     return Layout.replicated(mesh, ndim)
 
 
-def _check_dtype(dtype: DType, kind: DType) -> None:
-    if not np.can_cast(dtype, kind, "same_kind"):
-        raise DTypeError(f"a value of dtype {dtype} for a variable of dtype {kind} would lose its kind of number")
+def _check_dtype(dtype: DType, target_dtype: DType) -> None:
+    if not np.can_cast(dtype, target_dtype, "same_kind"):
+        raise DTypeError(
+            f"a value of dtype {dtype} for a variable of dtype {target_dtype} would lose its kind of number"
+        )
 
 
-def _check_conflict(initial: Layout, layout: Layout | None) -> None:
-    if layout is not None and layout != initial:
+def _check_conflict(initial_layout: Layout, layout: Layout | None) -> None:
+    if layout is not None and layout != initial_layout:
         raise LayoutError(
-            f"Conflicting layout are provided for initial value layout ({quote(initial)}) and variable "
+            f"Conflicting layout are provided for initial value layout ({quote(initial_layout)}) and variable "
             f"({quote(layout)})."
         )
 
 
 def _with_dtype(tensor: DTensor, dtype: DType) -> DTensor:
-    """Return a tensor of *dtype* with a block of its own."""
+    """Return a copy of a tensor in *dtype*."""
     _check_dtype(tensor.dtype, dtype)
     return mapped(lambda block: block.astype(dtype, order="C"), tensor, dtype=dtype)

@@ -31,15 +31,16 @@ def map_blocks(
 
     Parameters
     ----------
-    func: takes the block of a rank, an array of NumPy with its coordinates, then *args* and *kwargs*. Its result has
-        the dimensions along which the ranks have different blocks, in the same lengths; it may drop or add others
-    array: with a tensor as data
-    whole: dimensions of which *func* needs all elements: they are whole on each rank, and others are cut for them
-    args, kwargs: passed to *func*
+    func: function of the block of a rank, an array of NumPy with its coordinates, and of *args* and *kwargs*. Its
+        result has the dimensions along which the ranks have different blocks, in the same lengths; it may drop or add
+        others
+    array: array with a tensor as data
+    whole: dimensions of which *func* needs all elements: they become whole on each rank, and other dimensions are cut
+    args, kwargs: arguments that are passed to *func*
 
     A rank that has no elements calls *func* with one element along each cut dimension, a NaN or 0. ``LayoutError`` if
-    the array holds no tensor, ``ShapeError`` if a result does not fit. What *func* raises on one rank, all raise.
-    Source: `xarray.map_blocks`.
+    the array holds no tensor, ``ShapeError`` if a result does not fit. If *func* raises an error on one rank, all
+    ranks raise it. Source: `xarray.map_blocks`.
 
     >>> import numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> def program():
@@ -72,7 +73,7 @@ def map_blocks(
 
 
 class _MappedArray:
-    """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
+    """An array that is cut over ranks: it makes the block of this rank, and joins the blocks of a result."""
 
     def __init__(self, array: xarray.DataArray, tensor: DTensor, core_dims: Container[Hashable]) -> None:
         self._array, self._tensor, layout = array, tensor, tensor.layout
@@ -89,13 +90,15 @@ class _MappedArray:
                 if dim in self._mesh_dims:
                     self._indices[dim] = layout.global_indices(tensor.shape, device, axis)
         self._is_nonempty = device is not None and all(map(len, self._indices.values()))
-        self._coordinates = {name: self._piece(coordinate.variable) for name, coordinate in array.coords.items()}
+        self._coordinates = {
+            name: self._block_variable(coordinate.variable) for name, coordinate in array.coords.items()
+        }
 
-    def _piece(self, variable: xarray.Variable) -> xarray.Variable:
-        """Return what belongs to the block of this rank of a variable. Collective over the mesh for a tensor."""
+    def _block_variable(self, variable: xarray.Variable) -> xarray.Variable:
+        """Return the part of a variable for the block of this rank. Collective over the mesh for a tensor."""
         if not isinstance(variable.data, DTensor):
-            where = self._indices if self._is_nonempty else {dim: slice(0, 1) for dim in self._mesh_dims}
-            return variable.isel({dim: index for dim, index in where.items() if dim in variable.dims})
+            indices = self._indices if self._is_nonempty else {dim: slice(0, 1) for dim in self._mesh_dims}
+            return variable.isel({dim: index for dim, index in indices.items() if dim in variable.dims})
         layout = Layout([self._mesh_dims.get(dim, ()) for dim in variable.dims], self._tensor.mesh)
         local = relayout(variable.data, layout)._block
         data = local if self._is_nonempty else self._placeholder(variable.dims, variable.dtype)
@@ -108,13 +111,13 @@ class _MappedArray:
         return np.zeros(shape, dtype) if fill is None else np.full(shape, fill, dtype)
 
     def block(self) -> xarray.DataArray:
-        """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
+        """Return the block of this rank; on a rank without elements, one element along each cut dimension."""
         array, tensor = self._array, self._tensor
         local = tensor._block if self._is_nonempty else self._placeholder(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, result: object) -> xarray.DataArray:
-        """Return a result; errors unless it fits the block."""
+        """Return *result*; raise errors unless it fits the block."""
         if not isinstance(result, xarray.DataArray):
             raise TypeError(f"the function of map_blocks returns a DataArray, not {quote(result)}")
         for dim, indices in self._indices.items():
