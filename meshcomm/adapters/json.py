@@ -1,4 +1,4 @@
-"""Lets Python's json write a tensor without axes as a number, as NumPy's float64; others raise an error with advice."""
+"""Lets Python's json write a tensor without axes as a number, as NumPy's float64; others are refused with advice."""
 
 import json
 import sys

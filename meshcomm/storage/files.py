@@ -406,7 +406,7 @@ def replace(temporary_path: Path, path: Path) -> None:
     There is always one with that name: two folders exchange their names, where the system can.
     """
     if temporary_path.is_dir() and path.exists():
-        _exchange_names(temporary_path, path)
+        _exchange(temporary_path, path)
         sync_folder(path.parent)
         with contextlib.suppress(OSError):  # the next save tries again
             remove(temporary_path)
@@ -415,7 +415,7 @@ def replace(temporary_path: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _exchange_names(path: Path, other_path: Path) -> None:
+def _exchange(path: Path, other_path: Path) -> None:
     names = os.fsencode(path), os.fsencode(other_path)
     if _renameat2 is None or _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
         code = ctypes.get_errno() or errno.ENOSYS
