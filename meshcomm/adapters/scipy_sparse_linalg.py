@@ -23,10 +23,10 @@ class _Factors:
         return getattr(self._factors, name)
 
 
-def _solver_of(make: Callable[..., object], solver: Callable[[Value], object]) -> Callable[..., object]:
-    @wraps(make)
+def _solver_of(factorize: Callable[..., object], convert: Callable[[Value], object]) -> Callable[..., object]:
+    @wraps(factorize)
     def wrapper(*args: object, **kwargs: object) -> object:
-        return solver(make(*map(whole, args), **kwargs))
+        return convert(factorize(*map(whole, args), **kwargs))
 
     return wrapper
 

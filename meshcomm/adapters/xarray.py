@@ -66,24 +66,24 @@ def _plain_index(index: object, on_tensor: bool) -> object:
     return index.copy(data=np.asarray(data)) if isinstance(index, Variable) else np.asarray(data)
 
 
-_INDEXED = "_broadcast_indexes"
-setattr(Variable, _INDEXED, _with_plain_indices(getattr(Variable, _INDEXED)))
+_INDEX_METHOD = "_broadcast_indexes"
+setattr(Variable, _INDEX_METHOD, _with_plain_indices(getattr(Variable, _INDEX_METHOD)))
 
 
 def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callable[..., object]:
     """Return xarray's function *name*, which writes a dataset, so that all ranks write a dataset with tensors."""
     call_signature = signature(original)
-    first, second, *_ = call_signature.parameters
+    dataset_parameter, path_parameter, *_ = call_signature.parameters
 
     @wraps(original)
     def write(*args: object, **kwargs: object) -> object:
         arguments = call_signature.bind(*args, **kwargs).arguments
-        dataset = arguments[first]
+        dataset = arguments[dataset_parameter]
         if not any(map(is_of_ranks, dataset.variables.values())):
             return original(*args, **kwargs)
-        options = {key: value for key, value in arguments.items() if key not in (first, second)}
+        options = {key: value for key, value in arguments.items() if key not in (dataset_parameter, path_parameter)}
         writers = importlib.import_module("meshcomm.xarray.writers")  # a feature, which this adapter does not need
-        return writers.write(name, dataset, {"path": arguments.get(second), **options})
+        return writers.write(name, dataset, {"path": arguments.get(path_parameter), **options})
 
     return write
 

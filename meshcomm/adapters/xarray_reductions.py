@@ -187,9 +187,9 @@ def _in_one_pass(original: Method) -> Method:
     return reduce
 
 
-_REDUCE = "reduce"
+_GROUP_METHOD = "reduce"
 for _groups in (_groupby.DataArrayGroupByBase, _groupby.DatasetGroupByBase):
-    setattr(_groups, _REDUCE, _in_one_pass(getattr(_groups, _REDUCE)))
+    setattr(_groups, _GROUP_METHOD, _in_one_pass(getattr(_groups, _GROUP_METHOD)))
 
 
 def _uses_flox() -> bool:
@@ -281,5 +281,5 @@ def _reduced_windows(rolling: Rolling, function: Callable[..., Array]) -> DTenso
     return mapped(with_neighbours, tensor, dtype=dtype)
 
 
-_REDUCED = "_array_reduce"
-setattr(_Rolling, _REDUCED, _reducing_blocks(getattr(_Rolling, _REDUCED)))
+_WINDOW_METHOD = "_array_reduce"
+setattr(_Rolling, _WINDOW_METHOD, _reducing_blocks(getattr(_Rolling, _WINDOW_METHOD)))

@@ -180,7 +180,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         rule_of_name: str | None = rules_by_name.get(name, _NOTHING)
         if rule_of_name is not _NOTHING:
             return rule_of_name
-        rules = self._matching(name)
+        rules = self._matching_rules(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
             matching_rules = [rule, *rules]
@@ -194,7 +194,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         rules_by_name[name] = rule
         return rule
 
-    def _matching(self, name: str) -> Iterator[str]:
+    def _matching_rules(self, name: str) -> Iterator[str]:
         """Yield the rules that match *name*; the first one applies."""
         if name in self._layouts:
             yield name
@@ -456,7 +456,7 @@ class LayoutMap(MutableMapping[str, Layout]):
           'd1.kernel' with 2 axes, rule 'd.*kernel' for 1 axis
         """
         ndims = dict(_name_and_ndim(name) for name in _name_list(names))
-        matches = {name: tuple(self._matching(name)) for name in ndims}
+        matches = {name: tuple(self._matching_rules(name)) for name in ndims}
         return report_of(self._layouts, matches, ndims, first_counts=self._mode == "match")
 
 

@@ -98,7 +98,9 @@ def report_of(
     first_counts: whether the first of several rules applies; otherwise several are an error, unless one is the name
         itself
     """
-    ambiguous = {} if first_counts else {n: r for n, r in matches.items() if len(r) > 1 and r[0] != n}
+    ambiguous = (
+        {} if first_counts else {name: rules for name, rules in matches.items() if len(rules) > 1 and rules[0] != name}
+    )
     applied = {name: rules[0] for name, rules in matches.items() if rules and name not in ambiguous}
     matched_rules = {rule for rules in matches.values() for rule in rules}
     shadowed_rules = matched_rules.difference(applied.values(), *ambiguous.values())

@@ -157,17 +157,17 @@ class _ScopeContents:
 
 def _locations(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
     """Return, by the id of a variable, a text with the attribute of a module that refers to it without a path."""
-    variable_ids, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    variable_ids, texts, seen_ids = set(map(id, variables)), dict[int, str](), set(map(id, modules))
     queue = deque[tuple[object, str]]()
     for module in modules:
         prefix = f"{module._layout_path}." if module._layout_path else ""
         queue.extend((part, f" (in {prefix}{name}, a {type(part).__name__})") for name, part in module.parts().items())
-    while queue and len(seen) < _MAX_SEARCHED:
+    while queue and len(seen_ids) < _MAX_SEARCHED:
         item, location = queue.popleft()
         if id(item) in variable_ids:
             texts.setdefault(id(item), location)
-        elif id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType):
-            seen.add(id(item))
+        elif id(item) not in seen_ids and not isinstance(item, type | ModuleType | FunctionType):
+            seen_ids.add(id(item))
             queue.extend((child, location) for child in gc.get_referents(item))
     return texts
 
@@ -197,7 +197,7 @@ class Scope:
         for root in _roots(self.contents.modules):
             variables = [
                 (path, part)
-                for path, part in _tree(root)
+                for path, part in _parts_with_paths(root)
                 if isinstance(part, ScopedVariable) and part._layout_scope is self
             ]
             if any(part is variable for _, part in variables):
@@ -210,14 +210,14 @@ class Scope:
         """Give all variables their paths and values, except those of *outer_scopes*, which have not ended."""
         early_ids = set(map(id, self._settled_early))
         for root in _roots(self.contents.modules):
-            for path, part in _tree(root):
+            for path, part in _parts_with_paths(root):
                 if part._layout_scope is not None and part._layout_scope not in outer_scopes:
                     part._layout_settle(path)
                 if isinstance(part, ScopedVariable) and id(part) in early_ids:
                     part._layout_resettle(path)
 
 
-def _tree(root: ScopedModule) -> list[tuple[str, Scoped]]:
+def _parts_with_paths(root: ScopedModule) -> list[tuple[str, Scoped]]:
     """Return *root* and all objects that it holds, each once, with their paths from the outermost module."""
     root_path = root._layout_path or ""
     return [(root_path, root), *walk(root, root_path, set())]
@@ -230,11 +230,11 @@ def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
     """
     held_ids = {id(part) for module in modules for _, part in parts_of(module) if part is not module}
     roots: list[ScopedModule] = []
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     for module in sorted(modules, key=lambda module: id(module) in held_ids):
-        if id(module) not in seen:
+        if id(module) not in seen_ids:
             roots.append(module)
-            seen.update(id(part) for _, part in walk(module, "", seen))
+            seen_ids.update(id(part) for _, part in walk(module, "", seen_ids))
     return roots
 
 
@@ -284,22 +284,22 @@ def enter_scope(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
             contents.forget()
 
 
-def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
+def walk(module: ScopedModule, start: str, seen_ids: set[int]) -> Iterator[tuple[str, Scoped]]:
     """Yield all parts of *module*, also in other modules, each once with the first path to it.
 
     Parameters
     ----------
     start: the path of *module*
-    seen: identities of parts to leave out; those of new parts are added
+    seen_ids: ids of parts to leave out; ids of new parts are added
     """
-    seen.add(id(module))
+    seen_ids.add(id(module))
     for name, part in parts_of(module):
-        if id(part) not in seen:
-            seen.add(id(part))
+        if id(part) not in seen_ids:
+            seen_ids.add(id(part))
             path = f"{start}.{name}" if start else name
             yield path, part
             if isinstance(part, ScopedModule):
-                yield from walk(part, path, seen)
+                yield from walk(part, path, seen_ids)
 
 
 def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:

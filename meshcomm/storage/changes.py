@@ -168,19 +168,19 @@ class Changes:
 
     def _ordered_changes(self) -> list[tuple[int, Bytes]]:
         """Return the changes before the old end, in the order in which they are written."""
-        first: list[tuple[int, Bytes]] = []
-        last: list[tuple[int, int, Bytes]] = []
+        first_changes: list[tuple[int, Bytes]] = []
+        last_changes: list[tuple[int, int, Bytes]] = []
         for offset, data in self._changed_ranges(appended=False):
             begin, end = offset, offset + len(data)
             for (start, stop), number in sorted(zip(self.last, count(), strict=False)):
                 low, high = max(start, begin), min(stop, end)
                 if low < high:
-                    first.append((begin, data[begin - offset : low - offset]))
-                    last.append((number, low, data[low - offset : high - offset]))
+                    first_changes.append((begin, data[begin - offset : low - offset]))
+                    last_changes.append((number, low, data[low - offset : high - offset]))
                     begin = high
-            first.append((begin, data[begin - offset :]))
-        last_in_order = [(begin, data) for _, begin, data in sorted(last, key=itemgetter(0))]
-        return [(begin, data) for begin, data in first + last_in_order if len(data)]
+            first_changes.append((begin, data[begin - offset :]))
+        last_in_order = [(begin, data) for _, begin, data in sorted(last_changes, key=itemgetter(0))]
+        return [(begin, data) for begin, data in first_changes + last_in_order if len(data)]
 
 
 def _write_changes(file: File, changes: Sequence[tuple[int, Bytes | bytes]]) -> None:

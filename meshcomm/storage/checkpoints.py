@@ -120,8 +120,8 @@ class Checkpoints:
         >>> run.latest()
         10
         """
-        newest = self._newest({})
-        return None if newest is None else newest[0]
+        step_and_names = self._newest({})
+        return None if step_and_names is None else step_and_names[0]
 
     def _newest(self, problems: dict[int, Exception]) -> tuple[int, list[str]] | None:
         """Return the newest step that can be read and is not in *problems*, and the names of its arrays.
@@ -158,15 +158,15 @@ class Checkpoints:
             raise ValueError('no signal makes a checkpoint wanted: pass one, Checkpoints(folder, save_on="SIGUSR1")')
         if self._signal_mesh is None:
             self._signal_mesh = self._mesh or create_mesh()
-        arrived = signals.arrived(self._signal)
+        arrived_count = signals.arrived(self._signal)
         call, is_due = (
             f"whether a checkpoint is wanted in {quote(str(self.folder))}",
-            int(arrived > self._answered_count),
+            int(arrived_count > self._answered_count),
         )
         self._is_wanted = bool(
             in_session("checkpoints", self._signal_mesh, lambda session: session.agree(call, value=is_due))
         )
-        self._answered_count = arrived
+        self._answered_count = arrived_count
         return self._is_wanted
 
     @refusable
@@ -271,8 +271,8 @@ class Checkpoints:
         call = f"restore from {quote(str(self.folder))}" + ("" if wanted_step is None else f", step {wanted_step}")
         find_step = _StepFinder(self, wanted_step)
         while True:
-            answer = broadcast_from_device("checkpoints", mesh, call, find_step)
-            found_step, array_names = answer if answer is not None else find_step()
+            step_and_names = broadcast_from_device("checkpoints", mesh, call, find_step)
+            found_step, array_names = step_and_names if step_and_names is not None else find_step()
             missing = [name for name in names or () if name not in array_names]
             if missing:
                 raise CheckpointError(f"{self.path_of(found_step)} has no array {quote(missing[0])}, which out has")
@@ -310,9 +310,9 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Remove the folders of saves that were cut off; saves that are running hold locks."""
-        unfinished = step_folders(resolved(self.folder))
+        folders = step_folders(resolved(self.folder))
         files.make_folders(self.folder)
-        for _, path in unfinished:
+        for _, path in folders:
             if not (path.is_symlink() or (path / MANIFEST).exists()):
                 FolderWriter(path, [], [], {}).remove_leftovers()
                 files.remove_if_empty(path)
@@ -322,12 +322,14 @@ class Checkpoints:
         if self.keep is None:
             return
         steps = self.steps()
-        newest = list(islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep))
-        if len(newest) < self.keep:
+        newest_steps = list(
+            islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep)
+        )
+        if len(newest_steps) < self.keep:
             return
         for step in steps:
             is_kept = self.keep_every is not None and step % self.keep_every == 0
-            if step < newest[-1] and step != saved_step and not is_kept:
+            if step < newest_steps[-1] and step != saved_step and not is_kept:
                 _remove(self.path_of(step))
 
 
@@ -362,7 +364,7 @@ class _StepFinder:
     def __init__(self, run: Checkpoints, wanted_step: int | None) -> None:
         self._run, self._wanted_step = run, wanted_step
         self.problems: dict[int, Exception] = {}
-        self._warned: set[int] = set()
+        self._warned_steps: set[int] = set()
 
     def __call__(self) -> tuple[int, list[str]]:
         """Return the step, and the names of its arrays; warn of steps that are passed over."""
@@ -371,13 +373,13 @@ class _StepFinder:
             if not run.path_of(wanted_step).exists():
                 raise FileNotFoundError(f"{run.folder} has no step {wanted_step}; it has {quote(run.steps())}")
             return wanted_step, list(contents(run.path_of(wanted_step)).arrays)
-        newest, steps = run._newest(self.problems), run.steps()
+        step_and_names, steps = run._newest(self.problems), run.steps()
         for step, problem in self.problems.items():
-            if step in steps and step not in self._warned:  # else it was removed after a newer one was saved
+            if step in steps and step not in self._warned_steps:  # else it was removed after a newer one was saved
                 warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
-            self._warned.add(step)
-        if newest is not None:
-            return newest
+            self._warned_steps.add(step)
+        if step_and_names is not None:
+            return step_and_names
         if steps:
             raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
         raise FileNotFoundError(f"{run.folder} has no checkpoint")

@@ -22,13 +22,13 @@ Piece: TypeAlias = tuple[str, int, int, int]
 _POLYNOMIAL = 0xEDB88320  # of CRC-32; the lowest bit is the highest power
 
 
-def combine_checksums(first: int, second: int, length: int) -> int:
+def combine_checksums(first_crc: int, second_crc: int, length: int) -> int:
     """Return the checksum of two consecutive pieces from their checksums; the second one has *length* bytes.
 
     >>> combine_checksums(zlib.crc32(b"mesh"), zlib.crc32(b"comm"), 4) == zlib.crc32(b"meshcomm")
     True
     """
-    return _product(first, _power(length)) ^ second
+    return _product(first_crc, _power(length)) ^ second_crc
 
 
 def cut_at_ranges(file: str, offset: int, nbytes: int) -> Iterator[tuple[str, int, int]]:

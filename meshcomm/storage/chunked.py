@@ -117,15 +117,15 @@ def _encoded_chunks(
         min((s + count) * length, n)
         for s, count, length, n in zip(start, counts, chunks.shape, tensor.shape, strict=True)
     ]
-    piece = tensor[tuple(map(slice, begins, ends))]
+    round_tensor = tensor[tuple(map(slice, begins, ends))]
     first_chunks = Cut(counts[axis], tensor.mesh.size).all_starts()  # of each rank, and the end of the last one
-    borders = [min(number * chunks.shape[axis], piece.shape[axis]) for number in first_chunks]
-    block = relayout(piece, cut_along(axis, borders, piece.shape, tensor.mesh))._block
-    first = list(start)
-    first[axis] += first_chunks[device]
+    borders = [min(number * chunks.shape[axis], round_tensor.shape[axis]) for number in first_chunks]
+    block = relayout(round_tensor, cut_along(axis, borders, round_tensor.shape, tensor.mesh))._block
+    first_index = list(start)
+    first_index[axis] += first_chunks[device]
     for index in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
         chunk = _padded_chunk(block, index, chunks.shape)
-        yield tuple(f + i for f, i in zip(first, index, strict=True)), encoded(chunk, chunks.codecs)
+        yield tuple(f + i for f, i in zip(first_index, index, strict=True)), encoded(chunk, chunks.codecs)
 
 
 def _padded_chunk(block: Array, index: Shape, lengths: Shape) -> Array:

@@ -124,8 +124,8 @@ def _array_to_save(contents: FileContents, stored: Stored, writer: type[Writer])
     attributes = _supported_metadata(contents.attributes.get(name, {}), writer)
     dims = contents.dims.get(name, ())
     unlimited = tuple(dim for dim in dims if dim in contents.unlimited)
-    all_named = dims if all(dims) else ()
-    return array._replace(dims=all_named or None, attributes=attributes, unlimited=unlimited)
+    complete_dims = dims if all(dims) else ()
+    return array._replace(dims=complete_dims or None, attributes=attributes, unlimited=unlimited)
 
 
 def _supported_metadata(metadata: Mapping[str, object], writer: type[Writer]) -> dict[str, object]:

@@ -114,9 +114,9 @@ def _float_dtype(dtype: DType, scaling: Mapping[str, object]) -> DType:
     """Return the dtype of decoded numbers, from the dtypes of scale and offset. Source: xarray.coding.variables."""
     kinds = {key: np.dtype(type(value)) for key, value in scaling.items()}
     if len(kinds) == 2:
-        first, second = kinds.values()
-        if first == second and first in (np.float32, np.float64):
-            return np.dtype("f8") if dtype.itemsize == 4 and dtype.kind in "iu" else first
+        first_dtype, second_dtype = kinds.values()
+        if first_dtype == second_dtype and first_dtype in (np.float32, np.float64):
+            return np.dtype("f8") if dtype.itemsize == 4 and dtype.kind in "iu" else first_dtype
     return np.dtype("f8") if "add_offset" in kinds else kinds["scale_factor"]
 
 

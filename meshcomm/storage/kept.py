@@ -98,19 +98,19 @@ _contents_cache: dict[str, CachedContents] = {}
 def cached_contents(path: Path) -> CachedContents:
     """Return the contents of *path*, read or from the cache. ``FileNotFoundError``, ``CheckpointError``."""
     absolute_path = os.path.abspath(path)
-    cached = _contents_cache.get(absolute_path)
-    if cached is None or not cached.is_current():
+    entry = _contents_cache.get(absolute_path)
+    if entry is None or not entry.is_current():
         start_time, file_path = time.time_ns(), Path(absolute_path)
         base = file_path.parent if path.name.endswith(INDEX) else file_path
-        cached = CachedContents(base, contents(file_path), start_time)
-        if len(cached.contents.arrays) <= MAX_ARRAYS:
+        entry = CachedContents(base, contents(file_path), start_time)
+        if len(entry.contents.arrays) <= MAX_ARRAYS:
             _contents_cache.pop(absolute_path, None)
-            _contents_cache[absolute_path] = cached  # the newest
+            _contents_cache[absolute_path] = entry  # the newest
             for oldest in list(_contents_cache)[
                 :-MAX_FILES
             ]:  # simulated ranks are threads: another one may do so, too
                 _contents_cache.pop(oldest, None)
-    return cached
+    return entry
 
 
 def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str], *, opens: bool = False) -> None:
@@ -176,10 +176,10 @@ class KeptLoad:
             self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in opened.files
         )
         if first and not (self._has_reliable_identity and self._checked_path == os.path.abspath(path)):
-            cached = cached_contents(path)
-            if cached.as_json() != self.shared.fields:
+            entry = cached_contents(path)
+            if entry.as_json() != self.shared.fields:
                 raise CheckpointError(f"{path} has changed")
-            self._checked_path, self._has_reliable_identity = os.path.abspath(path), cached.has_reliable_identity
+            self._checked_path, self._has_reliable_identity = os.path.abspath(path), entry.has_reliable_identity
 
 
 class KeptLoads:

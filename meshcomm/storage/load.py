@@ -279,8 +279,8 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
 
 def _mark_unsliced(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
     """Return *requests* with `unsliced`: whether the block of the target is C-contiguous on all ranks. Collective."""
-    is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
+    unsliced_flags = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
-        replace(array, unsliced=all(flags))
-        for array, *flags in zip(requests, *session.allgather(is_unsliced), strict=True)
+        replace(array, unsliced=all(rank_flags))
+        for array, *rank_flags in zip(requests, *session.allgather(unsliced_flags), strict=True)
     ]

@@ -23,7 +23,7 @@ from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import with_numbers
 
-_SHOWN = 20  # arrays in a repr
+_MAX_SHOWN = 20  # arrays in a repr
 
 
 def open(path: PathLike) -> "Store":
@@ -121,10 +121,10 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        arrays = [self[name] for name in self.names[:_SHOWN]]
+        arrays = [self[name] for name in self.names[:_MAX_SHOWN]]
         rows = [f"{array.name}  {array.shape} {array.dtype}, {bytes_text(array.nbytes)}" for array in arrays]
-        if len(self) > _SHOWN:
-            rows.append(f"... and {len(self) - _SHOWN} more")
+        if len(self) > _MAX_SHOWN:
+            rows.append(f"... and {len(self) - _MAX_SHOWN} more")
         return outline(f"Store({str(self.path)!r}) with {counted(len(self), 'array')}", rows=rows)
 
     def _box(self, stored: Stored, selection: Selection) -> Array:
@@ -137,7 +137,10 @@ class Store:
         else:
             itemsize, intervals = stored.dtype.itemsize, [[(0, n)] for n in selection.box]
             file_intervals = selection.in_file(intervals, itemsize)
-            block = np.empty(tuple(sum(b - a for a, b in axis) for axis in file_intervals), stored.dtype)
+            block = np.empty(
+                tuple(sum(stop - start for start, stop in axis_intervals) for axis_intervals in file_intervals),
+                stored.dtype,
+            )
             starts, lengths = runs(file_intervals, selection.shape)
             self._opened.fill(stored, (starts * itemsize, lengths * itemsize), as_bytes(block))
             block = selection.taken(block, intervals)

@@ -29,22 +29,22 @@ class ArraysReader:
         self.requests, self._limit = requests, limit
         self.names = [request.name for request in requests]
         self.nbytes = sum(request.nbytes for request in requests)
-        self._small = [number for number, request in enumerate(requests) if request.read_by_one]
-        self._large = [number for number, request in enumerate(requests) if not request.read_by_one]
-        self._batches = list(batches((requests[number].stored for number in self._small), limit))
+        self._small_numbers = [number for number, request in enumerate(requests) if request.read_by_one]
+        self._large_numbers = [number for number, request in enumerate(requests) if not request.read_by_one]
+        self._batches = list(batches((requests[number].stored for number in self._small_numbers), limit))
         self._readers: dict[int, TensorReader] = {}
 
     def fill(self, targets: Sequence[DTensor], opened: OpenFiles, session: Session) -> None:
         """Fill the *targets*, one for each request. Collective over the rank set."""
-        small_numbers = iter(self._small)
+        numbers = iter(self._small_numbers)
         for batch in self._batches:
             opened.settled = False
             packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
             opened.before_sending()
             session.broadcast(packed)
-            for array, number in zip(batch.unpacked(packed), small_numbers, strict=False):  # in this order
-                self._fill_decoded(number, targets[number], opened, partial(self._put, array))
-        for number in self._large:
+            for array, number in zip(batch.unpacked(packed), numbers, strict=False):  # in this order
+                self._fill_decoded(number, targets[number], opened, partial(self._copy_whole, array))
+        for number in self._large_numbers:
             self._fill_decoded(number, targets[number], opened, self._read)
 
     def _fill_decoded(
@@ -60,7 +60,7 @@ class ArraysReader:
         with opened.trying():
             on_blocks(partial(decode, coding=request.coding, limit=self._limit), encoded, target)
 
-    def _put(self, array: Array, number: int, target: DTensor, _: OpenFiles) -> None:
+    def _copy_whole(self, array: Array, number: int, target: DTensor, _: OpenFiles) -> None:
         """Write the requested part of a whole *array*, which all ranks have, to *target*."""
         request = self.requests[number]
         view = array.T if request.stored.fortran else array

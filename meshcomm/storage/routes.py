@@ -139,12 +139,12 @@ class Round(NamedTuple):
 
     def local_box(self, device: int) -> Box:
         """Return the interval of the block of *device* that this round takes, along each axis."""
-        return tuple(self._local(axis, n) for axis, n in enumerate(self.route.layout.block_numbers(device)))
+        return tuple(self._local_interval(axis, n) for axis, n in enumerate(self.route.layout.block_numbers(device)))
 
     def file_intervals(self, device: int) -> list[list[Interval]]:
         """Return the indices that *device* has in the target layout: intervals along each axis of the whole array."""
         numbers = self.route.layout.block_numbers(device)
-        return [self._intervals(axis, number, device) for axis, number in enumerate(numbers)]
+        return [self._target_intervals(axis, number, device) for axis, number in enumerate(numbers)]
 
     def sizes(self, axis: int) -> list[int]:
         """Return how many elements each block has along *axis* in this round."""
@@ -156,7 +156,7 @@ class Round(NamedTuple):
         k, m = self.numbers[axis], self.route.chunk[axis]
         return min(k * m, length), min((k + 1) * m, length)
 
-    def _local(self, axis: int, number: int) -> Interval:
+    def _local_interval(self, axis: int, number: int) -> Interval:
         """Return the indices within block *number* along *axis*."""
         route, n = self.route, self.route.shape[axis]
         cut = route.layout.cut(axis, n)
@@ -165,14 +165,14 @@ class Round(NamedTuple):
             return start, stop
         return self._bounds(axis, int(cut.lengths(single_index(number))[0]))
 
-    def _intervals(self, axis: int, number: int, device: int) -> list[Interval]:
+    def _target_intervals(self, axis: int, number: int, device: int) -> list[Interval]:
         route, n = self.route, self.route.shape[axis]
         start, stop = self._bounds(axis, n)
         if route.gathers(axis):
-            return [(start, stop)] if route.is_made_contiguous(axis) else self._merged_extent(axis)
+            return [(start, stop)] if route.is_made_contiguous(axis) else self._all_intervals(axis)
         cut = route.layout.cut(axis, n)
         if axis == route.cut and route.exchanges:
-            borders, index = _borders(self), number * route.extra_blocks + self._extra_number(device)
+            borders, index = _borders(self), number * route.extra_blocks + self._extra_block_number(device)
             first, last = borders[index], borders[index + 1]
             if first == last:
                 return []
@@ -184,7 +184,7 @@ class Round(NamedTuple):
         if route.is_made_contiguous(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
-        return cut.intervals(number, *self._local(axis, number))
+        return cut.intervals(number, *self._local_interval(axis, number))
 
     def _intervals_between(self, first: int, last: int) -> list[Interval]:
         """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
@@ -196,23 +196,23 @@ class Round(NamedTuple):
             if offsets[k] >= last:
                 break
             start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
-            local_start = self._local(axis, k)[0]
+            local_start = self._local_interval(axis, k)[0]
             intervals += cut.intervals(k, local_start + start, local_start + stop)
         return intervals
 
-    def _merged_extent(self, axis: int) -> list[Interval]:
+    def _all_intervals(self, axis: int) -> list[Interval]:
         """Return the intervals of all blocks together along *axis*, in the order of the relaid tensor."""
         cut = self.route.layout.cut(axis, self.route.shape[axis])
         if self.takes_all(axis):
             return [(0, cut.length)]
         numbers = range(cut.blocks)
-        return [interval for k in numbers for interval in cut.intervals(k, *self._local(axis, k))]
+        return [interval for k in numbers for interval in cut.intervals(k, *self._local_interval(axis, k))]
 
     def takes_all(self, axis: int) -> bool:
         """Return whether the round takes all elements of each block along *axis*."""
         return self.route.chunk[axis] >= longest(self.route, axis)
 
-    def _extra_number(self, device: int) -> int:
+    def _extra_block_number(self, device: int) -> int:
         """Return which of the blocks along *extra* is that of *device*."""
         mesh, number = self.route.layout.mesh, 0
         coords = dict(zip(mesh.dim_names, mesh.coords(device), strict=True))
@@ -261,7 +261,7 @@ def _borders(round_: Round) -> tuple[int, ...]:
     else:
         borders = [0]
         for k, size in enumerate(round_.sizes(axis)):
-            first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + round_._local(axis, k)[0]
+            first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + round_._local_interval(axis, k)[0]
             borders += [
                 borders[-1] + border for border in _share_borders(first, size, route.extra_blocks, route.grain)[1:]
             ]
@@ -276,8 +276,8 @@ def _share_borders(first: int, size: int, blocks: int, grain: int) -> list[int]:
     ([0, 25, 50, 75, 100], [0, 38, 54, 86, 100])
     """
     starts = Cut(size, blocks).all_starts()
-    inner = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
-    return [0, *inner, size]
+    inner_borders = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
+    return [0, *inner_borders, size]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

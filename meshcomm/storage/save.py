@@ -41,7 +41,7 @@ from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, writ
 from meshcomm.storage.trees import flattened
 
 PathLike = str | os.PathLike[str]
-_SHOWN = 5  # things that would be lost, in an error
+_MAX_SHOWN = 5  # things that would be lost, in an error
 
 
 def save(
@@ -289,12 +289,12 @@ def _agreed_saving(
 ) -> "TreeSaving":
     """Return the save for the arguments of *operation*. Collective over the meshes of the tensors."""
 
-    def make() -> TreeSaving:
+    def make_saving() -> TreeSaving:
         check_limits(*limits)
         return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
-    return agree_on_result(operation, mesh, f"the arguments of {operation}", make)
+    return agree_on_result(operation, mesh, f"the arguments of {operation}", make_saving)
 
 
 class Content(NamedTuple):
@@ -360,7 +360,9 @@ class Saving(ABC):
                 raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
             if lost_names:
                 hint = "overwrite=True replaces it" + ('; mode="a" keeps it' if writer.adds else "")
-                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost_names, _SHOWN)}. {hint}")
+                raise FileExistsError(
+                    f"{path} holds what this save would lose: {some_of(lost_names, _MAX_SHOWN)}. {hint}"
+                )
 
     def end(self, session: Session, opened: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
@@ -405,7 +407,7 @@ class Saving(ABC):
             writer.abandon()
 
     def _text(self) -> str:
-        arrays = [_text_of(array) for array in self.content.arrays]
+        arrays = [_array_text(array) for array in self.content.arrays]
         options = f"metadata {quote(self.content.metadata)}; overwrite={self._overwrite}; mode={self._mode}"
         return f"{'; '.join(arrays)}; {options}"
 
@@ -499,7 +501,7 @@ def metadata_and_arrays(
     return metadata, arrays
 
 
-def _text_of(array: ArrayToSave) -> str:
+def _array_text(array: ArrayToSave) -> str:
     """Return the text of an array that ranks compare."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
     keys = ("dims", "chunks", "codecs", "attributes", "unlimited")

@@ -93,13 +93,13 @@ class Series:
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         codecs: Mapping[str, object] | None = _by_name(compression, layouts)
         self._options = SaveOptions(metadata, None, "a", _by_name(dims, layouts), _by_name(chunks, layouts), codecs)
-        self._open = True
+        self._is_open = True
         self._find_snapshots(axis)
 
     def _find_snapshots(self, axis: str) -> None:
         """Find how many snapshots the file has, and the names of its numbers. Collective over the mesh."""
 
-        def look() -> tuple[int, list[str] | None]:
+        def count_and_names() -> tuple[int, list[str] | None]:
             if not self.path.exists():
                 return 0, None
             file_contents = contents(self.path)
@@ -117,23 +117,23 @@ class Series:
                     raise CheckpointError(f"{self.path}: the snapshots are along {quote(dim)}, not {quote(axis)}")
                 if arrays[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {arrays[name].dtype}, not {self._dtypes[name]}")
-            others = [
+            other_names = [
                 name
                 for name in arrays
                 if name not in self._layouts and file_contents.dims.get(name, ())[:1] == (axis,)
             ]
-            wide_name = next((name for name in others if len(arrays[name].shape) > 1), None)
+            wide_name = next((name for name in other_names if len(arrays[name].shape) > 1), None)
             if wide_name is not None:
                 raise CheckpointError(
                     f"{self.path} has {quote(wide_name)} along {quote(axis)}, too: the series needs it"
                 )
-            count = min(arrays[name].shape[0] for name in [*self._layouts, *others])
-            return count, others if count else None
+            count = min(arrays[name].shape[0] for name in [*self._layouts, *other_names])
+            return count, other_names if count else None
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
-        count, numbers = broadcast_from_device("Series", self._mesh, text, look) or (0, None)
-        self._count: int = count
-        self._numbers: tuple[str, ...] | None = None if numbers is None else tuple(numbers)
+        count, number_names = broadcast_from_device("Series", self._mesh, text, count_and_names) or (0, None)
+        self._snapshot_count: int = count
+        self._number_names: tuple[str, ...] | None = None if number_names is None else tuple(number_names)
 
     def append(self, **values: object) -> None:
         """Write one more snapshot. Collective over the mesh.
@@ -167,7 +167,7 @@ class Series:
                 {**{name: _as_step(tensor) for name, tensor in tensors.items()}, **numbers}, {}
             )
 
-        self._run(agree_on_result("append", self._mesh, "the arguments of append", saving))
+        self._run_save(agree_on_result("append", self._mesh, "the arguments of append", saving))
 
     def _snapshot_saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
         """Return the save of more snapshots: each value of *steps* has them along its first axis.
@@ -175,22 +175,24 @@ class Series:
         A new file also gets the arrays of *fixed*, which have no snapshots.
         """
         self._check_numbers(tuple(name for name in steps if name not in self._layouts))
-        options = self._options if self._count == 0 else self._options._replace(metadata=None)
+        options = self._options if self._snapshot_count == 0 else self._options._replace(metadata=None)
         # The coordinate, named as the axis, comes last: in zarr a snapshot is whole when it is there.
-        ordered = dict(sorted(steps.items(), key=lambda item: item[0] == self._axis))
-        return TreeSaving(self.path, {**fixed, **ordered}, options, dict.fromkeys(steps, self._axis))
+        ordered_steps = dict(sorted(steps.items(), key=lambda item: item[0] == self._axis))
+        return TreeSaving(self.path, {**fixed, **ordered_steps}, options, dict.fromkeys(steps, self._axis))
 
-    def _run(self, saving: TreeSaving) -> None:
+    def _run_save(self, saving: TreeSaving) -> None:
         """Do all of a save. Collective over the mesh."""
         run_save("append", saving, self._limit)
-        growing = [array for array in saving.content.arrays if array.grows]
-        self._numbers = tuple(array.name for array in growing if array.name not in self._layouts)
-        self._count += growing[0].steps
+        growing_arrays = [array for array in saving.content.arrays if array.grows]
+        self._number_names = tuple(array.name for array in growing_arrays if array.name not in self._layouts)
+        self._snapshot_count += growing_arrays[0].steps
 
     def _check_snapshot(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
-            others = ", ".join(quote(other) for other in values)
-            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {others}")
+            given_names = ", ".join(quote(other) for other in values)
+            raise ValueError(
+                f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {given_names}"
+            )
         tensor = unwrapped(values[name])
         if not isinstance(tensor, DTensor):
             raise TypeError(f"{quote(name)} is a tensor, not {quote(tensor)}")
@@ -201,7 +203,7 @@ class Series:
         return tensor
 
     def _check_numbers(self, names: tuple[str, ...]) -> None:
-        number_names = self._numbers
+        number_names = self._number_names
         if number_names is not None and set(number_names) != set(names):
             missing = [name for name in number_names if name not in names]
             problem = (
@@ -214,28 +216,28 @@ class Series:
             )
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._is_open:
             raise ValueError(f"{self.path} is closed")
 
     def __len__(self) -> int:
-        return self._count
+        return self._snapshot_count
 
     def __getitem__(self, index: int) -> dict[str, object]:
         """Return a snapshot: the tensors in the layouts of the series, and the numbers. Collective over the mesh."""
         self._check_open()
         number = operator.index(index)
-        number += self._count * (number < 0)
-        if not 0 <= number < self._count:
-            raise IndexError(f"{self.path} has {self._count} snapshots, and none with the number {index}")
-        names = [*self._layouts, *(self._numbers or ())]
-        loaded = load(
+        number += self._snapshot_count * (number < 0)
+        if not 0 <= number < self._snapshot_count:
+            raise IndexError(f"{self.path} has {self._snapshot_count} snapshots, and none with the number {index}")
+        names = [*self._layouts, *(self._number_names or ())]
+        values = load(
             self.path,
-            {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._numbers or ()}},
+            {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._number_names or ()}},
             names=names,
             slices=dict.fromkeys(names, number),
             max_scratch_bytes=self._limit,
         )
-        return {**loaded, **{name: on_blocks(np.ndarray.item, loaded[name]) for name in self._numbers or ()}}
+        return {**values, **{name: on_blocks(np.ndarray.item, values[name]) for name in self._number_names or ()}}
 
     def close(self) -> None:
         """End the use of the series. Nothing waits to be written.
@@ -246,7 +248,7 @@ class Series:
         >>> series.append(u=mc.ones(3, int, layout))
         >>> series.close()
         """
-        self._open = False
+        self._is_open = False
 
     def __enter__(self) -> "Series":
         return self
@@ -255,8 +257,8 @@ class Series:
         self.close()
 
     def __repr__(self) -> str:
-        names = ", ".join([*self._layouts, *(self._numbers or ())])
-        return f"Series({str(self.path)!r}; {self._count} snapshots of {names})"
+        names = ", ".join([*self._layouts, *(self._number_names or ())])
+        return f"Series({str(self.path)!r}; {self._snapshot_count} snapshots of {names})"
 
 
 class StepSeries(Series):
@@ -270,7 +272,7 @@ class StepSeries(Series):
         steps: tensors, and arrays that are the same on all ranks, by name: the snapshots are along their first axis
         fixed: other arrays, for a new file
         """
-        self._run(
+        self._run_save(
             agree_on_result(
                 "append", self._mesh, "the arguments of append", lambda: self._snapshot_saving(steps, fixed)
             )

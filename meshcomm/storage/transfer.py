@@ -71,7 +71,10 @@ class OpenFiles:
         self.error: Exception | None = None
         self.progress: Progress | None = None
         self.agree: Callable[[], None] | None = None  # Collective: on the first error of the ranks
-        self.settled, self._sends = False, False  # whether they have agreed on all that was read; and sent something
+        self.settled, self._has_sent = (
+            False,
+            False,
+        )  # whether they have agreed on all that was read; and sent something
         self.max_write = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
@@ -90,8 +93,8 @@ class OpenFiles:
 
     def before_sending(self) -> None:
         """Let the ranks agree before they send for the first time: often they have read all by then. Collective."""
-        if not self._sends:
-            self._sends = True
+        if not self._has_sent:
+            self._has_sent = True
             self.settle()
 
     @contextmanager
@@ -292,7 +295,7 @@ class TensorReader:
     device: int
     staged: bool
     reads_ahead: bool
-    _cached: list[_ReadStep] | None = None
+    _cached_steps: list[_ReadStep] | None = None
 
     def fill(self, tensor: DTensor, opened: OpenFiles) -> None:
         """Fill *tensor*. Collective over its mesh."""
@@ -320,13 +323,13 @@ class TensorReader:
 
     def _steps(self) -> Iterable[_ReadStep]:
         """Return the steps, which are kept if they are short."""
-        if self._cached is None:
+        if self._cached_steps is None:
             rounds = self.route.rounds()
             steps = [self._step(round_) for round_ in islice(rounds, MAX_CACHED_ROUNDS + 1)]
             if len(steps) > MAX_CACHED_ROUNDS or sum(len(step.byte_runs[0]) for step in steps) > MAX_CACHED_RUNS:
                 return chain(steps, map(self._step, rounds))
-            self._cached = steps
-        return self._cached
+            self._cached_steps = steps
+        return self._cached_steps
 
     def _step(self, round_: Round) -> _ReadStep:
         shape, source = round_.shape(), round_.source()
@@ -345,7 +348,10 @@ class TensorReader:
                 return
             intervals = step.round_.file_intervals(self.device)
             file_intervals = self.selection.in_file(intervals, self.stored.dtype.itemsize)
-            buffer = new_block(tuple(sum(b - a for a, b in axis) for axis in file_intervals), self.stored.dtype)
+            buffer = new_block(
+                tuple(sum(stop - start for start, stop in axis_intervals) for axis_intervals in file_intervals),
+                self.stored.dtype,
+            )
             self._read_runs(buffer, step.byte_runs, opened)
             convert(self.selection.taken(buffer, intervals), block)
 

@@ -30,8 +30,8 @@ def verify(path: Path, contents: FileContents) -> list[str]:
     problems = []
     for name, checks in contents.checks.items():
         with files.for_reading(path / name) as file:
-            for number, expected in enumerate(checks):
-                if _range_checksum(file, name, number, []) != expected:
+            for number, expected_crc in enumerate(checks):
+                if _range_checksum(file, name, number, []) != expected_crc:
                     problems.append(_damage_text(path / name, contents, name, number))
     return problems
 

@@ -301,9 +301,11 @@ def _check_lossless(
         if isinstance(encoded, DTensor) and not isinstance(values, DTensor):
             encoded = encoded.to_numpy()
         elif isinstance(values, DTensor):
-            is_same = isinstance(encoded, DTensor) and encoded.layout == values.layout
+            has_same_layout = isinstance(encoded, DTensor) and encoded.layout == values.layout
             encoded = (
-                encoded._block if is_same else relayout(as_replicated_tensor(encoded, mesh), values.layout)._block
+                encoded._block
+                if has_same_layout
+                else relayout(as_replicated_tensor(encoded, mesh), values.layout)._block
             )
             values = values._block
         if not _is_text(dataset.variables[name]) and values is not None and encoded is not None:
@@ -388,11 +390,15 @@ def _as_texts(array: Array, ndim: int) -> Array:
 def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: StorageOptions) -> None:
     """Append the variables along *dim*; other variables are for a new file. Collective over *mesh*."""
     steps = {name: array for name, array in file_data.arrays.items() if file_data.dims[name][:1] == (dim,)}
-    fixed = {name: array for name, array in file_data.arrays.items() if name not in steps}
+    fixed_arrays = {name: array for name, array in file_data.arrays.items() if name not in steps}
     if not len(next(iter(steps.values()))):
-        if fixed:
+        if fixed_arrays:
             save_tree(
-                path, fixed, mode="a", max_scratch_bytes=options.limit, **options.of(file_data.only(list(fixed)))
+                path,
+                fixed_arrays,
+                mode="a",
+                max_scratch_bytes=options.limit,
+                **options.of(file_data.only(list(fixed_arrays))),
             )
         return
     tensor_arrays = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
@@ -410,9 +416,9 @@ def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, opti
         dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,
         max_scratch_bytes=options.limit,
-        **options.of(Encoded({**tensors, **fixed}, dims, file_data.attributes)),
+        **options.of(Encoded({**tensors, **fixed_arrays}, dims, file_data.attributes)),
     )
-    series.extend({**tensors, **numbers}, fixed)
+    series.extend({**tensors, **numbers}, fixed_arrays)
 
 
 def as_replicated_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:

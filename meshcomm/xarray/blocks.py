@@ -60,16 +60,18 @@ def map_blocks(
     if missing is not None:
         raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
     tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
-    mapped = _MappedArray(array, tensor, names)
+    mapped_array = _MappedArray(array, tensor, names)
 
     def run() -> xarray.DataArray:
-        return mapped.checked(func(mapped.block(), *args, **(kwargs or {})))
+        return mapped_array.checked(func(mapped_array.block(), *args, **(kwargs or {})))
 
     result = agree_on_result(
         "map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run
     )
-    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.common_text(result)}", lambda: None)
-    return mapped.joined(result)
+    agree_on_result(
+        "map_blocks", tensor.mesh, f"a result of map_blocks: {mapped_array.common_text(result)}", lambda: None
+    )
+    return mapped_array.joined(result)
 
 
 class _MappedArray:

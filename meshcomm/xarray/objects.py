@@ -34,15 +34,15 @@ def without_objects(dataset: xarray.Dataset) -> xarray.Dataset:
 
     Dates stay objects. ``ValueError`` for objects of several classes, and for other objects.
     """
-    converted = {
+    converted_variables = {
         name: _without_object_dtype(variable, str(name))
         for name, variable in dataset.variables.items()
         if isinstance(variable.dtype, np.dtype) and variable.dtype.kind in "OT" and calendar_of(variable) is None
         if not isinstance(dataset.xindexes.get(name), xarray.indexes.PandasMultiIndex)  # it raises its own error
     }
-    coords = {name: variable for name, variable in converted.items() if name in dataset.coords}
+    coords = {name: variable for name, variable in converted_variables.items() if name in dataset.coords}
     result = dataset.assign_coords(coords) if coords else dataset
-    data_variables = {name: variable for name, variable in converted.items() if name not in coords}
+    data_variables = {name: variable for name, variable in converted_variables.items() if name not in coords}
     return result.assign(data_variables) if data_variables else result
 
 

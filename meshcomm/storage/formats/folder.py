@@ -86,8 +86,8 @@ class FolderWriter(IndexedWriter):
         )  # raises an error before the work begins
         self._made_folder = files.make_folder(path)
         self.remove_leftovers()
-        self._name = f"data-{self.tag}"
-        with self.new_data(self._name) as file:
+        self._data_name = f"data-{self.tag}"
+        with self.new_data(self._data_name) as file:
             stored = self._lay_out(file)
             file.sync()
         return path, stored
@@ -100,7 +100,9 @@ class FolderWriter(IndexedWriter):
             )  # else ranks do not cut it at multiples of `file_unit`
             unit = file_unit if is_shared else PAGE
             offset += -offset % unit
-            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name)._replace(unit=unit))
+            stored.append(
+                in_one_file(array.name, array.shape, array.dtype, offset, self._data_name)._replace(unit=unit)
+            )
             offset += array.nbytes
         offset += -offset % PAGE
         file.sized(offset)
@@ -126,7 +128,7 @@ class FolderWriter(IndexedWriter):
             "metadata": self.metadata,
             "tree": self.node,
             "arrays": entries,
-            "file": {"name": self._name, "size": self._size, "range": CHECKSUM_RANGE},
+            "file": {"name": self._data_name, "size": self._size, "range": CHECKSUM_RANGE},
             "checksums": _range_checksums(pieces, self._size),
         }
         text = _manifest_lines(manifest)

@@ -202,9 +202,9 @@ class Hdf5Writer(SnapshotWriter):
         max_shape = tuple(
             h5py.h5s.UNLIMITED if dim in unlimited_dims else n for dim, n in zip(dims, shape, strict=True)
         )
-        space = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+        dataspace = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         h5_type = _h5_type(h5py, array.name, array.dtype)
-        return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, h5_type, space, properties))
+        return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, h5_type, dataspace, properties))
 
     def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
         dataset = self._existing_dataset(name)
@@ -315,9 +315,9 @@ class Hdf5Writer(SnapshotWriter):
 
     def _grown_datasets(self) -> Iterator[Hdf5Dataset]:
         """Yield the datasets that have grown: snapshots, and then the scales of their first axis."""
-        growing = [self._datasets[array.name] for array in self.arrays if array.grows]
-        yield from sorted(growing, key=lambda dataset: dataset.is_scale)
-        for dataset in growing:
+        growing_datasets = [self._datasets[array.name] for array in self.arrays if array.grows]
+        yield from sorted(growing_datasets, key=lambda dataset: dataset.is_scale)
+        for dataset in growing_datasets:
             yield from dataset.dims[0].values()
 
     def abandon(self) -> None:

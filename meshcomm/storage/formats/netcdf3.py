@@ -122,10 +122,10 @@ def header(path: Path) -> Classic:
     variables = {}
     for variable in header_variables:
         shape = (records, *variable.shape[1:]) if variable.has_records else variable.shape
-        what = f"{path}: array {quote(variable.name)}"
+        subject = f"{path}: array {quote(variable.name)}"
         if variable.name in variables:
-            raise CheckpointError(f"{what} is there twice")
-        variables[variable.name] = variable._replace(shape=checked_shape(shape, what, variable.dtype.itemsize))
+            raise CheckpointError(f"{subject} is there twice")
+        variables[variable.name] = variable._replace(shape=checked_shape(shape, subject, variable.dtype.itemsize))
     return Classic(attributes, variables, record_bytes, size)
 
 

@@ -63,8 +63,8 @@ def _header_text(fields: dict[str, object]) -> bytes:
         with suppress(ValueError):  # it is too long, or has a name that is not in Latin-1
             write_header(text, fields)
             return text.getvalue()
-    encoded = f"{fields}\n".encode()
-    return npy.magic(3, 0) + len(encoded).to_bytes(4, "little") + encoded
+    encoded_header = f"{fields}\n".encode()
+    return npy.magic(3, 0) + len(encoded_header).to_bytes(4, "little") + encoded_header
 
 
 def _padded(header_bytes: bytes, begin: int) -> bytes:
@@ -140,7 +140,7 @@ def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:
 
 def _refuse_keys_twice(header_text: str) -> None:
     """Raise ``ValueError`` if a header with the right keys has one of them twice."""
-    without_long = re.sub(r"(?<=\d)L\b", "", header_text.strip())  # integers as Python 2 wrote them
-    tree = ast.parse(without_long, mode="eval").body
+    python3_text = re.sub(r"(?<=\d)L\b", "", header_text.strip())  # integers as Python 2 wrote them
+    tree = ast.parse(python3_text, mode="eval").body
     if isinstance(tree, ast.Dict) and len(tree.keys) > 3:
         raise ValueError("a key of the header is there twice")

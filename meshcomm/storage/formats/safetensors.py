@@ -121,11 +121,15 @@ class SafetensorsIndexWriter(IndexedWriter):
         if "total_size" in self.metadata:
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
-        unchanged, copied = self._kept_and_copied() if self.mode == "a" and self.path.exists() else ({}, {})
-        targets = self._lay_out([*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in copied.items())])
-        for name, stored in copied.items():
+        file_of_unchanged, copied_arrays = (
+            self._kept_and_copied() if self.mode == "a" and self.path.exists() else ({}, {})
+        )
+        targets = self._lay_out(
+            [*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in copied_arrays.items())]
+        )
+        for name, stored in copied_arrays.items():
             _copy(self.path.parent, stored, targets[name])
-        self._file_of |= unchanged
+        self._file_of |= file_of_unchanged
         return self.path.parent, [targets[array.name] for array in self.arrays]
 
     def _kept_and_copied(self) -> tuple[dict[str, str], dict[str, Stored]]:
@@ -136,8 +140,8 @@ class SafetensorsIndexWriter(IndexedWriter):
         """
         old_arrays, (index, files_of, metadata) = _indexed_contents(self.path).arrays, _weight_map(self.path)
         saved_names = {array.name for array in self.arrays}
-        replaced = {file: name for name, file in files_of.items() if name in saved_names}
-        for file, name in replaced.items():
+        replaced_files = {file: name for name, file in files_of.items() if name in saved_names}
+        for file, name in replaced_files.items():
             if not _OUR_NAME.fullmatch(file):
                 raise CheckpointError(
                     f"{self.path.parent / file}, which another program wrote, has the array {quote(name)}, which "
@@ -145,9 +149,11 @@ class SafetensorsIndexWriter(IndexedWriter):
                 )
         self._old_index, self._old_metadata = index, metadata
         files_of_others = {name: file for name, file in files_of.items() if name not in saved_names}
-        self._size = sum(old_arrays[name].nbytes for name, file in files_of_others.items() if file not in replaced)
-        copied = {name: old_arrays[name] for name, file in files_of_others.items() if file in replaced}
-        return {name: file for name, file in files_of_others.items() if file not in replaced}, copied
+        self._size = sum(
+            old_arrays[name].nbytes for name, file in files_of_others.items() if file not in replaced_files
+        )
+        copied_arrays = {name: old_arrays[name] for name, file in files_of_others.items() if file in replaced_files}
+        return {name: file for name, file in files_of_others.items() if file not in replaced_files}, copied_arrays
 
     def _lay_out(self, arrays: list[ArrayToSave]) -> dict[str, Stored]:
         """Make new data files for *arrays*, and return the location of each array."""

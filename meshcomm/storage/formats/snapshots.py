@@ -73,8 +73,8 @@ class SnapshotWriter(Writer):
     def count_snapshots(self) -> None:
         """Count the snapshots that all growing arrays have. Raise an error if new ones do not fit the old ones."""
         counts: dict[str, int] = {}
-        growing = [array for array in self.arrays if array.grows]
-        for array in growing:
+        growing_arrays = [array for array in self.arrays if array.grows]
+        for array in growing_arrays:
             old_array = self.old_snapshots(array.name)
             if old_array is None:
                 continue
@@ -91,12 +91,14 @@ class SnapshotWriter(Writer):
                     + copy_that_grows(self.path)
                 )
             counts[array.name] = shape[0]
-        missing = [array.name for array in growing if array.name not in counts]
+        missing_names = [array.name for array in growing_arrays if array.name not in counts]
         self._count = min(counts.values(), default=0)
-        if missing and max(counts.values(), default=0) == 1:
+        if missing_names and max(counts.values(), default=0) == 1:
             self._count = 0  # a job was killed as it added the first snapshot
-        if self._count and missing:
-            raise CheckpointError(f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing[0])}")
+        if self._count and missing_names:
+            raise CheckpointError(
+                f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing_names[0])}"
+            )
 
     def lay_out_snapshots(self, array: ArrayToSave, chunks: Chunking) -> Stored:
         """Reserve space for new snapshots of *array*, and return the location of their data.

@@ -113,8 +113,8 @@ class ZarrWriter(SnapshotWriter):
         if metadata is None:
             return None
         shape, dtype = checked_shape(metadata.get("shape"), name), dtype_of(metadata.get("data_type"))
-        order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
-        return shape, dtype and dtype.newbyteorder("<" if order == "little" else ">"), True
+        byte_order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
+        return shape, dtype and dtype.newbyteorder("<" if byte_order == "little" else ">"), True
 
     def _lay_out(self, array: ArrayToSave, root_attributes: JsonObject) -> Stored:
         if array.grows is None:
@@ -221,9 +221,9 @@ class ZarrWriter(SnapshotWriter):
         assert root is not None
         new_root = zarr_store.without_consolidated(root) | {"attributes": self._root_attributes()}
         if self._count:
-            self._lengthen(root, new_root)
+            self._extend_arrays(root, new_root)
         else:
-            self._add(self.aside, self.path)
+            self._move_into(self.aside, self.path)
             if zarr_store.is_consolidated(root):
                 new_root = zarr_store.with_consolidated(new_root, zarr_store.look(self.path))
             if new_root != zarr_store.node(self.path):
@@ -239,7 +239,7 @@ class ZarrWriter(SnapshotWriter):
                 files.remove(path)
         super().abandon()
 
-    def _lengthen(self, root: JsonObject, new_root: JsonObject) -> None:
+    def _extend_arrays(self, root: JsonObject, new_root: JsonObject) -> None:
         """Extend all arrays by the new snapshots, in one step; the metadata of the root change to *new_root*."""
         texts = {}
         for array in self.arrays:  # the last one is the axis, if that has numbers
@@ -255,7 +255,7 @@ class ZarrWriter(SnapshotWriter):
             texts[METADATA] = _as_json(new_root)
         zarr_undo.change(self.path, self.aside, texts)
 
-    def _add(self, new_folder: Path, group: Path) -> None:
+    def _move_into(self, new_folder: Path, group: Path) -> None:
         """Move each array and each new group below *new_folder* into *group*, in one step each."""
         metadata = zarr_store.node(group) or {}
         if zarr_store.is_consolidated(metadata):  # its copies of metadata of changed arrays must not be read
@@ -263,7 +263,7 @@ class ZarrWriter(SnapshotWriter):
         for folder in filter(Path.is_dir, files.entries(new_folder)):
             target = group / folder.name
             if ((target.is_dir() and zarr_store.node(target)) or {}).get("node_type") == "group":
-                self._add(folder, target)
+                self._move_into(folder, target)
             else:
                 files.replace(folder, target)
 

@@ -90,14 +90,18 @@ def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObj
     shape = checked_shape(metadata.get("shape"), subject, 16)
     try:
         dtype = dtype_of(metadata["data_type"])
-        grid, keys = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
+        grid, key_encoding = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
         codecs, chunk = (
             read(list, metadata, "codecs"),
             checked_shape(grid["configuration"]["chunk_shape"], subject),
         )
         endian = codecs[0].get("configuration", {}).get("endian", "little")
-        is_plain = grid["name"] == "regular" and keys["name"] == "default" and not metadata.get("storage_transformers")
-        is_plain = is_plain and keys.get("configuration", {}).get("separator", "/") == "/"
+        is_plain = (
+            grid["name"] == "regular"
+            and key_encoding["name"] == "default"
+            and not metadata.get("storage_transformers")
+        )
+        is_plain = is_plain and key_encoding.get("configuration", {}).get("separator", "/") == "/"
         is_plain = is_plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None

@@ -113,11 +113,11 @@ def look(path: Path) -> StoreListing:
             if mark_fields.get("array") == digest(metadata):
                 listing.ours.add(name)
                 listing.roots.add(str(mark_fields.get("root")))
-        expected = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
+        expected_names = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks may have any names
-            expected = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
+            expected_names = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
         for entry in files.entries(folder):
-            if entry.name in expected:
+            if entry.name in expected_names:
                 continue
             if entry.is_dir() and not entry.is_symlink() and not is_array:
                 folders.append(entry)
