@@ -266,12 +266,12 @@ class _ReadStep(NamedTuple):
     """What this device does in a round.
 
     It reads *byte_runs* to a buffer, its block of *block_shape* in the layout *target*. A relayout moves them to the
-    layout *source*, in which the tensor of the round has this *shape*. They go to the elements at *index* of the block
+    layout *source*, in which the tensor of the round has this *shape*. They go to the elements at *block_index* of the block
     of the device; without *target*, directly.
     """
 
     round_: Round
-    index: tuple[EllipsisType | slice, ...]
+    block_index: tuple[EllipsisType | slice, ...]
     shape: Shape
     source: Layout
     target: Layout | None
@@ -303,7 +303,7 @@ class TensorReader:
         for step, next_step in pairwise(chain(self._steps(), [None])):
             assert step is not None
             opened.settled = False
-            block = tensor._block[step.index]
+            block = tensor._block[step.block_index]
             if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
                 self._read(block, step, opened)
                 continue
