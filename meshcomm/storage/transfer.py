@@ -266,8 +266,8 @@ class _ReadStep(NamedTuple):
     """What this device does in a round.
 
     It reads *byte_runs* to a buffer, its block of *block_shape* in the layout *target*. A relayout moves them to the
-    layout *source*, in which the tensor of the round has this *shape*. They go to the elements at *block_index* of the block
-    of the device; without *target*, directly.
+    layout *source*, in which the tensor of the round has this *shape*. They go to the elements at *block_index* of the
+    block of the device; without *target*, directly.
     """
 
     round_: Round
