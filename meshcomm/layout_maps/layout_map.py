@@ -51,7 +51,7 @@ class HasShape(Protocol):
         """The shape."""
 
 
-AxesOrShape: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or what has a shape
+AxesOrShape: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or an object with a shape
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}

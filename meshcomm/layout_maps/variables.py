@@ -197,7 +197,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to add to all elements.
+        *delta* is a value as for `assign`, or one number to add to all elements.
 
         >>> import numpy as np, meshcomm as mc
         >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -209,7 +209,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def assign_sub(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to subtract from all elements.
+        *delta* is a value as for `assign`, or one number to subtract from all elements.
 
         >>> import numpy as np, meshcomm as mc
         >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))

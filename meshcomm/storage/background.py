@@ -65,6 +65,6 @@ class Background:
                 self.error = error
             with self._changed:
                 self._tasks.popleft()
-                del task  # and what it holds
+                del task  # frees the memory that it holds
                 self._held_bytes -= size
                 self._changed.notify_all()

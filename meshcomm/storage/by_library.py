@@ -46,7 +46,7 @@ def read_by_library(opened: OpenFiles, request: ArrayRequest, target: DTensor, l
         )
     if not is_direct:
         opened.before_sending()
-        overwrites = request.unsliced or request.coding is not None  # what is decoded later goes to a new tensor
+        overwrites = request.unsliced or request.coding is not None  # with a coding, the target is a new tensor
         result = relayout(read_tensor, target.layout, out=target if overwrites else None, max_scratch_bytes=limit)
         if result is not target:
             on_blocks(convert, result, target)
@@ -116,7 +116,7 @@ def _read_in_steps(array: Sliced, selection: Selection, block: Array, chunks: Sh
     if getattr(array, "shards", ()) is None:
         max_elements = max(max_elements, prod(chunks))
     for step_selection, slices in _steps(selection, chunks, max_elements, (slice(None),) * len(selection.box)):
-        index: tuple[slice | EllipsisType, ...] = (*slices, ...)  # of an array without axes, too, a view
+        index: tuple[slice | EllipsisType, ...] = (*slices, ...)  # a view, also for 0 axes
         convert(_read_selection(array, step_selection), block[index])
 
 

@@ -99,7 +99,7 @@ class _Conversion(Saving):
 
 
 def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
-    """Return what goes to *target*, and a text for people that lists what is left out."""
+    """Return the content that goes to *target*, and a text for people that lists what is left out."""
     writer = writer_for(target)
     arrays = [_array_to_save(contents, array, writer) for array in contents.arrays.values()]
     node, left_out = contents.node, list(map(quote, contents.left_out))

@@ -162,7 +162,7 @@ class File:
             os.fsync(self._descriptor)
 
     def forget(self) -> None:
-        """Tell the system that nobody will read the file soon. What is not yet on the disk stays in its cache."""
+        """Tell the system that nobody will read the file soon. Data that are not yet on the disk stay in its cache."""
         with _naming(self.path), _ignoring_errors(errno.EINVAL, errno.ENOSYS):
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -401,9 +401,9 @@ def remove_if_empty(path: Path) -> None:
 
 
 def replace(temporary_path: Path, path: Path) -> None:
-    """Rename the file or folder *temporary_path* to *path*, in one step, and remove what had that name.
+    """Rename the file or folder *temporary_path* to *path*, in one step, and remove the old one with that name.
 
-    There is always one with that name: two folders exchange their names, where the system can.
+    At any time there is one with that name: two folders exchange their names, where the system can.
     """
     if temporary_path.is_dir() and path.exists():
         _exchange(temporary_path, path)
@@ -444,7 +444,7 @@ def leftovers(path: Path) -> Iterator[Path]:
 def is_free(path: Path) -> bool:
     """Return whether no process holds the file or folder, see `File.lock`; True if it does not exist."""
     try:
-        # A network file system locks only what can be written.
+        # A network file system locks only files that are open for writing.
         with File(path, os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_NONBLOCK) as file:
             return file.lock()
     except FileNotFoundError:

@@ -4,9 +4,9 @@ How changes of a file are detected. Its inode, size and time of change (`files.i
 
 - The clock of a file system has ticks, of milliseconds on local disks and up to two seconds elsewhere. A file that is
   written twice in one tick may look the same. So an identity counts only if the file was looked at `TICK` after its
-  last change. Before that, it is read again, and what it says is compared.
-- A network file system remembers for some seconds what its server has said of a file, unless the file is opened. So
-  a file is opened to ask, and a rank that reads data asks again after it has opened the file for them.
+  last change. Before that, the file is read again, and its contents are compared.
+- A network file system remembers the answers of its server about a file for some seconds, unless the file is opened.
+  So a file is opened to ask, and a rank that reads data asks again after it has opened the file for them.
 
 A store of zarr is a tree of folders in which other programs may add arrays: it is always read again.
 
@@ -39,7 +39,8 @@ TICK = 2 * 10**9
 """Nanoseconds. The coarsest timestamp of a file system (FAT): a second change within it may leave the same time."""
 
 MAX_FILES = 64
-"""Files whose contents a process keeps, and loads that a rank set keeps. A guess: programs load few files in turn."""
+"""The most files with contents in the cache of a process, and loads that a rank set keeps. A guess: programs load few
+files in turn."""
 
 MAX_ARRAYS = 256
 """Files with more arrays are not kept: such a checkpoint is usually loaded once."""
@@ -108,7 +109,7 @@ def cached_contents(path: Path) -> CachedContents:
             _contents_cache[absolute_path] = entry  # the newest
             for oldest in list(_contents_cache)[
                 :-MAX_FILES
-            ]:  # simulated ranks are threads: another one may do so, too
+            ]:  # simulated ranks are threads: another one may remove it first
                 _contents_cache.pop(oldest, None)
     return entry
 

@@ -103,7 +103,7 @@ def load(
 
 
 def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded:
-    """Return what a call of `load` returns. Collective over *meshes*, those of its layouts and tensors.
+    """Return the result of a call of `load`. Collective over *meshes*, those of its layouts and tensors.
 
     *make_request* checks the arguments. An error that it raises on one rank, all ranks raise.
     """

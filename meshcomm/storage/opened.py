@@ -100,7 +100,7 @@ class Store:
         return StoredArray(self, stored, self._contents)
 
     def close(self) -> None:
-        """Close the files; what is open is closed once.
+        """Close the files. Another call does nothing.
 
         >>> import tempfile, numpy as np, meshcomm as mc
         >>> path = tempfile.mkdtemp() + "/a.npy"

@@ -1,4 +1,4 @@
-"""Plans of loads: who reads what, and what is exchanged afterwards. No byte of an array is read for a plan."""
+"""Plans of loads: which rank reads which bytes, and the exchanges afterwards. Planning reads no data of arrays."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -343,7 +343,7 @@ class ArrayPlan:
         """Return the most bytes that *device* uses beyond its block, without buffers for joined reads."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
         extra_bytes = 0
-        if self.chunks is not None and self._exchanges:  # what is read is a tensor of its own
+        if self.chunks is not None and self._exchanges:  # the tensor that is read is not the target
             extra_bytes = (
                 prod(self._read_layout.block_shape(self.request.file_chosen.box, device)) * self.request.dtype.itemsize
             )

@@ -42,7 +42,7 @@ from meshcomm.storage.values import all_values, value_of_node
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
 Names = Iterable[str] | re.Pattern[str] | None
-Loaded: TypeAlias = Any  # a tensor, a dict of them, or the tree that was saved: who loads a file knows what it holds
+Loaded: TypeAlias = Any  # a tensor, a dict of tensors, or the saved tree: callers know the contents of their file
 SHOWN = 10  # names of arrays in a text
 
 

@@ -1,13 +1,13 @@
 """Routes between the blocks of a tensor and a file in row-major order: who reads or writes which bytes.
 
-A file in row-major order is a layout, too: a device that holds whole rows has one run of bytes in it. A device that
+A file in row-major order is also a layout: a device that holds whole rows has one run of bytes in it. A device that
 holds columns has one short run for each row. A route says which devices touch the file: those that hold the elements,
-if their runs are long; or else the tensor is relaid first, so that each device gets long runs, and each byte crosses
-the disk once. Replicas share the work. This is pure arithmetic: nothing here opens a file or sends a message.
+if their runs are long; otherwise the tensor is relaid first, so that each device gets long runs. Each byte is read or
+written once; replicas share the work. This is pure arithmetic: nothing here opens a file or sends a message.
 
 How a tensor is relaid. An axis `cut` gets more mesh dimensions, `extra`: those of the axes after it, which become
 whole, and those along which the tensor is replicated. The axes before it stay as they are. So the new block of a
-device is a slice of what its group holds together, and no group waits for another one:
+device is a slice of the elements that its group holds together, and no group waits for another one:
 
     [x, y] on 2 x 2, cut = 0      block of device 0    after the relayout
       0 0 0 1 1 1                   0 0 0                 0 0 0 0 0 0
@@ -15,11 +15,11 @@ device is a slice of what its group holds together, and no group waits for anoth
       2 2 2 3 3 3                                         2 2 2 2 2 2
       2 2 2 3 3 3                                         3 3 3 3 3 3
 
-It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
+This is done in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
 
-Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file, or larger
-units of its file system: no two devices write the same one. And if too many devices of a node would open the file,
-some take the blocks of `merged` devices that follow one another, and the others take none.
+New borders of the cut axis are at multiples of `grain` indices, which are whole pages of the file, or larger units of
+its file system: no two devices write to the same unit. If too many devices of a node would open the file, some of them
+take the blocks of `merged` consecutive devices, and the others take none.
 """
 
 from bisect import bisect_right

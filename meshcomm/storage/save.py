@@ -58,24 +58,24 @@ def save(
 ) -> None:
     """Save tensors to a file or a checkpoint. Collective over the meshes of the tensors.
 
-    When it returns, the data are on the disk. What was at *path* before is replaced in one step: whatever happens
-    before, it stays as it was. A save that would lose what meshcomm did not write, or arrays with other names, is
-    refused. All ranks raise the error of one.
+    When it returns, the data are on the disk. An old file at *path* is replaced in one step, and is unchanged until
+    then. A save is refused if it would lose data that meshcomm did not write, or arrays with other names. If one rank
+    raises an error, all ranks raise it.
 
     Parameters
     ----------
     path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
-        ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
-        to
+        ``.zarr``; any other path is a folder, a checkpoint. A relative path is relative to the folder of rank 0 of the
+        mesh
     tree: a tensor, a variable, an array of NumPy or PyTorch that is the same on all ranks, or dicts, lists, tuples
         and modules of these; keys are texts or integers. In a checkpoint also numbers, texts and None, as the first
         rank has them, and `per_rank`
-    metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
-        texts; a dict whose key is the name of an array becomes the attributes of that array
+    metadata: values that JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of
+        numbers and texts; a dict under the name of an array becomes the attributes of that array
     overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
         wrote with arrays of the same names are replaced, and all others are refused
-    mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these arrays and metadata only: in HDF5,
-        netCDF, zarr, and several safetensors files with an index
+    mode: ``"w"``, or ``"a"`` to keep the contents of the file, and add or replace these arrays and metadata only: in
+        HDF5, netCDF, zarr, and several safetensors files with an index
     dims: names of the axes, in netCDF, HDF5 and zarr: a list of them, or a dict of lists by the name of the array
     chunks: lengths of the chunks along each axis, in HDF5, netCDF and zarr; or a dict of them by the name of the array
     compression: ``"gzip"``, ``"zstd"``, ``"blosc"`` or ``"shuffle"``, or a list of these, in which a pair such as
@@ -83,8 +83,8 @@ def save(
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
 
     ``OSError`` if a file cannot be written, ``FileExistsError`` if something would be lost, ``DTypeError`` if the
-    format has no such dtype, ``TypeError`` if the tree holds what no file can, ``CollectiveMismatch`` if an array is
-    not the same on all ranks.
+    format has no such dtype, ``TypeError`` if the tree holds a value that no file can hold, ``CollectiveMismatch`` if
+    an array is not the same on all ranks.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> path = tempfile.mkdtemp() + "/a.npy"
@@ -311,7 +311,7 @@ _last_complete: dict[Path, int] = {}
 
 
 class Saving(ABC):
-    """A save: what its ranks do together, and what its first rank does alone."""
+    """A save: the steps of all its ranks together, and those of the first rank alone."""
 
     def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool | None, mode: str = "w") -> None:
         self.path, self.content, self.mesh = Path(path), content, mesh
@@ -338,7 +338,7 @@ class Saving(ABC):
     @final_names()
     def _begin(self) -> tuple[str, list[StoredFields]]:
         path = Path(os.path.abspath(self.path))
-        # A link stays a link, unless there are files beside it.
+        # A link is followed, unless the format has files beside it.
         path = resolved(path.parent) / path.name if self.writer.beside else resolved(path)
         if not path.parent.exists():
             raise FileNotFoundError(errno.ENOENT, "There is no folder to save in", str(path.parent))

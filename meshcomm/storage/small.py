@@ -42,7 +42,7 @@ class ReadBatch:
         return packed
 
     def unpacked(self, packed: Bytes) -> Iterator[Array]:
-        """Yield each array, a view of what `read` has returned."""
+        """Yield each array, a view of *packed*, the result of `read`."""
         offset = 0
         for array in self.arrays:
             if array.nbytes:

@@ -43,7 +43,7 @@ compromise, not measured."""
 
 CACHED_READ = 1e-6
 """Seconds that a read of one run takes besides its bytes, if the file is in the memory of the system. Measured: 1.3e-6
-for runs of 16 KiB, compared with one read of as many bytes; on a busy machine."""
+for runs of 16 KiB, compared with one read of the same number of bytes; on a busy machine."""
 
 READ_WINDOW = 2**24
 """Bytes of a file. While a rank reads its runs in one window of this size, the system reads the next window. A
@@ -58,7 +58,7 @@ memory."""
 
 
 class OpenFiles:
-    """The files that this rank has touched below *base*, and what went wrong with them.
+    """The files that this rank has opened below *base*, and its first error with them.
 
     With *checks* it remembers the checksums of all that is read or written.
     """
@@ -86,7 +86,7 @@ class OpenFiles:
         return file
 
     def settle(self) -> None:
-        """Let the ranks agree on what they have read since they agreed last, if they are to. Collective."""
+        """Let the ranks agree on the data that they have read since the last time, if `agree` is set. Collective."""
         if self.agree is not None and not self.settled:
             self.settled = True
             self.agree()
@@ -99,7 +99,7 @@ class OpenFiles:
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Remember the first error of what is tried."""
+        """Remember the first error, instead of raising it."""
         try:
             yield
         except Exception as error:
@@ -423,10 +423,10 @@ def route_of(
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:
-    """Return the costs of loading, with or without *checks* of what is read.
+    """Return the costs of loading; *checks* says whether checksums are compared.
 
-    The memory in which the system of a node keeps files is shared: what one rank has let it read, others copy from
-    there. So on one node a short read costs little, and saves an exchange.
+    The ranks of a node share the page cache of the system: if it has read a file for one rank, others copy from the
+    cache. So on one node a short read costs little, and saves an exchange.
     """
     return machine if checks or not machine.one_node else _with_cheap_reads(machine)
 

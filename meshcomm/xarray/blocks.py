@@ -24,7 +24,7 @@ def map_blocks(
     args: Iterable[object] = (),
     kwargs: Mapping[str, object] | None = None,
 ) -> xarray.DataArray:
-    """Return what a function makes of the block of each rank, as one array. Collective over the mesh.
+    """Return the results of a function of the block of each rank, as one array. Collective over the mesh.
 
     For functions of xarray that do not support tensors, and would gather the whole array: ``interp``, ``rank``,
     ``interpolate_na``, ``ffill``, ``curvefit``, `apply_ufunc` with ``vectorize=True``.

@@ -55,7 +55,7 @@ def open(
     combine_attrs: object = "override",
     **options: Any,
 ) -> xarray.Dataset:
-    """Return a file as a dataset of xarray, whose variables are tensors. Collective over the mesh.
+    """Return a file as a dataset of xarray with tensors as variables. Collective over the mesh.
 
     Only the header and the coordinates of dimensions are read at once, other data when they are used: select first,
     then compute. A variable with a dimension in *layout* becomes a tensor; each rank reads its block. Coordinates of

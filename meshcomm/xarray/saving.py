@@ -39,7 +39,7 @@ def save(
     ----------
     path: an ``.nc``, ``.zarr`` or ``.h5`` file
     dataset: a `Dataset` or a `DataArray`
-    mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these variables
+    mode: ``"w"``, or ``"a"`` to keep the contents of the file, and add or replace these variables
     append_dim: dimension along which to append the dataset to the file. It is the first dimension of all variables
         that have it. Other variables are written only if the file is new
     region: part of the variables in the file to overwrite, such as ``{"time": slice(10, 20)}``; nothing else changes.

@@ -156,10 +156,10 @@ class Writer(ABC):
 
     @abstractmethod
     def would_lose(self) -> list[str]:
-        """Return texts for people that list what this save would lose of the old file.
+        """Return texts for people that list everything that this save would lose.
 
-        That is what meshcomm did not write, and arrays with other names. ``CheckpointError`` if the path is not a file
-        of this format.
+        That are data of the old file that meshcomm did not write, and arrays with other names. ``CheckpointError`` if
+        the path is not a file of this format.
         """
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:

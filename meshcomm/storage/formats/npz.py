@@ -1,4 +1,4 @@
-"""NumPy's files of several arrays, .npz: a zip archive whose members are .npy files.
+"""NumPy's files of several arrays, .npz: a zip archive with .npy files as members.
 
 We write stored members, without compression: the bytes of the array begin with a page. In archives of other programs,
 stored members are read directly from the file, and deflated ones by one rank. Source:

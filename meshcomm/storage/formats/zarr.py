@@ -72,7 +72,7 @@ class ZarrWriter(SnapshotWriter):
     def begin(self) -> tuple[Path, list[Stored]]:
         self._new_files = ()
         self._groups: set[str] = set()
-        self._like = self.path / METADATA if self.path.exists() else None  # what new files have the permissions of
+        self._like = self.path / METADATA if self.path.exists() else None  # new files get its permissions
         self._refuse_foreign()
         self._is_adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._is_adding:
@@ -169,7 +169,7 @@ class ZarrWriter(SnapshotWriter):
             rows = max(1, min(shape[0], ZARR_CHUNK // max(1, prod(shape[1:]) * itemsize))) if shape else 1
             chunk = default_chunk(shape, itemsize) if codecs else (rows, *shape[1:])[: len(shape)]
         attributes = as_attributes(array.attributes)
-        if folder == self.aside:  # it is the root, too
+        if folder == self.aside:  # the array is the root of the store
             attributes = root_attributes | attributes
         metadata = array_metadata(array, chunk, codecs, attributes)
         self._put_json(folder, metadata)

@@ -81,7 +81,7 @@ def data_type(dtype: DType) -> Json:
     ('float32', {'name': 'numpy.datetime64', 'configuration': {'unit': 'us', 'scale_factor': 10}})
     """
     unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
-    if unit != "generic":  # as the library has it, too
+    if unit != "generic":  # as in the library
         return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
     if dtype.kind in TEXTS and dtype.itemsize:
         return {"name": TEXTS[dtype.kind][0], "configuration": {"length_bytes": dtype.itemsize}}

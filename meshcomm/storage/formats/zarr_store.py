@@ -31,9 +31,9 @@ def digest(value: object) -> str:
 
 
 def mark(metadata: object, root: object) -> bytes:
-    """Return the mark of an array with these metadata, in a store whose root has the attributes *root*.
+    """Return the mark of an array with these *metadata*, in a store with the attributes *root*.
 
-    They are None if another program wrote them.
+    *root* is None if another program wrote these attributes.
     """
     return json.dumps({"array": digest(metadata), "root": None if root is None else digest(root)}).encode()
 
