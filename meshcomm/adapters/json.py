@@ -8,7 +8,7 @@ _default = json.JSONEncoder.default
 
 def _number_of(encoder: json.JSONEncoder, x: object) -> object:
     """Return the number, text or bool of a tensor without axes; ``TypeError`` for anything else."""
-    arrays = sys.modules.get("meshcomm.core.arrays.dtensor")  # there are no tensors before this is loaded
+    arrays = sys.modules.get("meshcomm.core.arrays.dtensor")  # there are no tensors before this module is loaded
     if arrays is None or not isinstance(x, arrays.DTensor):
         return _default(encoder, x)
     if x.ndim:

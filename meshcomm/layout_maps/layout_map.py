@@ -39,7 +39,7 @@ class KeyPattern(Protocol):
 
 Key: TypeAlias = str | KeyPattern
 Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | None"] | Sequence["ArrayLike | Tree | None"]
-Nested: TypeAlias = Any  # in the form of a tree, with something else for each array
+Nested: TypeAlias = Any  # a tree with another object in place of each array
 D = TypeVar("D")
 
 

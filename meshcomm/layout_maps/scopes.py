@@ -25,7 +25,7 @@ from meshcomm.core.arrays.trees import items_of_container
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError
 
-LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
+LayoutOf: TypeAlias = Callable[[str, int], Layout]  # function of a path and a number of axes
 
 _MAX_SEARCHED = 10_000
 """The most objects to search for the owner of a variable without a path, when a scope fails."""

@@ -229,7 +229,7 @@ class Variable(ActsAsValue, ScopedVariable):
         self._value = _with_dtype(result, self.dtype)
         return self
 
-    @refusable  # also an array, as another rank may move a tensor
+    @refusable  # also for an array: another rank may move a tensor
     def _checked_value(self, value: object, dtype: DType | None = None) -> DTensor | Array:
         """Return *value* as a tensor or array, after checking that its shape fits, and that it fits into *dtype*."""
         tensor = value.value if isinstance(value, Variable) else value

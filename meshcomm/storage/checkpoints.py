@@ -98,7 +98,7 @@ class Checkpoints:
         return self.folder / _folder_name(step)
 
     def steps(self) -> list[int]:
-        """Return the steps that are complete, ascending. Whether their data are damaged is not known then.
+        """Return the steps that are complete, ascending. Their data are not checked.
 
         >>> import tempfile, meshcomm as mc
         >>> run, t = mc.Checkpoints(tempfile.mkdtemp()), mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -130,7 +130,7 @@ class Checkpoints:
         folder is listed again after each.
         """
         while True:
-            steps = self.steps() or self.steps()  # the only step that was listed may have made way for the next one
+            steps = self.steps() or self.steps()  # the only listed step may have been removed after a newer save
             step = next((step for step in reversed(steps) if step not in problems), None)
             if step is None:
                 return None
@@ -182,7 +182,7 @@ class Checkpoints:
 
         Parameters
         ----------
-        step: its number; a step that is there is replaced
+        step: number of the step; an existing one is replaced
         tree, metadata, max_scratch_bytes: as for `save`
 
         Errors are those of `save`; then no step is removed.
@@ -217,7 +217,7 @@ class Checkpoints:
 
         Parameters
         ----------
-        step: its number; a step that is there is replaced
+        step: number of the step; an existing one is replaced
         tree, metadata, max_scratch_bytes, max_staged_bytes: as for `start_save`
 
         >>> import tempfile, meshcomm as mc
@@ -375,7 +375,7 @@ class _StepFinder:
             return wanted_step, list(contents(run.path_of(wanted_step)).arrays)
         step_and_names, steps = run._newest(self.problems), run.steps()
         for step, problem in self.problems.items():
-            if step in steps and step not in self._warned_steps:  # else it was removed after a newer one was saved
+            if step in steps and step not in self._warned_steps:  # otherwise it was removed after a newer save
                 warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
             self._warned_steps.add(step)
         if step_and_names is not None:

@@ -70,7 +70,7 @@ def write_chunks(
     chunks = stored.chunks
     assert chunks is not None
     grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
-    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first of those with the most chunks
+    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first axis with the most chunks
     max_chunks = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
     for box in rounds(grid, axis, tensor.mesh.size, max(1, max_chunks)):
         encoded_chunks: list[tuple[Shape, Bytes]] = []

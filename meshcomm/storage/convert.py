@@ -44,7 +44,7 @@ def convert(
 
     call = f"convert {quote(str(source))} to {quote(str(target))}"
     shared = in_session("convert", mesh, lambda session: shared_contents(Path(source), call, session))
-    if shared is None:  # a rank outside
+    if shared is None:  # a rank outside of the mesh
         return ""
     saving = _Conversion(shared, Path(target), mesh, overwrite)
     run_save("convert", saving, limit, ("converting", source))

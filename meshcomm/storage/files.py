@@ -131,7 +131,7 @@ class File:
 
     def is_regular(self) -> bool:
         """Return whether this is a file, no folder, pipe or device."""
-        try:  # as `_naming`, but the system knows this of an open file: it does not take long
+        try:  # as `_naming`, but the watchdog need not know: fstat is fast
             return stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         except OSError as error:
             error.filename = str(self.path)

@@ -166,7 +166,7 @@ class KeptLoad:
         self.call, self.shared, self.reader, self.mesh, self.checks = call, shared, reader, mesh, checks
         self.is_cacheable = len(shared.contents.arrays) <= MAX_ARRAYS
         self.has_smaller_meshes = any(request.layout.mesh.size != mesh.size for request in reader.requests)
-        self._checked_path, self._has_reliable_identity = "", False  # what the first device knows
+        self._checked_path, self._has_reliable_identity = "", False  # known to the first device only
 
     def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
@@ -196,7 +196,7 @@ class KeptLoads:
     # The methods below are called only after all ranks have agreed.
 
     def use(self, key: Hashable) -> None:
-        """Let the load for *key* be the newest one."""
+        """Mark the load for *key* as the most recently used one."""
         self._loads[key] = self._loads.pop(key)
 
     def drop(self, key: Hashable) -> None:

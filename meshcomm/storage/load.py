@@ -57,15 +57,15 @@ def load(
 ) -> Loaded:
     """Return the tensors of a file or a checkpoint, in any layout. Collective over the meshes of the layouts.
 
-    How many ranks saved it, and in which layouts, does not matter. Each byte is read once, by one rank, and then sent
-    to those that need it. A file of one array gives a tensor, one of several a dict, and a checkpoint the tree that
-    was saved.
+    The number of ranks that saved it, and their layouts, do not matter. Each byte is read once, by one rank, and then
+    sent to those that need it. A file of one array gives a tensor, one of several a dict, and a checkpoint the saved
+    tree.
 
     Parameters
     ----------
     path: a file or folder that `save` or another program has made
-    layout: one for all tensors; a `LayoutMap` or a dict, with the names of tensors; without a layout, a tensor is
-        replicated on the mesh of `default_mesh`, or on all ranks
+    layout: layout of all tensors; or a `LayoutMap` or a dict of layouts by the names of tensors; a tensor without a
+        layout is replicated on the mesh of `default_mesh`, or on all ranks
     names: names of the arrays to load, or a compiled pattern that matches them, as ``re.match`` does; the result is a
         dict
     slices: part of the array to load: an index of NumPy's basic indexing, or a dict of indices by name; layouts are
@@ -76,12 +76,12 @@ def load(
     decode: whether to apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then
         ``scale_factor`` and ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay
         numbers
-    strict: True: rules of a `LayoutMap` that match no name in the file are an error, not a warning. False: *out* may
-        have names that are missing in the file; these tensors stay as they are
+    strict: if True, rules of a `LayoutMap` that match no name in the file are an error, not a warning; if False, *out*
+        may have names that are missing in the file, and these tensors are unchanged
     check: whether to compare the checksums of the data; by default for checkpoints of at most 64 MiB
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
-        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block; with
-        *decode*, its block of one array as it is in the file
+        the file (chunks or compressed), a rank also holds the chunks that it reads, unless they are its block; with
+        *decode*, also its block of one encoded array
 
     A rank outside of the meshes reads the header itself: a relative path is relative to its own folder.
 
@@ -119,7 +119,7 @@ def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loa
             return request, *_load_tensors(request, request.key(mesh, meshes), mesh, session)
 
     result = in_session("load", mesh, run_in_session)
-    if result is None:  # a rank outside
+    if result is None:  # a rank outside of the mesh
         request = make_request()
         contents = cached_contents(request.path).contents
         result = request, _tensors_outside(request, contents, mesh), contents

@@ -106,9 +106,7 @@ def _codec(codec: object) -> tuple[str, int | None]:
 def checked_metadata(metadata: Mapping[str, object], *, numpy: bool = False) -> dict[str, object]:
     """Return a copy of *metadata*. ``TypeError`` for values that JSON cannot hold or would change.
 
-    *numpy* also allows arrays.
-
-    ``DTypeError`` for a masked array.
+    *numpy* also allows arrays. ``DTypeError`` for a masked array.
     """
     try:
         json_default = partial(_json_default, numpy=numpy)

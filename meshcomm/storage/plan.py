@@ -62,8 +62,7 @@ def plan_load(
 ) -> "LoadPlan":
     """Return how `load` would read a file into layouts: print it to see who reads what, and what is exchanged.
 
-    This process reads the header of the file, and nothing else. Meshes need no ranks: a plan may be for a machine that
-    is not here.
+    This process reads only the header of the file. Meshes need no ranks: a plan may be for another machine.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class ArraysReader:
             packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
             opened.before_sending()
             session.broadcast(packed)
-            for array, number in zip(batch.unpacked(packed), numbers, strict=False):  # in this order
+            for array, number in zip(batch.unpacked(packed), numbers, strict=False):  # in the order of the batches
                 self._fill_decoded(number, targets[number], opened, partial(self._copy_whole, array))
         for number in self._large_numbers:
             self._fill_decoded(number, targets[number], opened, self._read)

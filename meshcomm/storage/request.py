@@ -168,7 +168,7 @@ class LoadRequest(NamedTuple):
         """
         if warns and self.leaves_out(contents):
             warn(f"{self.path}: {_left_out_text(contents)}")
-        rules = self.layout if isinstance(self.layout, FindsLayouts) else None  # once: it takes long
+        rules = self.layout if isinstance(self.layout, FindsLayouts) else None  # once: isinstance takes long
         if rules is not None:
             say_unused(rules, list(contents.arrays), strict=self.strict is True, warns=warns)
         for option_name, option in (("slices", self.slices), ("layout", None if rules else self.layout)):

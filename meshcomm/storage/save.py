@@ -279,7 +279,7 @@ class Staging(OpenFiles):
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         self.background.reserve(data.nbytes)
-        copy = data.copy()  # without codecs it is the tensor
+        copy = data.copy()  # without codecs *data* is the block of the tensor
         write = super().put
         self.background.add(lambda: write(name, offset, copy), copy.nbytes)
 

@@ -14,7 +14,7 @@ MAX_UNIT_BYTES = 2**24
 
 XATTR = "lustre.lov"
 _COMPOSITE = 0x0BD60BD0  # lov_comp_md_v1: a file has components with stripes of their own
-_PLAIN = (0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0)  # lov_user_md_v1, lov_user_md_v3, and v3 with objects that were chosen
+_PLAIN = (0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0)  # lov_user_md_v1, lov_user_md_v3, and v3 with chosen objects
 _COUNT_AT, _ENTRIES_AT, _ENTRY_SIZE, _OFFSET_AT, _STRIPE_AT = 14, 32, 48, 24, 24
 
 

@@ -74,7 +74,7 @@ class OpenFiles:
         self.settled, self._has_sent = (
             False,
             False,
-        )  # whether they have agreed on all that was read; and sent something
+        )  # whether ranks have agreed on all reads; have sent data
         self.max_write = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:

@@ -160,7 +160,7 @@ class _MappedArray:
             else:
                 data = self._tensor_of(variable)
                 values = data.to_numpy() if name in result.xindexes else data
-                if values is not None:  # on a rank outside of the mesh
+                if values is not None:  # None on a rank outside of the mesh
                     coordinates[name] = xarray.Variable(variable.dims, values, variable.attrs, variable.encoding)
         return xarray.DataArray(self._tensor_of(result.variable), coordinates, result.dims, result.name, result.attrs)
 

@@ -158,7 +158,7 @@ class Writer(ABC):
     def would_lose(self) -> list[str]:
         """Return texts for people that list everything that this save would lose.
 
-        That are data of the old file that meshcomm did not write, and arrays with other names. ``CheckpointError`` if
+        These are data of the old file that meshcomm did not write, and arrays with other names. ``CheckpointError`` if
         the path is not a file of this format.
         """
 
@@ -291,7 +291,7 @@ def reading(subject: object) -> Iterator[None]:
     try:
         with files.at_files():
             yield
-    except (MeshcommError, ImportError, BlockingIOError):  # the last one: another program writes the file
+    except (MeshcommError, ImportError, BlockingIOError):  # BlockingIOError: another program writes the file
         raise
     except Exception as error:
         if isinstance(error, MemoryError) or "memory allocation failed" in str(error):  # as HDF5 says it

@@ -55,7 +55,7 @@ class FolderWriter(IndexedWriter):
     checks: ClassVar[bool] = True
     any_tree: ClassVar[bool] = True
     data_names = _DATA_NAME
-    _made_folder = False  # whether this save has made the folder
+    _made_folder = False  # whether this save made the folder
 
     @property
     def index(self) -> Path:

@@ -263,7 +263,7 @@ class _FileWalk:
         first_value = value.flat[0] if isinstance(value, np.ndarray) and value.size else value
         if isinstance(first_value, self._h5py.Reference):
             raise TypeError("it refers to something in this file")
-        return attribute(value[0] if is_single else value)  # to netCDF a number is an array of one
+        return attribute(value[0] if is_single else value)  # netCDF stores a number as an array of one
 
     def _address(self, item: Hdf5Object) -> tuple[int, int]:
         info = self._h5py.h5o.get_info(item.id)

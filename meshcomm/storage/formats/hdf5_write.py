@@ -103,7 +103,7 @@ class Hdf5Writer(SnapshotWriter):
         else:
             self._create()
         self._datasets: dict[str, Hdf5Dataset] = {}
-        self._replaced_datasets: list[Hdf5Dataset] = []  # while these are open, the library leaves their space alone
+        self._replaced_datasets: list[Hdf5Dataset] = []  # while these are open, the library does not reuse their space
         with files.at_files():
             self.count_snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
@@ -146,7 +146,7 @@ class Hdf5Writer(SnapshotWriter):
             if only_grows:
                 self.count_snapshots()
                 only_grows = self._count > 0
-            self._writes_mark = not only_grows and is_ours(self._hdf5)  # snapshots leave the mark as it is
+            self._writes_mark = not only_grows and is_ours(self._hdf5)  # snapshots do not change the mark
             if not only_grows:
                 contents_in(self._hdf5, self._file)  # raises an error if the file could not be loaded afterwards
 
@@ -197,7 +197,7 @@ class Hdf5Writer(SnapshotWriter):
             for codec, level in with_levels(array.codecs):
                 _set_filter(h5py, properties, codec, level)
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names where an axis may grow
+        dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names of axes, or lengths
         unlimited_dims = (array.grows, *array.unlimited)
         max_shape = tuple(
             h5py.h5s.UNLIMITED if dim in unlimited_dims else n for dim, n in zip(dims, shape, strict=True)

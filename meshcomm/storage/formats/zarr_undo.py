@@ -33,7 +33,7 @@ def change(store: Path, temporary_folder: Path, texts: Mapping[str, bytes]) -> N
         for name, text in texts.items():
             replace(store / name, text, temporary_folder)
     except OSError:
-        with suppress(OSError):  # else the next save does
+        with suppress(OSError):  # otherwise the next save restores them
             undo(store, temporary_folder)
         raise
     files.remove(store / UNDO)
@@ -42,7 +42,7 @@ def change(store: Path, temporary_folder: Path, texts: Mapping[str, bytes]) -> N
 
 
 def undo(store: Path, temporary_folder: Path) -> None:
-    """Restore the files of the *store* that a save has replaced that was cut off, if there are any."""
+    """Restore the files of the *store* that an unfinished save has replaced, if there are any."""
     file_texts = old_texts(store)
     for name, text in file_texts.items():
         replace(store / name, text, temporary_folder)
