@@ -123,7 +123,7 @@ def _read_in_steps(array: Sliced, selection: Selection, block: Array, chunks: Sh
 def _steps(
     selection: Selection, chunks: Shape, max_elements: int, slices: tuple[slice, ...]
 ) -> Iterator[tuple[Selection, tuple[slice, ...]]]:
-    """Yield boxes of at most *max_elements*, or one, with their slices of the block; they are whole chunks, if these fit.
+    """Yield boxes of at most *max_elements*, or one, with their slices of the block: whole chunks, if these fit.
 
     *selection* is halved until the boxes are small enough; *slices* are its slices of the block.
     """

@@ -83,7 +83,7 @@ def load(
         the file (chunks or compressed), a rank also holds the chunks that it reads, unless they are its block; with
         *decode*, also its block of one encoded array
 
-    A rank outside of the meshes reads the header itself: a relative path is relative to its own folder.
+    A rank outside of the meshes reads the header itself: a relative path is relative to its own working directory.
 
     ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
     ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.

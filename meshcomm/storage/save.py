@@ -65,8 +65,8 @@ def save(
     Parameters
     ----------
     path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
-        ``.zarr``; any other path is a folder, a checkpoint. A relative path is relative to the folder of rank 0 of the
-        mesh
+        ``.zarr``; any other path is a folder, a checkpoint. A relative path is relative to the working directory of
+        rank 0 of the mesh
     tree: a tensor, a variable, an array of NumPy or PyTorch that is the same on all ranks, or dicts, lists, tuples
         and modules of these; keys are texts or integers. In a checkpoint also numbers, texts and None, as the first
         rank has them, and `per_rank`
