@@ -27,7 +27,7 @@ from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import OpenFiles, convert
 
 
-def read_by_library(opened: OpenFiles, request: ArrayRequest, target: DTensor, limit: int | None) -> None:
+def read_by_library(open_files: OpenFiles, request: ArrayRequest, target: DTensor, limit: int | None) -> None:
     """Fill *target* with the array of a request; its axes are those of the file. Collective over its mesh.
 
     Each rank reads whole chunks. If these are not its block of *target*, it also holds a block in the layout of
@@ -38,14 +38,18 @@ def read_by_library(opened: OpenFiles, request: ArrayRequest, target: DTensor, l
     layout = layout_by_chunks(selection, target.mesh, chunks)
     is_direct = target.mesh.size == 1 or layout == target.layout
     read_tensor = target if is_direct else empty(selection.box, target.dtype, layout)
-    opened.settled = False
-    with opened.trying(), open_array(opened.base, stored.name, stored.shape) as array, reading(opened.base):
+    open_files.settled = False
+    with (
+        open_files.trying(),
+        open_array(open_files.base, stored.name, stored.shape) as array,
+        reading(open_files.base),
+    ):
         on_blocks(
             lambda block: _read_in_steps(array, _block_selection(selection, read_tensor.layout), block, chunks, limit),
             read_tensor,
         )
     if not is_direct:
-        opened.before_sending()
+        open_files.before_sending()
         overwrites = request.unsliced or request.coding is not None  # with a coding, the target is a new tensor
         result = relayout(read_tensor, target.layout, out=target if overwrites else None, max_scratch_bytes=limit)
         if result is not target:

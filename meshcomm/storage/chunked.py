@@ -50,7 +50,7 @@ def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Sha
 def write_chunks(
     tensor: DTensor,
     stored: Stored,
-    opened: OpenFiles,
+    open_files: OpenFiles,
     limit: int | None,
     locate: Callable[[list[EncodedChunk]], list[ChunkLocation]],
     *,
@@ -62,7 +62,7 @@ def write_chunks(
     ----------
     tensor: tensor to write
     stored: array in the file, with its chunks
-    opened: open files
+    open_files: files that are written
     limit: scratch limit of a rank, in bytes; one chunk and its encoded bytes always fit
     locate: function that returns the locations of the chunks of this rank
     first: index of the first chunk of *tensor* along each axis, if the tensor is a box of the array
@@ -74,7 +74,7 @@ def write_chunks(
     max_chunks = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
     for box in rounds(grid, axis, tensor.mesh.size, max(1, max_chunks)):
         encoded_chunks: list[tuple[Shape, Bytes]] = []
-        with opened.trying():
+        with open_files.trying():
             encoded_chunks = list(on_device(tensor.mesh, partial(_encoded_chunks, tensor, chunks, box, axis)) or ())
         if first is not None:
             encoded_chunks = [
@@ -82,9 +82,9 @@ def write_chunks(
             ]
         locations = locate([(index, data.nbytes) for index, data in encoded_chunks])
         for (_, data), (name, offset) in zip(encoded_chunks, locations, strict=True):
-            if opened.error is None:
-                with opened.trying():
-                    opened.put(name, offset, data)
+            if open_files.error is None:
+                with open_files.trying():
+                    open_files.put(name, offset, data)
 
 
 def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple[Shape, Shape]]:

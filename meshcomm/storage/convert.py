@@ -59,15 +59,15 @@ class _Conversion(Saving):
         super().__init__(target, content, mesh, overwrite)
         self._base, self._contents, _ = shared
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         contents = self._contents
         source_files = OpenFiles(self._base, False, contents.checks is not None)
         with closing(source_files):
             for array in stored:
-                self._copy(array, source_files, opened, session, limit)
-        opened.error = opened.error or source_files.error
+                self._copy(array, source_files, open_files, session, limit)
+        open_files.error = open_files.error or source_files.error
         if contents.checks is not None:
-            session.agree(f"all arrays of {quote(str(self._base))}", opened.error)
+            session.agree(f"all arrays of {quote(str(self._base))}", open_files.error)
             compare_checksums(self._base, contents, source_files, session)
 
     def _copy(

@@ -168,13 +168,13 @@ class KeptLoad:
         self.has_smaller_meshes = any(request.layout.mesh.size != mesh.size for request in reader.requests)
         self._checked_path, self._has_reliable_identity = "", False  # known to the first device only
 
-    def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
+    def check(self, path: Path, open_files: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
 
-        *opened* are files that this rank has opened just now; *first* says whether this is the first device.
+        *open_files* were opened by this rank just now; *first* says whether this is the first device.
         """
         check_unchanged(
-            self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in opened.files
+            self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in open_files.files
         )
         if first and not (self._has_reliable_identity and self._checked_path == os.path.abspath(path)):
             entry = cached_contents(path)

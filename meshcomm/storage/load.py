@@ -211,7 +211,7 @@ def _raise_on_all(error: Exception, session: Session) -> None:
     session.agree_on_result(str, fail)
 
 
-class _Changed(MeshcommError):
+class _FileChanged(MeshcommError):
     """A file has changed since a load of it, or cannot be read on some rank."""
 
 
@@ -226,7 +226,7 @@ def _repeat_load(kept_load: KeptLoad, request: LoadRequest, session: Session) ->
         with open_files.trying():
             kept_load.check(request.path, open_files, first=session.device == 0)
         if session.agree(kept_load.call, None, open_files.error is not None):
-            raise _Changed
+            raise _FileChanged
 
     open_files.agree = agree_on_read
     try:
@@ -242,7 +242,7 @@ def _repeat_load(kept_load: KeptLoad, request: LoadRequest, session: Session) ->
             open_files.error = error
             agree_on_read()
         return _fill_targets(kept_load, targets, request, open_files, session)
-    except _Changed:
+    except _FileChanged:
         return None
 
 

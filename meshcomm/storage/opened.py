@@ -55,7 +55,7 @@ class Store:
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
         self._base, self._contents, _ = cached_contents(self.path)
-        self._opened: OpenFiles | None = OpenFiles(self._base, False)
+        self._open_files: OpenFiles | None = OpenFiles(self._base, False)
 
     @property
     def names(self) -> list[str]:
@@ -110,9 +110,9 @@ class Store:
         [0, 1, 2]
         >>> file.close()
         """
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        open_files, self._open_files = self._open_files, None
+        if open_files is not None:
+            open_files.close()
 
     def __enter__(self) -> "Store":
         return self
@@ -129,7 +129,7 @@ class Store:
 
     def _box(self, stored: Stored, selection: Selection) -> Array:
         """Return the box of *selection*, with the axes that are dropped."""
-        if self._opened is None:
+        if self._open_files is None:
             raise ValueError(f"{self.path} is closed")
         self._check(stored)
         if stored.chunks is not None:
@@ -142,7 +142,7 @@ class Store:
                 stored.dtype,
             )
             starts, lengths = runs(file_intervals, selection.shape)
-            self._opened.fill(stored, (starts * itemsize, lengths * itemsize), as_bytes(block))
+            self._open_files.fill(stored, (starts * itemsize, lengths * itemsize), as_bytes(block))
             block = selection.taken(block, intervals)
         self._check(stored)
         return block

@@ -72,14 +72,14 @@ class _HasProgress(Protocol):
 
 
 @contextmanager
-def showing(opened: _HasProgress, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
-    """Let the first rank show on a terminal how many of the *total* bytes of the files *opened* are done."""
+def showing(open_files: _HasProgress, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
+    """Let the first rank show on a terminal how many of the *total* bytes of *open_files* are done."""
     if not sys.stderr.isatty() or session.position:
         yield
         return
-    opened.progress = Progress(verb, path, total)
+    open_files.progress = Progress(verb, path, total)
     try:
         yield
     finally:
-        opened.progress.clear()
-        opened.progress = None
+        open_files.progress.clear()
+        open_files.progress = None

@@ -34,30 +34,30 @@ class ArraysReader:
         self._batches = list(batches((requests[number].stored for number in self._small_numbers), limit))
         self._readers: dict[int, TensorReader] = {}
 
-    def fill(self, targets: Sequence[DTensor], opened: OpenFiles, session: Session) -> None:
+    def fill(self, targets: Sequence[DTensor], open_files: OpenFiles, session: Session) -> None:
         """Fill the *targets*, one for each request. Collective over the rank set."""
         numbers = iter(self._small_numbers)
         for batch in self._batches:
-            opened.settled = False
-            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(opened)
-            opened.before_sending()
+            open_files.settled = False
+            packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(open_files)
+            open_files.before_sending()
             session.broadcast(packed)
             for array, number in zip(batch.unpacked(packed), numbers, strict=False):  # in the order of the batches
-                self._fill_decoded(number, targets[number], opened, partial(self._copy_whole, array))
+                self._fill_decoded(number, targets[number], open_files, partial(self._copy_whole, array))
         for number in self._large_numbers:
-            self._fill_decoded(number, targets[number], opened, self._read)
+            self._fill_decoded(number, targets[number], open_files, self._read)
 
     def _fill_decoded(
-        self, number: int, target: DTensor, opened: OpenFiles, fill: Callable[[int, DTensor, OpenFiles], None]
+        self, number: int, target: DTensor, open_files: OpenFiles, fill: Callable[[int, DTensor, OpenFiles], None]
     ) -> None:
         """Let *fill* fill *target*; if the array has a coding, fill a tensor as in the file, and decode that."""
         request = self.requests[number]
         if request.coding is None:
-            fill(number, target, opened)
+            fill(number, target, open_files)
             return
         encoded = empty(target.shape, request.stored.dtype, target.layout)
-        fill(number, encoded, opened)
-        with opened.trying():
+        fill(number, encoded, open_files)
+        with open_files.trying():
             on_blocks(partial(decode, coding=request.coding, limit=self._limit), encoded, target)
 
     def _copy_whole(self, array: Array, number: int, target: DTensor, _: OpenFiles) -> None:
@@ -67,7 +67,7 @@ class ArraysReader:
         if request.block_box is not None:
             convert(cut_out(view[request.numpy_index], request.block_box), target._block)
 
-    def _read(self, number: int, target: DTensor, opened: OpenFiles) -> None:
+    def _read(self, number: int, target: DTensor, open_files: OpenFiles) -> None:
         """Fill *target* with a large array. Collective over its mesh; all ranks of the call have to make it."""
         request, file_view = self.requests[number], target
         stored, selection = request.stored, request.file_chosen
@@ -76,15 +76,15 @@ class ArraysReader:
             block = block.T if stored.fortran and block is not None else block
             file_view = make(block, request.file_layout, selection.box, target.dtype)
         if request.chunks is not None:
-            read_by_library(opened, request, file_view, self._limit)
+            read_by_library(open_files, request, file_view, self._limit)
             return
 
         def make_reader(device: int) -> TensorReader:
-            costs, staged = reading_costs(machine_of(file_view.mesh), opened.checks), request.staged
+            costs, staged = reading_costs(machine_of(file_view.mesh), open_files.checks), request.staged
             route = route_of(file_view.layout, stored, selection, self._limit, costs, staged=staged)
             return TensorReader(route, stored, selection, self._limit, device, staged, costs.one_node)
 
         reader = self._readers.get(number) or on_device(file_view.mesh, make_reader)
         if reader is not None:
             self._readers[number] = reader
-            reader.fill(file_view, opened)
+            reader.fill(file_view, open_files)

@@ -90,19 +90,19 @@ class _BoxSaving(Saving):
             locations.append((stored_in_runs or file_contents.arrays[name]).as_json())
         return str(path), locations
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         with session.exchanging():
             for array in stored:
-                self._write(array, self._boxes[array.name], opened, limit)
+                self._write(array, self._boxes[array.name], open_files, limit)
 
-    def _write(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
+    def _write(self, stored: Stored, box: Box, open_files: OpenFiles, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""
         tensor, selection = box.tensor, box.chosen
         if not prod(tensor.shape):
             return
         if stored.chunks is None:
-            write_tensor(tensor, stored, opened, limit, selection)
-        elif opened.base.is_dir():
+            write_tensor(tensor, stored, open_files, limit, selection)
+        elif open_files.base.is_dir():
             layout = layout_by_chunks(selection, tensor.mesh, stored.chunks.shape)
             owned_tensor = relayout(tensor, layout, max_scratch_bytes=limit)
             index = tuple(
@@ -111,12 +111,14 @@ class _BoxSaving(Saving):
                     box.start, owned_tensor.layout.block_box(tensor.shape), strict=True
                 )
             )
-            with opened.trying():
-                on_blocks(lambda block: zarr_library.write_box(opened.base, stored.name, index, block), owned_tensor)
+            with open_files.trying():
+                on_blocks(
+                    lambda block: zarr_library.write_box(open_files.base, stored.name, index, block), owned_tensor
+                )
         else:
-            self._write_by_first(stored, box, opened, limit)
+            self._write_by_first(stored, box, open_files, limit)
 
-    def _write_by_first(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
+    def _write_by_first(self, stored: Stored, box: Box, open_files: OpenFiles, limit: int | None) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
         tensor, chunk = box.tensor, stored.chunks and stored.chunks.shape
         for start, lengths in boxes(tensor.shape, tensor.dtype.itemsize, limit or DEFAULT_SCRATCH, chunk):
@@ -125,7 +127,7 @@ class _BoxSaving(Saving):
             first_rank_tensor = relayout(step_tensor, first_rank_layout, max_scratch_bytes=limit)
             if self._hdf5 is not None:
                 index = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
-                with opened.trying():
+                with open_files.trying():
                     self._hdf5.write_box(stored.name, index, first_rank_tensor._block)
 
     @final_names()

@@ -120,10 +120,10 @@ def run_save(
     def run_in_session(session: Session) -> None:
         try:
             base, stored = saving.begin(session)
-            opened = OpenFiles(base, True, saving.writer.checks)
-            with showing(opened, verb, path, saving.nbytes, session), closing(opened):
-                saving.write(stored, opened, session, limit)
-            saving.end(session, opened)
+            open_files = OpenFiles(base, True, saving.writer.checks)
+            with showing(open_files, verb, path, saving.nbytes, session), closing(open_files):
+                saving.write(stored, open_files, session, limit)
+            saving.end(session, open_files)
         finally:
             saving.abandon()
 
@@ -167,18 +167,18 @@ def start_save(
     def run_in_session(session: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(session)
-            opened = Staging(base, True, saving.writer.checks)
-            opened.background = Background(max_staged_bytes)
-            opened.max_write = min(max_staged_bytes or opened.max_write, WRITTEN_AT_ONCE)
+            open_files = Staging(base, True, saving.writer.checks)
+            open_files.background = Background(max_staged_bytes)
+            open_files.max_write = min(max_staged_bytes or open_files.max_write, WRITTEN_AT_ONCE)
             try:
-                saving.write(stored, opened, session, max_scratch_bytes)
+                saving.write(stored, open_files, session, max_scratch_bytes)
             finally:
-                opened.background.add(opened.close, 0)
-                opened.background.finish()
+                open_files.background.add(open_files.close, 0)
+                open_files.background.finish()
         except BaseException:
             saving.abandon()
             raise
-        return SaveRequest(saving, opened, session)
+        return SaveRequest(saving, open_files, session)
 
     return in_session("start_save", saving.mesh, run_in_session) or SaveRequest(None, None, None)
 
@@ -188,8 +188,8 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", session: Session | None) -> None:
-        self._saving, self._opened, self._session = saving, opened, session
+    def __init__(self, saving: "Saving | None", open_files: "Staging | None", session: Session | None) -> None:
+        self._saving, self._open_files, self._session = saving, open_files, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
@@ -212,7 +212,7 @@ class SaveRequest:
         """
         if self._saving is not None and self._session is not None:
             self._session.check()
-        return self._opened is None or self._opened.background.done()
+        return self._open_files is None or self._open_files.background.done()
 
     def wait(self) -> None:
         """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
@@ -225,19 +225,19 @@ class SaveRequest:
         >>> path.exists(), request.wait(), path.exists()
         (False, None, True)
         """
-        saving, opened = self._saving, self._opened
+        saving, open_files = self._saving, self._open_files
         if self._error is not None:
             raise self._error
-        if saving is None or opened is None:
+        if saving is None or open_files is None:
             return
         self._saving = None
         _unfinished.pop(id(self), None)
 
         def run_in_session(session: Session) -> None:
-            opened.background.join()
-            opened.error = opened.error or opened.background.error
-            opened.close()
-            saving.end(session, opened)
+            open_files.background.join()
+            open_files.error = open_files.error or open_files.background.error
+            open_files.close()
+            saving.end(session, open_files)
 
         try:
             in_session("wait for a save", saving.mesh, run_in_session)
@@ -249,9 +249,9 @@ class SaveRequest:
 
     def _give_up(self) -> None:
         """Remove the files of the save: the program ends, and nobody has waited for it."""
-        saving, opened = self._saving, self._opened
-        if saving is not None and opened is not None:
-            opened.background.join()
+        saving, open_files = self._saving, self._open_files
+        if saving is not None and open_files is not None:
+            open_files.background.join()
             saving.abandon()
             if self._session is not None and self._session.device == 0:
                 sys.stderr.write(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it\n")
@@ -322,7 +322,7 @@ class Saving(ABC):
         self._number = next(_save_numbers)
 
     @abstractmethod
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         """Write each array to its location. Collective over the mesh."""
 
     @property
@@ -364,12 +364,12 @@ class Saving(ABC):
                     f"{path} holds what this save would lose: {some_of(lost_names, _MAX_SHOWN)}. {hint}"
                 )
 
-    def end(self, session: Session, opened: OpenFiles) -> None:
+    def end(self, session: Session, open_files: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
-        error = opened.error and with_final_names(opened.error)
+        error = open_files.error and with_final_names(open_files.error)
         with session.exchanging():
             session.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = gathered_pieces(joined(opened.pieces), session) if self.writer.checks else []
+            pieces = gathered_pieces(joined(open_files.pieces), session) if self.writer.checks else []
         session.broadcast_from_first(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()
@@ -452,13 +452,13 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain_texts, f"{len(self._per_rank)} values of each rank"])
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         for array in stored:
             if array.chunks is None:
-                write_tensor(self._tensors[array.name], array, opened, limit)
+                write_tensor(self._tensors[array.name], array, open_files, limit)
             else:
                 placed = partial(self.placed, session, array.name)
-                write_chunks(self._tensors[array.name], array, opened, limit, placed)
+                write_chunks(self._tensors[array.name], array, open_files, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
             values_of_ranks = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if values_of_ranks else ()):

@@ -31,13 +31,13 @@ class ReadBatch:
     arrays: tuple[Stored, ...]
     nbytes: int
 
-    def read(self, opened: OpenFiles) -> Bytes:
+    def read(self, open_files: OpenFiles) -> Bytes:
         """Return the bytes of the arrays, one after the other; zeros behind an error."""
         packed, offset = np.zeros(self.nbytes, dtype=_BYTE), 0
-        with opened.trying():
+        with open_files.trying():
             for file_array, byte_runs in self.runs:
                 stop = offset + int(byte_runs[1].sum())
-                opened.fill(file_array, byte_runs, packed[offset:stop])
+                open_files.fill(file_array, byte_runs, packed[offset:stop])
                 offset = stop
         return packed
 

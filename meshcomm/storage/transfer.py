@@ -198,7 +198,7 @@ class OpenFiles:
 
 
 def write_tensor(
-    tensor: DTensor, stored: Stored, opened: OpenFiles, limit: int | None, selection: Selection | None = None
+    tensor: DTensor, stored: Stored, open_files: OpenFiles, limit: int | None, selection: Selection | None = None
 ) -> None:
     """Write *tensor* to the files of *stored*. Collective over the mesh.
 
@@ -206,7 +206,7 @@ def write_tensor(
     ----------
     tensor: tensor to write
     stored: array in the file, with the location of its bytes
-    opened: open files
+    open_files: files that are written
     limit: scratch limit of this rank, in bytes
     selection: box of the array that *tensor* fills; by default the whole array
     """
@@ -214,7 +214,7 @@ def write_tensor(
 
     def write(device: int) -> None:
         route = route_of(tensor.layout, stored, target, limit)
-        if not route.exchanges and not (route.owns(device) and opened.error is None):
+        if not route.exchanges and not (route.owns(device) and open_files.error is None):
             return
         rounds = list(route.rounds())
         for round_ in rounds:
@@ -223,16 +223,18 @@ def write_tensor(
             )
             if not is_direct(round_):
                 round_tensor = relayout(round_tensor, round_.target(), max_scratch_bytes=limit)
-            if round_.route.owns(device) and opened.error is None:
-                with opened.trying():
-                    opened.expect(round_, round_tensor._block.nbytes)
+            if round_.route.owns(device) and open_files.error is None:
+                with open_files.trying():
+                    open_files.expect(round_, round_tensor._block.nbytes)
                     needs_no_copy = round_tensor._block.flags.c_contiguous and round_tensor.dtype == stored.dtype
-                    max_bytes = opened.max_write if needs_no_copy else min(opened.max_write, scratch_bytes // 2)
+                    max_bytes = (
+                        open_files.max_write if needs_no_copy else min(open_files.max_write, scratch_bytes // 2)
+                    )
                     for box, byte_runs in _in_steps(
                         round_tensor._block, round_runs(round_, device, target), max_bytes
                     ):
                         block = contiguous(box.astype(stored.dtype, copy=False))
-                        opened.transfer(stored, byte_runs, as_bytes(block))
+                        open_files.transfer(stored, byte_runs, as_bytes(block))
 
     on_device(tensor.mesh, write)
 
@@ -297,28 +299,28 @@ class TensorReader:
     reads_ahead: bool
     _cached_steps: list[_ReadStep] | None = None
 
-    def fill(self, tensor: DTensor, opened: OpenFiles) -> None:
+    def fill(self, tensor: DTensor, open_files: OpenFiles) -> None:
         """Fill *tensor*. Collective over its mesh."""
         stored = self.stored
         for step, next_step in pairwise(chain(self._steps(), [None])):
             assert step is not None
-            opened.settled = False
+            open_files.settled = False
             block = tensor._block[step.block_index]
             if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
-                self._read(block, step, opened)
+                self._read(block, step, open_files)
                 continue
             buffer = new_block(step.block_shape, stored.dtype)
-            self._read(buffer, step, opened)
+            self._read(buffer, step, open_files)
             if next_step is not None:
-                opened.expect_reads(stored, next_step.byte_runs)
+                open_files.expect_reads(stored, next_step.byte_runs)
             if step.target is not None:
-                opened.before_sending()
+                open_files.before_sending()
                 out = None if self.staged else make(block, step.source, step.shape, tensor.dtype)
                 read_tensor = make(buffer, step.target, step.shape, stored.dtype)
                 buffer = relayout(read_tensor, step.source, out=out, max_scratch_bytes=self.limit)._block
                 if out is not None:
                     continue
-            with opened.trying():
+            with open_files.trying():
                 convert(buffer, block)
 
     def _steps(self) -> Iterable[_ReadStep]:
@@ -338,13 +340,13 @@ class TensorReader:
         index, byte_runs = _index(round_, self.device), round_runs(round_, self.device, self.selection)
         return _ReadStep(round_, index, shape, source, target, block_shape, byte_runs)
 
-    def _read(self, block: Array, step: _ReadStep, opened: OpenFiles) -> None:
-        if opened.error is not None:
+    def _read(self, block: Array, step: _ReadStep, open_files: OpenFiles) -> None:
+        if open_files.error is not None:
             return
-        with opened.trying():
-            opened.expect(step.round_, block.nbytes)
+        with open_files.trying():
+            open_files.expect(step.round_, block.nbytes)
             if not self.selection.has_steps:
-                self._read_runs(block, step.byte_runs, opened)
+                self._read_runs(block, step.byte_runs, open_files)
                 return
             intervals = step.round_.file_intervals(self.device)
             file_intervals = self.selection.in_file(intervals, self.stored.dtype.itemsize)
@@ -352,16 +354,16 @@ class TensorReader:
                 tuple(sum(stop - start for start, stop in axis_intervals) for axis_intervals in file_intervals),
                 self.stored.dtype,
             )
-            self._read_runs(buffer, step.byte_runs, opened)
+            self._read_runs(buffer, step.byte_runs, open_files)
             convert(self.selection.taken(buffer, intervals), block)
 
-    def _read_runs(self, block: Array, byte_runs: ByteRuns, opened: OpenFiles) -> None:
+    def _read_runs(self, block: Array, byte_runs: ByteRuns, open_files: OpenFiles) -> None:
         if not self.selection.takes_all:
-            opened.fill(self.stored, byte_runs, as_bytes(block), joined_read_limit(self.limit))
-        elif not opened.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():
-            opened.read_runs(self.stored, byte_runs, as_bytes(block), reads_ahead=self.reads_ahead)
+            open_files.fill(self.stored, byte_runs, as_bytes(block), joined_read_limit(self.limit))
+        elif not open_files.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():
+            open_files.read_runs(self.stored, byte_runs, as_bytes(block), reads_ahead=self.reads_ahead)
         else:
-            opened.transfer(self.stored, byte_runs, as_bytes(block))
+            open_files.transfer(self.stored, byte_runs, as_bytes(block))
 
 
 def convert(source: Array, target: Array) -> None:

@@ -15,12 +15,12 @@ from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.transfer import OpenFiles, gathered_pieces
 
 
-def compare_checksums(base: Path, contents: FileContents, opened: OpenFiles, session: Session) -> None:
+def compare_checksums(base: Path, contents: FileContents, open_files: OpenFiles, session: Session) -> None:
     """Raise ``CheckpointError`` unless the data read by all ranks have the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
-    pieces = gathered_pieces(opened.pieces, session)
+    pieces = gathered_pieces(open_files.pieces, session)
     session.agree_on_result("the checksums of a load", lambda: _compare(base, contents, pieces))
 
 

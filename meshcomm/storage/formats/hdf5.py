@@ -341,7 +341,7 @@ def has_type_of(dataset: Hdf5Dataset, dtype: DType) -> bool:
         return False
 
 
-class _Filled:
+class _FilledDataset:
     """A dataset of netCDF that is longer than its written part; the rest has the fill value."""
 
     def __init__(self, dataset: Hdf5Dataset, shape: Shape) -> None:
@@ -384,7 +384,7 @@ def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5File]
             access_properties = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
             access_properties.set_chunk_cache(_CACHE_SLOTS, nbytes, 1.0)
             dataset = h5py.Dataset(h5py.h5d.open(h5_file.id, name.encode(), access_properties))
-        return dataset if dataset.shape == shape or dataset.dtype.subdtype else _Filled(dataset, shape), h5_file
+        return dataset if dataset.shape == shape or dataset.dtype.subdtype else _FilledDataset(dataset, shape), h5_file
 
 
 def texts(path: Path, name: str, shape: Shape) -> Array:

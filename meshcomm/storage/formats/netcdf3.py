@@ -95,7 +95,7 @@ class _HeaderReader:
         return data
 
 
-class Classic(NamedTuple):
+class ClassicHeader(NamedTuple):
     """The header of a classic netCDF file of *size* bytes; records begin *record_bytes* from each other."""
 
     attributes: dict[str, object]
@@ -104,7 +104,7 @@ class Classic(NamedTuple):
     size: int
 
 
-def header(path: Path) -> Classic:
+def header(path: Path) -> ClassicHeader:
     """Return the header of a file. ``CheckpointError`` if it is damaged."""
     with files.for_reading(path) as file:
         size = file.size()
@@ -126,7 +126,7 @@ def header(path: Path) -> Classic:
         if variable.name in variables:
             raise CheckpointError(f"{subject} is there twice")
         variables[variable.name] = variable._replace(shape=checked_shape(shape, subject, variable.dtype.itemsize))
-    return Classic(attributes, variables, record_bytes, size)
+    return ClassicHeader(attributes, variables, record_bytes, size)
 
 
 def _variable(reader: _HeaderReader, dims: list[tuple[str, int]], path: Path) -> ClassicVariable:

@@ -117,9 +117,9 @@ def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObj
         zarr_store.refuse_link(file, folder)
         if not file.exists():
             return None  # a chunk that is missing has the fill value
-        with files.for_reading(file) as opened:
-            if opened.size() != size:
-                raise CheckpointError(f"{file} has {opened.size()} bytes; a chunk of this array has {size}")
+        with files.for_reading(file) as chunk_file:
+            if chunk_file.size() != size:
+                raise CheckpointError(f"{file} has {chunk_file.size()} bytes; a chunk of this array has {size}")
         segments.append(Segment(str(file.relative_to(path)), start, min(start + size, nbytes), 0))
     return Stored(name, shape, dtype, tuple(segments))
 
