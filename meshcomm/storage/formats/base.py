@@ -27,7 +27,7 @@ TEXTS = "it holds texts of any length"
 MAX_AXES = 32
 """The most axes of an array. NumPy has more since version 2, but does not broadcast them."""
 
-MAX_EMPTY = 2**20
+MAX_EMPTY_ELEMENTS = 2**20
 """The most elements of an array in a file, if elements have no bytes, such as texts without characters."""
 
 MAX_SMALL_CHUNKS = 2**20
@@ -315,7 +315,7 @@ def checked_dtype(dtype: DType, subject: str) -> DType:
 def checked_shape(shape: object, subject: str, itemsize: int = 1) -> Shape:
     """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have.
 
-    Elements without bytes take no space in a file, but time in loops over them: at most `MAX_EMPTY` are allowed.
+    Elements without bytes take no space in a file, but time in loops over them: at most `MAX_EMPTY_ELEMENTS` are allowed.
     """
     if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
         raise CheckpointError(f"{subject}: shape {quote(shape)} is no list of at most {MAX_AXES} lengths")
@@ -324,7 +324,7 @@ def checked_shape(shape: object, subject: str, itemsize: int = 1) -> Shape:
         if type(n) is not int or n < 0:
             raise CheckpointError(f"{subject}: shape {quote(shape)} has a length that is no integer, zero or more")
         size *= max(n, 1)
-    if size >= 2**62 or (not itemsize and prod(shape) > MAX_EMPTY):
+    if size >= 2**62 or (not itemsize and prod(shape) > MAX_EMPTY_ELEMENTS):
         raise CheckpointError(f"{subject}: shape {quote(shape)} is too large")
     return tuple(shape)
 

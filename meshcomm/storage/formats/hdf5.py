@@ -84,7 +84,7 @@ def contents_in(h5_file: Hdf5File, file: files.File) -> FileContents:
     metadata = walk.attributes_of(h5_file)
     for name, member in walk.members(h5_file, "", ()):
         walk.add_member(name, member)
-    walk.lengthen()
+    walk.extend_unlimited()
     refuse_overlaps({name: walk.arrays[name] for name in walk.first_names.values()}, path)
     return FileContents(
         walk.arrays,
@@ -269,7 +269,7 @@ class _FileWalk:
         info = self._h5py.h5o.get_info(item.id)
         return info.fileno, info.addr
 
-    def lengthen(self) -> None:
+    def extend_unlimited(self) -> None:
         """Extend arrays of netCDF along unlimited dimensions to their length: the rest has the fill value."""
         for name, numbers in self._coordinates.items():
             self._dims[name] = tuple(map(self._dimensions.get, numbers))

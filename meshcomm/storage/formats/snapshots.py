@@ -38,7 +38,7 @@ def chunks_of_snapshots(array: ArrayToSave) -> Shape:
     return (snapshots_per_chunk, *(max(1, n) for n in chunk))
 
 
-def plus(index: Shape, first: int) -> Shape:
+def shifted_index(index: Shape, first: int) -> Shape:
     """Return the index of a chunk, with *first* added along the first axis."""
     return (index[0] + first, *index[1:]) if index else index
 
@@ -68,7 +68,7 @@ class SnapshotWriter(Writer):
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
         first = self._count if any(array.grows for array in self.arrays if array.name == name) else 0
         with files.at_files():
-            return [self.reserve(name, plus(index, first), nbytes, syncs=False) for index, nbytes in chunks]
+            return [self.reserve(name, shifted_index(index, first), nbytes, syncs=False) for index, nbytes in chunks]
 
     def count_snapshots(self) -> None:
         """Count the snapshots that all growing arrays have. Raise an error if new ones do not fit the old ones."""
