@@ -167,7 +167,7 @@ def start_save(
     def run_in_session(session: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(session)
-            open_files = StagedFiles(base, True, saving.writer.checks)
+            open_files = Staging(base, True, saving.writer.checks)
             open_files.background = Background(max_staged_bytes)
             open_files.max_write = min(max_staged_bytes or open_files.max_write, WRITTEN_AT_ONCE)
             try:
@@ -266,7 +266,7 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class StagedFiles(OpenFiles):
+class Staging(OpenFiles):
     """Files that a thread writes, from copies of the data."""
 
     background: Background

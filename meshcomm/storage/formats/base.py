@@ -315,7 +315,7 @@ def checked_dtype(dtype: DType, subject: str) -> DType:
 def checked_shape(shape: object, subject: str, itemsize: int = 1) -> Shape:
     """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have.
 
-    Elements without bytes take no space in a file, but time in loops over them: at most `MAX_EMPTY_ELEMENTS` are allowed.
+    Elements without bytes take no space in a file, but time in loops over them: at most `MAX_EMPTY_ELEMENTS`.
     """
     if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
         raise CheckpointError(f"{subject}: shape {quote(shape)} is no list of at most {MAX_AXES} lengths")
