@@ -1,4 +1,4 @@
-"""What autograd has to know about DTensors, and about the operations that move data.
+"""Support of autograd for DTensors, and for the operations that move data.
 
 `meshcomm.adapters.on_import` imports this module when the program has imported autograd.
 """
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from meshcomm.core.layouts.mesh import Mesh
 
 VJP: TypeAlias = Callable[[Value], Value]
-"""From the gradient in a result to the gradients in its arguments."""
+"""A function of the gradient in a result that returns the gradients in the arguments."""
 
 Maker: TypeAlias = Callable[..., VJP]
-"""As autograd calls it, with the result and the arguments of an operation: makes a `VJP`."""
+"""A function that makes a `VJP`: autograd calls it with the result and the arguments of an operation."""
 
 
 class DTensorBox(ArrayBox):
@@ -59,9 +59,9 @@ class DTensorBox(ArrayBox):
         """The mesh of the layout."""
         return self.layout.mesh
 
-    def relayout(self, layout: "Layout | Sequence[Spec]", name: str | None = None, **more: Value) -> Value:
+    def relayout(self, layout: "Layout | Sequence[Spec]", name: str | None = None, **options: Value) -> Value:
         """Return this tensor in another layout, as `meshcomm.relayout` does. Collective over the meshes of both."""
-        return relayout(self, layout, name, **more)
+        return relayout(self, layout, name, **options)
 
 
 class DTensorSpace(VSpace):
@@ -79,7 +79,7 @@ class DTensorSpace(VSpace):
         return full(self.shape, 1 + 1j if self.iscomplex else 1, self.dtype, self.layout)
 
     def _mut_add(self, x: object, y: Value) -> Value:
-        return x + y  # the block of x may be that of a value which the program holds
+        return x + y  # not in place: the program may hold a value with the block of x
 
     def _inner_prod(self, x: Value, y: object) -> Value:
         return np.real(sum_over(np.conj(x) * y))
@@ -92,11 +92,11 @@ DTensorBox.register(DTensor)
 DTensorSpace.register(DTensor)
 
 
-class _StackPerThread(tracer.TraceStack):
-    """The depth of nested traces, for each thread by itself.
+class _ThreadLocalStack(tracer.TraceStack):
+    """The depth of nested traces, separate for each thread.
 
-    autograd numbers traces with one counter, which ranks of a simulated world would use in turns: an inner trace could
-    get a smaller number than the outer one, and second derivatives be wrong.
+    autograd numbers traces by one counter, which the ranks of a simulated world would share: an inner trace could get
+    a smaller number than the outer one, and second derivatives would be wrong.
     """
 
     def __init__(self, start: int) -> None:
@@ -109,7 +109,7 @@ class _StackPerThread(tracer.TraceStack):
 
     @contextmanager
     def new_trace(self) -> Iterator[int]:
-        """Return a context with a trace inside of the others."""
+        """Return a context with a new innermost trace."""
         self._local.top = self.top + 1
         try:
             yield self._local.top
@@ -118,7 +118,7 @@ class _StackPerThread(tracer.TraceStack):
 
 
 if type(tracer.trace_stack) is tracer.TraceStack:
-    tracer.trace_stack = _StackPerThread(tracer.trace_stack.top)
+    tracer.trace_stack = _ThreadLocalStack(tracer.trace_stack.top)
 
 
 # -- operations that move data ----------------------------------------------------------------------------------------
@@ -143,20 +143,20 @@ _PRIMITIVES = {operation: primitive(operation) for operation in _OPERATIONS}
 
 @_hooks.provides("traced")
 def traced(function: Callable[..., object], operands: Sequence[object], options: Mapping[str, object]) -> Value:
-    """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one.
+    """Return the result of *function*, one of ours or of NumPy, for *operands*; autograd traces one of them.
 
-    *options* are its other arguments, by name.
+    *options* are the other arguments, by name.
     """
     if function in gradients.DIFFERENTIABLE and function not in _PRIMITIVES:
-        _PRIMITIVES[function] = _of_wing(function, gradients.DIFFERENTIABLE[function])
+        _PRIMITIVES[function] = _traced_operation(function, gradients.DIFFERENTIABLE[function])
     traced_function = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]
     return traced_function(*operands, **options)
 
 
-def _of_wing(operation: Callable[..., object], vjp: Callable[..., object]) -> Callable[..., object]:
-    """Return an operation of one tensor as autograd follows it."""
+def _traced_operation(operation: Callable[..., object], vjp: Callable[..., object]) -> Callable[..., object]:
+    """Return an operation of one tensor as a primitive of autograd, with the gradient *vjp*."""
     differentiable: Callable[..., object] = primitive(operation)
-    defvjp(differentiable, lambda ans, x, *others: lambda g: vjp(g, x, *others), argnums=(0,))
+    defvjp(differentiable, lambda ans, x, *other_args: lambda g: vjp(g, x, *other_args), argnums=(0,))
     return differentiable
 
 
@@ -170,8 +170,8 @@ def _all_reduce_vjp(ans: object, x: object, groups: Groups | None, op: str, comm
     return lambda g: gradients.all_reduce_vjp(g, groups, comm)
 
 
-def _reduce_scatter_vjp(ans: object, x: object, *call: Value) -> VJP:
-    groups, dimension, op, comm = call
+def _reduce_scatter_vjp(ans: object, x: object, *options: Value) -> VJP:
+    groups, dimension, op, comm = options
     _check_sum(op)
     return lambda g: gradients.reduce_scatter_vjp(g, groups, dimension, comm)
 
@@ -186,11 +186,11 @@ defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: grad
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_reduce], _all_reduce_vjp)
 defvjp(_PRIMITIVES[collectives.reduce_scatter], _reduce_scatter_vjp)
-defvjp(_PRIMITIVES[collectives.broadcast], lambda ans, x, *call: lambda g: gradients.broadcast_vjp(g, *call))
-defvjp(_PRIMITIVES[gradients.broadcast_vjp], lambda ans, x, *call: lambda g: collectives.broadcast(g, *call))
+defvjp(_PRIMITIVES[collectives.broadcast], lambda ans, x, *options: lambda g: gradients.broadcast_vjp(g, *options))
+defvjp(_PRIMITIVES[gradients.broadcast_vjp], lambda ans, x, *options: lambda g: collectives.broadcast(g, *options))
 defvjp(
     _PRIMITIVES[collectives.collective_permute],
-    lambda ans, x, *call: lambda g: gradients.collective_permute_vjp(g, *call),
+    lambda ans, x, *options: lambda g: gradients.collective_permute_vjp(g, *options),
 )
 
 
@@ -198,12 +198,12 @@ defvjp(
 
 
 def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
-    """Let *vjpmaker* give the gradients of *function* where the result is a DTensor; arrays are autograd's."""
+    """Let *vjpmaker* make the gradients of *function* if the result is a DTensor; for arrays autograd makes them."""
     wrapper = tracer.trace_primitives_map.get(function, function)
-    of_arrays = primitive_vjps.get(wrapper)
+    array_vjpmaker = primitive_vjps.get(wrapper)
 
     def choose(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
-        maker: Maker | None = vjpmaker if is_dtensor(ans) else of_arrays
+        maker: Maker | None = vjpmaker if is_dtensor(ans) else array_vjpmaker
         if maker is None:
             raise NotImplementedError(f"autograd has no gradient for {function.__name__} of arrays")
         return maker(argnums, ans, args, kwargs)
@@ -212,11 +212,11 @@ def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
 
 
 def _relayout_gradients(function: Callable[..., object]) -> None:
-    """Bring the gradients that autograd knows for *function* to the layouts of the arguments."""
-    of_arrays = primitive_vjps[tracer.trace_primitives_map[function]]
+    """Relay out autograd's own gradients of *function* to the layouts of the arguments."""
+    array_vjpmaker = primitive_vjps[tracer.trace_primitives_map[function]]
 
     def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
-        vjps = of_arrays(argnums, ans, args, kwargs)
+        vjps = array_vjpmaker(argnums, ans, args, kwargs)
         return lambda g: tuple(in_layout_of(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
 
     _for_dtensors(function, vjpmaker)
@@ -233,50 +233,50 @@ def _maker_of_each(*vjps: Maker) -> Maker:
 
 
 def _vjp_of_sum(
-    ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object
+    ans: object, x: Value, axis: Axis = None, *other_args: object, keepdims: bool = False, **other_kwargs: object
 ) -> VJP:
-    keep = bool(others[2]) if len(others) > 2 else keepdims  # after dtype and out
-    return lambda g: sum_vjp(g, x, axis, keep)
+    keeps_dims = bool(other_args[2]) if len(other_args) > 2 else keepdims  # after dtype and out
+    return lambda g: sum_vjp(g, x, axis, keeps_dims)
 
 
 def _vjp_of_mean(
-    ans: object, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object
+    ans: object, x: Value, axis: Axis = None, *other_args: object, keepdims: bool = False, **other_kwargs: object
 ) -> VJP:
-    vjp = _vjp_of_sum(ans, x, axis, *others, keepdims=keepdims)
+    vjp = _vjp_of_sum(ans, x, axis, *other_args, keepdims=keepdims)
     return lambda g: vjp(g) / count_over(x, axis)
 
 
 def _vjp_of_extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdims: bool = False) -> VJP:
     def vjp(g: Value) -> Value:
-        chosen = anp.equal(x, sum_vjp(ans, x, axis, keepdims))
-        return sum_vjp(g, x, axis, keepdims) * (chosen / sum_over(chosen, axis, keepdims=True))
+        is_extreme = anp.equal(x, sum_vjp(ans, x, axis, keepdims))
+        return sum_vjp(g, x, axis, keepdims) * (is_extreme / sum_over(is_extreme, axis, keepdims=True))
 
     return vjp
 
 
-def _vjp_of_where(condition: object, target: Value, of_x: bool) -> VJP:
+def _vjp_of_where(condition: object, target: Value, is_x: bool) -> VJP:
     def vjp(g: object) -> Value:
-        taken = anp.where(condition, g, 0.0) if of_x else anp.where(condition, 0.0, g)
-        return in_layout_of(_summed_to(taken, np.shape(target)), target)
+        masked_grad = anp.where(condition, g, 0.0) if is_x else anp.where(condition, 0.0, g)
+        return in_layout_of(_summed_to(masked_grad, np.shape(target)), target)
 
     return vjp
 
 
 def _vjps_of_einsum(argnums: Sequence[int], ans: object, args: Sequence[object], kwargs: Mapping[str, object]) -> VJP:
-    """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
-    between = not isinstance(args[0], str)
-    text, operands = arguments_of(args[0], args[1:])
-    numbers = [n // 2 if between else n - 1 for n in argnums]
-    return lambda g: tuple(gradients.einsum_vjp(g, text, operands, number) for number in numbers)
+    """Return the VJP of an Einstein sum. Operands are the arguments from 1 on, or with axis lists 0, 2, ..."""
+    has_axis_lists = not isinstance(args[0], str)
+    subscripts, operands = arguments_of(args[0], args[1:])
+    numbers = [n // 2 if has_axis_lists else n - 1 for n in argnums]
+    return lambda g: tuple(gradients.einsum_vjp(g, subscripts, operands, number) for number in numbers)
 
 
 def _summed_to(grad: Value, shape: Shape) -> Value:
     """Return a gradient summed over the axes along which an argument of *shape* was repeated."""
-    added = len(grad.shape) - len(shape)
-    if added:
-        grad = sum_over(grad, tuple(range(added)))
-    repeated = tuple(axis for axis, n in enumerate(shape) if n == 1 != grad.shape[axis])
-    return sum_over(grad, repeated, keepdims=True) if repeated else grad
+    added_ndim = len(grad.shape) - len(shape)
+    if added_ndim:
+        grad = sum_over(grad, tuple(range(added_ndim)))
+    repeated_axes = tuple(axis for axis, n in enumerate(shape) if n == 1 != grad.shape[axis])
+    return sum_over(grad, repeated_axes, keepdims=True) if repeated_axes else grad
 
 
 def _vjp_of_index(ans: object, x: Value, index: object) -> VJP:
@@ -284,13 +284,13 @@ def _vjp_of_index(ans: object, x: Value, index: object) -> VJP:
 
 
 def _vjp_of_take(
-    ans: object, a: Value, indices: object, axis: int | None = None, *others: Value, mode: str = "raise"
+    ans: object, a: Value, indices: object, axis: int | None = None, *other_args: Value, mode: str = "raise"
 ) -> VJP:
-    mode = others[1] if len(others) > 1 else mode  # after out
+    mode = other_args[1] if len(other_args) > 1 else mode  # after out
     return _vjp_of_index(ans, a, index_along_axis("numpy.take", a, indices, axis, mode))
 
 
-def _taken_along(ans: object, arr: Value, indices: object, axis: int | None = -1) -> VJP:
+def _vjp_of_take_along_axis(ans: object, arr: Value, indices: object, axis: int | None = -1) -> VJP:
     name = "numpy.take_along_axis"
     positions, number = along_axis_indices(name, arr, indices, axis)
     return _vjp_of_index(
@@ -301,13 +301,13 @@ def _taken_along(ans: object, arr: Value, indices: object, axis: int | None = -1
 def _maker_of_product(axes_of: Callable[..., Axes]) -> Maker:
     """Return a maker of the gradients of a product of two operands, summed over the axes that *axes_of* returns.
 
-    It is called with the numbers of axes of both, and the other arguments of the product.
+    *axes_of* is called with the number of axes of both operands, and the other arguments of the product.
     """
 
     def vjpmaker(argnums: Sequence[int], ans: object, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
-        left, right = (np.ndim(untraced(x)) for x in args[:2])
-        text = subscripts_of(left, right, axes_of(left, right, *args[2:], **kwargs))
-        return lambda g: tuple(gradients.einsum_vjp(g, text, args[:2], number) for number in argnums)
+        left_ndim, right_ndim = (np.ndim(untraced(x)) for x in args[:2])
+        subscripts = subscripts_of(left_ndim, right_ndim, axes_of(left_ndim, right_ndim, *args[2:], **kwargs))
+        return lambda g: tuple(gradients.einsum_vjp(g, subscripts, args[:2], number) for number in argnums)
 
     return vjpmaker
 
@@ -320,19 +320,19 @@ def _vjp_of_right(ans: object, a: object, b: object) -> VJP:
     return lambda g: gradients.matmul_vjp_of_right(g, a, b)
 
 
-for _raw, _function in list(tracer.trace_primitives_map.items()):
-    if _function in primitive_vjps and isinstance(_raw, np.ufunc) and _raw.signature is None:
-        _relayout_gradients(_raw)
+for _numpy_function, _primitive in list(tracer.trace_primitives_map.items()):
+    if _primitive in primitive_vjps and isinstance(_numpy_function, np.ufunc) and _numpy_function.signature is None:
+        _relayout_gradients(_numpy_function)
 _SHAPES = (np.reshape, np.ravel, np.squeeze, np.expand_dims, np.moveaxis, np.swapaxes, np.roll)
-for _raw in (np.transpose, np.real, np.imag, np.outer, np.kron, np.cross, np.trace, *_SHAPES):
-    _relayout_gradients(_raw)
+for _numpy_function in (np.transpose, np.real, np.imag, np.outer, np.kron, np.cross, np.trace, *_SHAPES):
+    _relayout_gradients(_numpy_function)
 _for_dtensors(np.sum, _maker_of_each(_vjp_of_sum))
 _for_dtensors(np.mean, _maker_of_each(_vjp_of_mean))
-for _raw in {np.max, np.amax, np.min, np.amin}:
-    _for_dtensors(_raw, _maker_of_each(_vjp_of_extreme))
+for _numpy_function in {np.max, np.amax, np.min, np.amin}:
+    _for_dtensors(_numpy_function, _maker_of_each(_vjp_of_extreme))
 _for_dtensors(ArrayBox.__getitem__, _maker_of_each(_vjp_of_index))
 _for_dtensors(np.take, _maker_of_each(_vjp_of_take))
-_for_dtensors(np.take_along_axis, _maker_of_each(_taken_along))
+_for_dtensors(np.take_along_axis, _maker_of_each(_vjp_of_take_along_axis))
 _for_dtensors(np.einsum, _vjps_of_einsum)
 _for_dtensors(np.matmul, _maker_of_each(_vjp_of_left, _vjp_of_right))
 _for_dtensors(np.dot, _maker_of_product(axes_of_dot))
@@ -342,7 +342,7 @@ _for_dtensors(
     np.where,
     _maker_of_each(
         lambda ans, condition, x, y: lambda g: vspace(condition).zeros(),
-        lambda ans, condition, x, y: _vjp_of_where(condition, x, of_x=True),
-        lambda ans, condition, x, y: _vjp_of_where(condition, y, of_x=False),
+        lambda ans, condition, x, y: _vjp_of_where(condition, x, is_x=True),
+        lambda ans, condition, x, y: _vjp_of_where(condition, y, is_x=False),
     ),
 )

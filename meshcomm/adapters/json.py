@@ -1,4 +1,4 @@
-"""Teaches Python's json that a tensor without axes is a number, as NumPy's float64 is; others say what to write."""
+"""Lets Python's json write a tensor without axes as a number, as NumPy's float64; others are refused with advice."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ _default = json.JSONEncoder.default
 
 
 def _number_of(encoder: json.JSONEncoder, x: object) -> object:
-    """Return the number, text or bool that a tensor without axes is; ``TypeError`` for anything else."""
-    arrays = sys.modules.get("meshcomm.core.arrays.dtensor")  # there are no tensors before this is loaded
+    """Return the number, text or bool of a tensor without axes; ``TypeError`` for anything else."""
+    arrays = sys.modules.get("meshcomm.core.arrays.dtensor")  # there are no tensors before this module is loaded
     if arrays is None or not isinstance(x, arrays.DTensor):
         return _default(encoder, x)
     if x.ndim:

@@ -23,38 +23,38 @@ LIBRARIES = {
     "zarr": "it takes no arrays that are cut over the ranks of a script",
     "xarray": "index arrays or groups of tensors do not work as they should",
 }
-"""Libraries with an adapter of the same name, with _ for a point, and what is so without it."""
+"""Libraries with an adapter of the same name, with _ for a dot, and the text of a warning if it cannot be loaded."""
 
 
 class _Finder:
-    """Sees these libraries being imported, and then teaches them DTensors."""
+    """A finder of modules that loads the adapter after the import of a library."""
 
-    _asks_others = False
+    _is_searching = False
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name not in LIBRARIES or self._asks_others:
+        if name not in LIBRARIES or self._is_searching:
             return None
         from importlib.util import find_spec
 
-        self._asks_others = True
+        self._is_searching = True
         try:
             spec = find_spec(name)
         finally:
-            self._asks_others = False
+            self._is_searching = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: "ModuleType") -> None:
                 execute(module)
-                _teach(name)
+                _load_adapter(name)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _teach(name: str) -> None:
+def _load_adapter(name: str) -> None:
     try:
         importlib.import_module(f"meshcomm.adapters.{name.replace('.', '_')}")
     except (ImportError, AttributeError) as error:
@@ -63,5 +63,5 @@ def _teach(name: str) -> None:
 
 for _name in LIBRARIES:
     if _name in sys.modules:
-        _teach(_name)
+        _load_adapter(_name)
 sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""What pandas gets in a script of NumPy: arrays for tensors, as it asks of what class a mask or an operand is."""
+"""In a script of NumPy, pandas gets arrays in place of tensors, as it checks the class of masks and operands."""
 
 import pandas as pd
 from pandas.core import indexing
@@ -10,7 +10,7 @@ _OPERATORS = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divm
 _METHODS = (
     *("__init__", "__new__", "__getitem__", "__setitem__", "__array_ufunc__", "__contains__"),
     *(f"__{name}__" for name in ("lt", "le", "gt", "ge", "eq", "ne")),
-    *(f"__{r}{name}__" for r in ("", "r", "i") for name in _OPERATORS),
+    *(f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _OPERATORS),
 )
 
 if is_scripted():

@@ -1,4 +1,4 @@
-"""What SciPy's solvers of differential equations get in a script: arrays, also from functions of the script."""
+"""In a script, SciPy's solvers of differential equations get arrays, also from functions of the script."""
 
 from types import FunctionType
 

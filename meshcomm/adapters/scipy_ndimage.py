@@ -1,4 +1,4 @@
-"""What SciPy's filters get in a script of NumPy: arrays for tensors. What they write to ``output=`` goes back."""
+"""In a script of NumPy, SciPy's filters get arrays in place of tensors; ``output=`` is copied back to the tensor."""
 
 from scipy import ndimage
 

@@ -1,4 +1,4 @@
-"""What SciPy's minimizers and solvers of equations get in a script: arrays, also from functions of the script."""
+"""In a script, SciPy's minimizers and solvers of equations get arrays, also from functions of the script."""
 
 from types import FunctionType
 

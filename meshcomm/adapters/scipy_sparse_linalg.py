@@ -1,4 +1,4 @@
-"""What SciPy's sparse solvers get in a script of NumPy: arrays for tensors, as they are written in C."""
+"""In a script of NumPy, SciPy's sparse solvers get arrays in place of tensors, as they are written in C."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +11,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 
 
 class _Factors:
-    """A factorization of SciPy, which solves systems with tensors on their right, too."""
+    """A factorization of SciPy that also solves systems with tensors as right-hand sides."""
 
     def __init__(self, factors: Value) -> None:
         self._factors = factors
@@ -23,10 +23,10 @@ class _Factors:
         return getattr(self._factors, name)
 
 
-def _solver_of(make: Callable[..., object], solver: Callable[[Value], object]) -> Callable[..., object]:
-    @wraps(make)
+def _solver_of(factorize: Callable[..., object], convert: Callable[[Value], object]) -> Callable[..., object]:
+    @wraps(factorize)
     def wrapper(*args: object, **kwargs: object) -> object:
-        return solver(make(*map(whole, args), **kwargs))
+        return convert(factorize(*map(whole, args), **kwargs))
 
     return wrapper
 

@@ -1,7 +1,7 @@
 """How torch.distributed.tensor cuts axes: by torch.chunk, once for each mesh dimension, in the order of the mesh.
 
-All chunks but the last ones have one length, so seven elements on three devices are 3, 3 and 1, where meshcomm has 3,
-2 and 2. `Cuts` say so. A layout is one of PyTorch's placements if it cuts in this way.
+All chunks but the last ones have the same length, so seven elements on three devices are 3, 3 and 1, where meshcomm
+has 3, 2 and 2. `Cuts` describe such chunks. A layout has placements of PyTorch if it cuts in this way.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from meshcomm.errors import LayoutError
 
 
 def layout_of_chunks(mesh: Mesh, sharded: Sequence[int | None], shape: Sequence[int]) -> Layout:
-    """Return the layout in which each mesh dimension chunks the axis that *sharded* names for it, or none.
+    """Return the layout in which each mesh dimension chunks one axis, or none: *sharded* has the axis or None.
 
     >>> layout_of_chunks(Mesh(range(6), [("x", 3), ("y", 2)]), [0, None], (7, 4))
     Layout([Cuts('x', (0, 3, 6, 7)), UNSHARDED], Mesh(x=3, y=2))
@@ -25,7 +25,7 @@ def layout_of_chunks(mesh: Mesh, sharded: Sequence[int | None], shape: Sequence[
     """
     specs: list[Spec] = []
     for axis, length in enumerate(shape):
-        dims = [dim for dim, chunked in zip(mesh.dims, sharded, strict=True) if chunked == axis]
+        dims = [dim for dim, chunked_axis in zip(mesh.dims, sharded, strict=True) if chunked_axis == axis]
         sizes = [length]
         for dim in dims:
             sizes = [size for chunk in sizes for size in _chunk_lengths(chunk, dim.size)]
@@ -35,12 +35,12 @@ def layout_of_chunks(mesh: Mesh, sharded: Sequence[int | None], shape: Sequence[
 
 def _chunk_lengths(length: int, count: int) -> list[int]:
     """Return the lengths of the chunks of an axis, as torch.chunk cuts it; empty ones at the end."""
-    longest = -(-length // count)
-    return [min(longest, max(0, length - longest * number)) for number in range(count)]
+    full_length = -(-length // count)
+    return [min(full_length, max(0, length - full_length * number)) for number in range(count)]
 
 
 def chunked_axes(layout: Layout, shape: Sequence[int]) -> list[int | None]:
-    """Return for each mesh dimension the axis that it chunks; ``LayoutError`` if *layout* cuts in another way.
+    """Return for each mesh dimension the axis that it chunks, or None; ``LayoutError`` for other cuts.
 
     >>> mesh = Mesh(range(3), {"x": 3})
     >>> chunked_axes(Layout([UNSHARDED, "x"], mesh), (7, 6))
@@ -57,12 +57,12 @@ a relayout to Layout([Cuts('x', (0, 3, 6, 7)), UNSHARDED], Mesh(x=3)) brings it 
     layout.check_fits(lengths)
     axis_of = {name: axis for axis, names in enumerate(layout.axes) for name in names}
     sharded = [axis_of.get(name) for name in layout.mesh.dim_names]
-    theirs = layout_of_chunks(layout.mesh, sharded, lengths)
-    if theirs == layout:
+    torch_layout = layout_of_chunks(layout.mesh, sharded, lengths)
+    if torch_layout == layout:
         return sharded
-    both = zip(layout.sharding_specs, theirs.sharding_specs, strict=True)
-    axis, (spec, chunked) = next((axis, specs) for axis, specs in enumerate(both) if specs[0] != specs[1])
+    spec_pairs = zip(layout.sharding_specs, torch_layout.sharding_specs, strict=True)
+    axis, (spec, torch_spec) = next((axis, specs) for axis, specs in enumerate(spec_pairs) if specs[0] != specs[1])
     raise LayoutError(
-        f"axis {axis} of shape {lengths} is cut as {spec!r}, but PyTorch cuts it as {chunked!r}; "
-        f"a relayout to {theirs!r} brings it there"
+        f"axis {axis} of shape {lengths} is cut as {spec!r}, but PyTorch cuts it as {torch_spec!r}; "
+        f"a relayout to {torch_layout!r} brings it there"
     )

@@ -1,12 +1,12 @@
-"""What xarray has to know of tensors: what their index arrays mean, that they may be indices, and who writes them.
+"""Support of xarray for tensors: index arrays of tensors, tensors as indices, and writing by all ranks.
 
-`meshcomm.adapters.on_import` imports this module when the program has imported xarray. Of arrays that have a namespace
-of the array API standard, xarray expects no more than the standard: it refuses index arrays that go together, and
-assigns by several ones as if they went together. An index without axes it takes for a number if it is NumPy's only.
-Decision 0036 says why this is done here.
+`meshcomm.adapters.on_import` imports this module when the program has imported xarray. For arrays with a namespace of
+the array API standard, xarray uses no more than the standard: it refuses index arrays that broadcast together, and
+assigns by several index arrays as if they broadcast. It takes an index without axes for a number only if it is
+NumPy's. Decision 0036 says why this is done here.
 
-`to_netcdf` and `to_zarr` would write the whole file on each rank; here all ranks write it, as `meshcomm.xarray.save`
-does.
+`to_netcdf` and `to_zarr` would write the whole file on each rank; here all ranks write it together, as
+`meshcomm.xarray.save` does.
 """
 
 import importlib
@@ -25,13 +25,13 @@ _METHODS = ("_vindex_get", "_vindex_set", "_oindex_set")
 
 
 def _as_numpy(name: str) -> Callable[..., object]:
-    """Return a method of xarray's adapter for namespaces, which treats tensors as it treats arrays of NumPy."""
+    """Return a method of xarray's adapter for namespaces that treats tensors as arrays of NumPy."""
     original = getattr(indexing.ArrayApiIndexingAdapter, name)
 
     def method(self: indexing.ArrayApiIndexingAdapter, *args: object) -> object:
         if isinstance(self.array, DTensor):
-            numpys = indexing.NdArrayLikeIndexingAdapter(self.array)
-            return getattr(numpys, name)(*args)
+            numpy_adapter = indexing.NdArrayLikeIndexingAdapter(self.array)
+            return getattr(numpy_adapter, name)(*args)
         return original(self, *args)
 
     return method
@@ -42,20 +42,20 @@ for _name in _METHODS:
 
 
 def _with_plain_indices(original: Callable[..., object]) -> Callable[..., object]:
-    """Return a method of xarray's variables that gets an index: its tensors become what the variable can use."""
+    """Return a method of xarray's variables, with tensors in its index converted for the variable."""
 
     def method(self: Variable, key: object) -> object:
         items = self._item_key_to_tuple(key)
         if isinstance(items, tuple):
             on_tensor = isinstance(self._data, DTensor)
-            key = tuple(_plain(item, on_tensor) for item in items)
+            key = tuple(_plain_index(item, on_tensor) for item in items)
         return original(self, key)
 
     return method
 
 
-def _plain(index: object, on_tensor: bool) -> object:
-    """Return an index as a number if it is one; on others than tensors, as an array of NumPy."""
+def _plain_index(index: object, on_tensor: bool) -> object:
+    """Return a tensor that is an index as a number, if it is one; or as an array of NumPy, unless *on_tensor*."""
     data = index._data if isinstance(index, Variable) else index  # noqa: SLF001
     if not isinstance(data, DTensor):
         return index
@@ -66,24 +66,24 @@ def _plain(index: object, on_tensor: bool) -> object:
     return index.copy(data=np.asarray(data)) if isinstance(index, Variable) else np.asarray(data)
 
 
-_INDEXED = "_broadcast_indexes"
-setattr(Variable, _INDEXED, _with_plain_indices(getattr(Variable, _INDEXED)))
+_INDEX_METHOD = "_broadcast_indexes"
+setattr(Variable, _INDEX_METHOD, _with_plain_indices(getattr(Variable, _INDEX_METHOD)))
 
 
 def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callable[..., object]:
-    """Return xarray's function *name*, which writes a dataset; one with tensors is written by all ranks."""
-    arguments = signature(original)
-    first, second, *_ = arguments.parameters
+    """Return xarray's function *name*, which writes a dataset, so that all ranks write a dataset with tensors."""
+    call_signature = signature(original)
+    dataset_parameter, path_parameter, *_ = call_signature.parameters
 
     @wraps(original)
     def write(*args: object, **kwargs: object) -> object:
-        bound = arguments.bind(*args, **kwargs).arguments
-        dataset = bound[first]
+        arguments = call_signature.bind(*args, **kwargs).arguments
+        dataset = arguments[dataset_parameter]
         if not any(map(is_of_ranks, dataset.variables.values())):
             return original(*args, **kwargs)
-        others = {key: value for key, value in bound.items() if key not in (first, second)}
+        options = {key: value for key, value in arguments.items() if key not in (dataset_parameter, path_parameter)}
         writers = importlib.import_module("meshcomm.xarray.writers")  # a feature, which this adapter does not need
-        return writers.write(name, dataset, {"path": bound.get(second), **others})
+        return writers.write(name, dataset, {"path": arguments.get(path_parameter), **options})
 
     return write
 

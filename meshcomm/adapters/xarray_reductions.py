@@ -1,11 +1,11 @@
 """xarray's reductions of groups and of rolling windows, for tensors in one pass over the blocks.
 
-xarray reduces groups in a loop, with an index and a reduction for each, which ranks would have to agree on. Here a
-rank goes over its block instead, and calls the same function of xarray for the elements of each group: so the values
-are xarray's, too. `meshcomm.numpy.statistics.groups` says what happens where the axis of the groups is cut.
+xarray reduces groups in a loop, with an index and a reduction for each; ranks would have to agree on each. Here a rank
+goes over its block once, and calls the same function of xarray for the elements of each group: so the values are equal
+to xarray's. `meshcomm.numpy.statistics.groups` explains the case where the axis of the groups is cut.
 
-Rolling windows go to Bottleneck if xarray's own do: with the block, and the elements of neighbours that its windows
-reach. Those of durations and dates are of their numbers, as xarray and Bottleneck have them.
+Rolling windows are reduced by Bottleneck if xarray would use it: on the block, with the elements of neighbours that
+its windows reach. Windows of durations and dates are reduced as numbers, as by xarray and Bottleneck.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _groupby = import_module("xarray.core.groupby")
 _is_numeric = _groupby._is_numeric_aggregatable_dtype
 Groups: TypeAlias = Any
-"""xarray's object with groups, of arrays or of datasets; its private attributes have no types."""
+"""A groupby object of xarray, of an array or a dataset; its private attributes have no types."""
 
 Rolling: TypeAlias = Any
-"""xarray's object with rolling windows, as `Groups`."""
+"""A rolling-window object of xarray; see `Groups`."""
 
 Method: TypeAlias = AnyFunction
 """A method of `Groups` or `Rolling`; it returns an array or a dataset."""
@@ -50,7 +50,7 @@ _Rolling: Callable[..., Rolling] = module_of("xarray.computation.rolling", "xarr
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
-_NAMES = {
+_REDUCTION_NAMES = {
     getattr(duck_array_ops, name): name.removeprefix("array_")
     for name in (
         *("array_all", "array_any", "count", "first", "last", "max", "mean", "median", "min", "prod", "std", "sum"),
@@ -67,9 +67,9 @@ class _GroupReduction(NamedTuple):
 
     Parameters
     ----------
-    by: xarray's object with the groups
+    by: groupby object of xarray
     function: function of xarray that reduces an array
-    dims: reduced dimensions, with that of the groups
+    dims: reduced dimensions, including that of the groups
     keep_attrs: whether results keep the attributes
     options: options of the function, by name
     """
@@ -87,7 +87,7 @@ class _GroupReduction(NamedTuple):
         return self._completed(self.by._restore_dim_order(result))
 
     def of_dataset(self, numeric_only: bool) -> Dataset:
-        """Return the results of a dataset, or of its numbers. Collective over the mesh if a reduced axis is cut."""
+        """Return the results of a dataset, or of its numeric variables. Collective if a reduced axis is cut."""
         dataset, variables = self.by._obj, dict[Hashable, Variable]()
         for name, array in dataset.data_vars.items():
             variable, dims = array.variable, [d for d in array.dims if d in self.dims]
@@ -100,49 +100,55 @@ class _GroupReduction(NamedTuple):
                 variables[name] = self._of_variable(variable).transpose(self._result_dim, ...)
         if not self.keep_attrs:
             variables = {name: Variable(variable.dims, variable.data) for name, variable in variables.items()}
-        left = dataset.drop_dims([d for d in self.dims if d in dataset.dims])
-        result = Dataset(variables, left.coords, dataset.attrs if self.keep_attrs else None)
+        other_variables = dataset.drop_dims([d for d in self.dims if d in dataset.dims])
+        result = Dataset(variables, other_variables.coords, dataset.attrs if self.keep_attrs else None)
         return self._completed(result)
 
     @property
     def _groups(self) -> list[slice | list[int]]:
-        """Which elements the groups have: xarray has empty ones, too, and completes results."""
+        """The indices of the elements of each nonempty group; for empty groups, xarray completes results."""
         return [rows for rows in self.by.encoded.group_indices if rows]
 
     @property
     def _result_dim(self) -> Hashable:
-        """The dimension that results have instead of that of the elements."""
+        """The dimension of the groups in results."""
         return self.by.encoded.unique_coord.dims[0]
 
     def _of_variable(self, variable: Variable) -> Variable:
         """Return the results of a variable that has the dimension of the elements."""
         data = variable.data
-        along = self.by._group_dim
-        numbers = np.full(variable.sizes[along], -1)
+        group_dim = self.by._group_dim
+        group_numbers = np.full(variable.sizes[group_dim], -1)
         for number, rows in enumerate(self._groups):
-            numbers[rows] = number
+            group_numbers[rows] = number
         axes = variable.get_axis_num([d for d in variable.dims if d in self.dims])
         function = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
-        groups = ElementGroups(variable.get_axis_num(along), numbers, len(self._groups))
-        how = Grouping(f"groupby.{_NAMES[self.function]}", (*self.options.items(),), function, axes, groups)
+        groups = ElementGroups(variable.get_axis_num(group_dim), group_numbers, len(self._groups))
+        grouping = Grouping(
+            f"groupby.{_REDUCTION_NAMES[self.function]}", (*self.options.items(),), function, axes, groups
+        )
         results: DTensor | Array
-        if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and how.name.endswith("mean")):
-            results = grouped(how._replace(shares=self._shares(data.dtype, axes)), data)
-        else:  # xarray counts from the first of all dates of a group, which a block does not know
-            results = np.stack([function(members) for members in how.members(data, np.arange(len(numbers)))], how.axis)
-        dims = [self._result_dim if d == along else d for d in variable.dims if d == along or d not in self.dims]
+        if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and grouping.name.endswith("mean")):
+            results = grouped(grouping._replace(shares=self._shares(data.dtype, axes)), data)
+        else:  # xarray counts from the first date of a group, which may be in another block
+            results = np.stack(
+                [function(members) for members in grouping.members(data, np.arange(len(group_numbers)))], grouping.axis
+            )
+        dims = [
+            self._result_dim if d == group_dim else d for d in variable.dims if d == group_dim or d not in self.dims
+        ]
         return Variable(dims, results, variable.attrs if self.keep_attrs else None)
 
     def _shares(self, dtype: DType, axes: tuple[int, ...]) -> Shares | None:
-        """Return how devices share the reduction of elements of *dtype*, if they can."""
+        """Return the reduction of elements of *dtype* by shares of the devices, or None."""
         skipna = self.options.get("skipna")
         skips = dtype.kind in "fc" if skipna is None else bool(skipna)
         if self.options.get("min_count"):
             return None
-        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof") or 0)
+        return shares_of(_REDUCTION_NAMES[self.function], dtype, axes, skips, self.options.get("ddof") or 0)
 
     def _completed(self, result: X) -> X:
-        """Return results with the coordinates of the groups, as xarray completes them."""
+        """Return results completed by the coordinates of the groups and by empty groups, as in xarray."""
         by = self.by
         result = by._maybe_reindex(by._maybe_unstack(result.assign_coords(by.encoded.coords)))
         if isinstance(by, Resample):
@@ -152,7 +158,7 @@ class _GroupReduction(NamedTuple):
 
 
 def _in_one_pass(original: Method) -> Method:
-    """Return a method of xarray's groups that reduces them; of tensors, in one pass."""
+    """Return a method of xarray's groups that reduces them, for tensors in one pass."""
 
     @wraps(original)
     def reduce(
@@ -168,22 +174,22 @@ def _in_one_pass(original: Method) -> Method:
         of_dataset = isinstance(self._obj, Dataset)
         variables = self._obj.data_vars.values() if of_dataset else [self._obj]
         of_ranks = any(is_of_ranks(array.variable) for array in variables)
-        is_supported = of_ranks and func in _NAMES and kwargs.keys() <= _OPTIONS
+        is_supported = of_ranks and func in _REDUCTION_NAMES and kwargs.keys() <= _OPTIONS
         dims = [self._group_dim] if dim is None else self._obj.dims if dim is ... else [dim] if is_scalar(dim) else dim
         if not is_supported or axis is not None or not shortcut or self._group_dim not in dims:
             return original(self, func, dim, axis=axis, keep_attrs=keep_attrs, shortcut=shortcut, **kwargs)
         _groupby.check_reduce_dims(dims, self._obj.dims)
-        keep = _get_keep_attrs(default=True) if keep_attrs is None else keep_attrs
+        keeps_attrs = _get_keep_attrs(default=True) if keep_attrs is None else keep_attrs
         options = {name: value for name, value in kwargs.items() if name != "numeric_only"}
-        how = _GroupReduction(self, func, list(dims), keep, options)
-        return how.of_dataset(bool(kwargs.get("numeric_only"))) if of_dataset else how.of_array()
+        reduction = _GroupReduction(self, func, list(dims), keeps_attrs, options)
+        return reduction.of_dataset(bool(kwargs.get("numeric_only"))) if of_dataset else reduction.of_array()
 
     return reduce
 
 
-_REDUCE = "reduce"
+_GROUP_METHOD = "reduce"
 for _groups in (_groupby.DataArrayGroupByBase, _groupby.DatasetGroupByBase):
-    setattr(_groups, _REDUCE, _in_one_pass(getattr(_groups, _REDUCE)))
+    setattr(_groups, _GROUP_METHOD, _in_one_pass(getattr(_groups, _GROUP_METHOD)))
 
 
 def _uses_flox() -> bool:
@@ -191,8 +197,8 @@ def _uses_flox() -> bool:
     return hasattr(_groupby.GroupBy, "_flox_scan") and OPTIONS["use_flox"] and module_available("flox", "0.10.5")
 
 
-def _in_order_of_flox(original: Method) -> Method:
-    """Return the cumulative sum of groups, which has its dimension last if that of plain arrays has."""
+def _with_flox_order(original: Method) -> Method:
+    """Return the cumulative sum of groups, with its dimension last if flox would have it last for plain arrays."""
 
     @wraps(original)
     def cumsum(self: Groups, dim: object = None, **kwargs: object) -> object:
@@ -206,14 +212,14 @@ def _in_order_of_flox(original: Method) -> Method:
 
 _CUMSUM = "cumsum"
 for _groups in (_groupby.DataArrayGroupBy, _groupby.DatasetGroupBy, DataArrayResample, DatasetResample):
-    setattr(_groups, _CUMSUM, _in_order_of_flox(getattr(_groups, _CUMSUM)))
+    setattr(_groups, _CUMSUM, _with_flox_order(getattr(_groups, _CUMSUM)))
 
 # -- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _on_blocks(original: Method) -> Method:
-    """Return a method of rolling windows that reduces them; for tensors Bottleneck's function runs on blocks."""
-    names = signature(original)
+def _reducing_blocks(original: Method) -> Method:
+    """Return a method of rolling windows that reduces them, for tensors by Bottleneck's function on blocks."""
+    call_signature = signature(original)
 
     @wraps(original)
     def method(self: Rolling, *args: object, **kwargs: object) -> object:
@@ -221,34 +227,37 @@ def _on_blocks(original: Method) -> Method:
         if not isinstance(data, DTensor):
             return original(self, *args, **kwargs)
         if data.dtype.kind in "mM":
-            self = _like(self, self.obj.copy(data=np.where(np.isnat(data), np.nan, data.astype("i8"))))
-        bound = names.bind(self, *args, **kwargs).arguments
-        function, others = bound["bottleneck_move_func"], bound["kwargs"].keys() - {"sliding_window_view_kwargs"}
-        if function is None or not OPTIONS["use_bottleneck"] or self.ndim > 1 or others:
+            self = _same_windows(self, self.obj.copy(data=np.where(np.isnat(data), np.nan, data.astype("i8"))))
+        arguments = call_signature.bind(self, *args, **kwargs).arguments
+        function, other_options = (
+            arguments["bottleneck_move_func"],
+            arguments["kwargs"].keys() - {"sliding_window_view_kwargs"},
+        )
+        if function is None or not OPTIONS["use_bottleneck"] or self.ndim > 1 or other_options:
             return original(self, *args, **kwargs)
-        result = _moved(self, function)
+        result = _reduced_windows(self, function)
         return self.obj.__class__(
-            result, self.obj.coords, attrs=self.obj.attrs if bound["keep_attrs"] else {}, name=self.obj.name
+            result, self.obj.coords, attrs=self.obj.attrs if arguments["keep_attrs"] else {}, name=self.obj.name
         )
 
     return method
 
 
-def _like(rolling: Rolling, array: DataArray) -> Rolling:
-    """Return the windows of an *array* that are those of *rolling*."""
+def _same_windows(rolling: Rolling, array: DataArray) -> Rolling:
+    """Return an object with the windows of *rolling* on another *array*."""
     windows = dict(zip(rolling.dim, rolling.window, strict=True))
     return _Rolling(array, windows, rolling.min_periods, dict(zip(rolling.dim, rolling.center, strict=True)))
 
 
-def _moved(rolling: Rolling, function: Callable[..., Array]) -> DTensor:
-    """Return what Bottleneck's *function* makes of the windows of a tensor. Collective if their axis is cut."""
+def _reduced_windows(rolling: Rolling, function: Callable[..., Array]) -> DTensor:
+    """Return the windows of a tensor reduced by Bottleneck's *function*. Collective if their axis is cut."""
     data, axis, dims = rolling.obj.variable._data, rolling.obj.get_axis_num(rolling.dim[0]), rolling.obj.dims
 
     def move(block: Array) -> Array:
-        return _like(rolling, DataArray(block, dims=dims))._bottleneck_reduce(function, False).variable._data
+        return _same_windows(rolling, DataArray(block, dims=dims))._bottleneck_reduce(function, False).variable._data
 
     n, reach = data.shape[axis], rolling.window[0] - 1
-    # The error of windows that are too long, on all ranks.
+    # For windows that are too long, this raises the error on all ranks.
     dtype = move(np.ones([n if a == axis else 1 for a in range(data.ndim)], data.dtype)).dtype
     if data.layout.num_shards(axis) == 1:
         return mapped(lambda block: move(block) if block.size else block.astype(dtype), data, dtype=dtype)
@@ -261,16 +270,16 @@ def _moved(rolling: Rolling, function: Callable[..., Array]) -> DTensor:
             bounds[axis] = (max(start - reach, 0), min(stop + reach, n))
         return tuple(bounds)
 
-    def beside(block: Array) -> Array:
-        begin = tensor.layout.block_box(tensor.shape)[axis][0]
-        wide = read_box(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
+    def with_neighbours(block: Array) -> Array:
+        block_start = tensor.layout.block_box(tensor.shape)[axis][0]
+        extended_block = read_box(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
         if not block.size:
             return block.astype(dtype)
-        before = begin - max(begin - reach, 0)
-        return move(wide)[(*(slice(None),) * axis, slice(before, before + block.shape[axis]))]
+        offset = block_start - max(block_start - reach, 0)
+        return move(extended_block)[(*(slice(None),) * axis, slice(offset, offset + block.shape[axis]))]
 
-    return mapped(beside, tensor, dtype=dtype)
+    return mapped(with_neighbours, tensor, dtype=dtype)
 
 
-_REDUCED = "_array_reduce"
-setattr(_Rolling, _REDUCED, _on_blocks(getattr(_Rolling, _REDUCED)))
+_WINDOW_METHOD = "_array_reduce"
+setattr(_Rolling, _WINDOW_METHOD, _reducing_blocks(getattr(_Rolling, _WINDOW_METHOD)))

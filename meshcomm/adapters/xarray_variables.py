@@ -1,4 +1,4 @@
-"""What the adapters of xarray ask of it: its modules in all versions, and whose data a variable has."""
+"""Functions for the adapters of xarray: its modules in all versions, and whether a variable holds a tensor."""
 
 import importlib
 from types import ModuleType
@@ -10,7 +10,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 
 
 def module_of(new: str, old: str) -> ModuleType:
-    """Return a module of xarray by its name, or by the one that it had before 2025.9."""
+    """Return a module of xarray by its new name, or by its old one from before 2025.9."""
     try:
         return importlib.import_module(new)
     except ImportError:

@@ -1,4 +1,4 @@
-"""What zarr gets in a script of NumPy: arrays for tensors, as it wants to see all bytes."""
+"""In a script of NumPy, zarr gets arrays in place of tensors, as it needs all bytes."""
 
 import zarr
 from zarr.core import indexing

@@ -15,7 +15,7 @@ S = TypeVar("S", bound="ActsAsValue")
 
 
 def _new_value_operator(ufunc: np.ufunc) -> Callable[[S, object], S]:
-    """Return the operator in place of *ufunc*, which makes a new value."""
+    """Return the in-place operator of *ufunc*, which assigns a new value."""
 
     def operator(self: S, other: object) -> S:
         return self.assign(ufunc(self.value, unwrapped(other)))
@@ -27,7 +27,7 @@ class ActsAsValue(NDArrayOperatorsMixin):
     """An object with a `value` and `assign`, for NumPy the same as its value."""
 
     __slots__ = ()
-    __hash__ = object.__hash__  # as a key it is itself, though == compares elements: as a tensor of PyTorch
+    __hash__ = object.__hash__  # a key is compared by identity, though == compares elements, as for tensors of PyTorch
 
     @property
     def value(self) -> DTensor:

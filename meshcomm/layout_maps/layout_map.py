@@ -39,7 +39,7 @@ class KeyPattern(Protocol):
 
 Key: TypeAlias = str | KeyPattern
 Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | None"] | Sequence["ArrayLike | Tree | None"]
-Nested: TypeAlias = Any  # in the form of a tree, with something else for each array
+Nested: TypeAlias = Any  # a tree with another object in place of each array
 D = TypeVar("D")
 
 
@@ -51,14 +51,14 @@ class HasShape(Protocol):
         """The shape."""
 
 
-AxesOrShape: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or what has a shape
+AxesOrShape: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or an object with a shape
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
 _NOTHING: Any = object()
 
 _MAX_REMEMBERED = 2**16
-"""The most names with remembered rules."""
+"""The most names whose rules are cached."""
 
 
 class _TreeDescription(NamedTuple):
@@ -74,11 +74,11 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     ``m[name]`` looks for exactly this key. Then it tries the keys in the order of insertion, and returns the layout of
     the first one that matches as ``re.match`` does: from the start of the name, but not to its end. If none matches,
-    it returns None. Everything else (``in``, ``pop``, ``setdefault``, ``==``, …) does what a dict does, with exact
+    it returns None. All other operations (``in``, ``pop``, ``setdefault``, ``==``, …) are those of a dict, with exact
     keys, except that no key can be stored twice.
 
     A key may be a compiled pattern; its text is stored. Python's ``re`` may take a time that doubles with each letter
-    of a name, as with ``(a+)+$``. Give patterns that others have written to google-re2, whose time is linear:
+    of a name, as with ``(a+)+$``. Compile untrusted patterns by google-re2, which takes linear time:
     ``m[re2.compile(text)] = layout``. ``LayoutError`` for a wrong key, pattern or layout. Source:
     tf.keras.dtensor.experimental.LayoutMap.
 
@@ -176,30 +176,30 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
-        rules_by_name = self._rules_by_name  # first: a change of the rules puts another dict there
+        rules_by_name = self._rules_by_name  # read once: a change of the rules replaces the dict
         rule_of_name: str | None = rules_by_name.get(name, _NOTHING)
         if rule_of_name is not _NOTHING:
             return rule_of_name
-        rules = self._matching(name)
+        rules = self._matching_rules(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
-            several = [rule, *rules]
-            if len(several) > 1:
+            matching_rules = [rule, *rules]
+            if len(matching_rules) > 1:
                 raise LayoutError(
-                    f"Path {name!r} matches multiple layout specification keys: {several}. In mode {self._mode!r} "
-                    "each path may match at most one key, unless it is a key itself."
+                    f"Path {name!r} matches multiple layout specification keys: {matching_rules}. In mode "
+                    f"{self._mode!r} each path may match at most one key, unless it is a key itself."
                 )
         if len(rules_by_name) >= _MAX_REMEMBERED:
             rules_by_name.clear()
         rules_by_name[name] = rule
         return rule
 
-    def _matching(self, name: str) -> Iterator[str]:
-        """Yield the rules that match *name*; the first one counts."""
+    def _matching_rules(self, name: str) -> Iterator[str]:
+        """Yield the rules that match *name*; the first one applies."""
         if name in self._layouts:
             yield name
-        for rule, matches in self._matchers.items():
-            if matches(name) and rule != name:
+        for rule, matcher in self._matchers.items():
+            if matcher(name) and rule != name:
                 yield rule
 
     # -- the dict -----------------------------------------------------------------------------------------------------
@@ -220,20 +220,20 @@ class LayoutMap(MutableMapping[str, Layout]):
         >>> list(m)
         ['.*kernel', '.*bias']
         """
-        added: dict[str, Layout] = {}
+        new_layouts: dict[str, Layout] = {}
         matchers: dict[str, Callable[[str], object]] = {}
         for key, layout in [*_pairs(other), *kwds.items()]:
             rule = _pattern_text(key)
-            checked = _checked_layout(rule, layout)
-            stored = added.get(rule, self._layouts.get(rule))
-            if stored is not None:
+            checked_layout = _checked_layout(rule, layout)
+            old_layout = new_layouts.get(rule, self._layouts.get(rule))
+            if old_layout is not None:
                 raise LayoutError(
-                    f"{rule} already exist in the LayoutMap with value {quote(stored)}. Please make sure to not use "
-                    "duplicated keys."
+                    f"{rule} already exist in the LayoutMap with value {quote(old_layout)}. Please make sure to not "
+                    "use duplicated keys."
                 )
-            compiled = _compiled_rule(rule) if isinstance(key, str | re.Pattern) else key
-            added[rule], matchers[rule] = checked, getattr(compiled, self._mode)
-        self._layouts |= added
+            pattern = _compiled_rule(rule) if isinstance(key, str | re.Pattern) else key
+            new_layouts[rule], matchers[rule] = checked_layout, getattr(pattern, self._mode)
+        self._layouts |= new_layouts
         self._matchers |= matchers
         self._rules_by_name = {}
 
@@ -287,14 +287,14 @@ class LayoutMap(MutableMapping[str, Layout]):
 
         >>> import meshcomm as mc
         >>> m = LayoutMap()
-        >>> copied = m.copy()
-        >>> copied[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> len(copied), len(m)
+        >>> other = m.copy()
+        >>> other[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> len(other), len(m)
         (1, 0)
         """
-        copied = LayoutMap(self._mesh, self._mode)
-        copied._layouts, copied._matchers = self._layouts.copy(), self._matchers.copy()
-        return copied
+        result = LayoutMap(self._mesh, self._mode)
+        result._layouts, result._matchers = self._layouts.copy(), self._matchers.copy()
+        return result
 
     def items(self) -> ItemsView[str, Layout]:
         """Return a view on the keys and layouts, in the order of insertion.
@@ -328,9 +328,9 @@ class LayoutMap(MutableMapping[str, Layout]):
 
         The path of a variable, such as ``d1.kernel`` or ``blocks.0.kernel``, leads to it from the outermost `Module`
         made in the scope. When the scope ends, each rank makes its own blocks, in the layouts of the rules for these
-        paths. Variables without a rule are replicated on the map's mesh. The innermost scope counts, for its own
-        thread only. Later changes of the map have no effect. ``LayoutError`` at the end of the scope if a rule is for
-        another number of axes, or if there is neither a rule nor a mesh. Source:
+        paths. Variables without a rule are replicated on the map's mesh. Only the innermost scope applies, and only in
+        its own thread. Later changes of the map have no effect. ``LayoutError`` at the end of the scope if a rule is
+        for another number of axes, or if there is neither a rule nor a mesh. Source:
         tf.keras.dtensor.experimental.layout_map_scope.
 
         >>> import meshcomm as mc
@@ -382,12 +382,12 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [([[1.0, 0.0]], [0.0, 0.0]), ([[0.0, 1.0]], [0.0, 0.0])]
         """
-        described = self._description_and_arrays(tree) if root is None else self._description_from(root, tree)
-        layouts = [self._layout_of_variable(name, ndim) for name, ndim in described.ndims]
-        say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
-        arrays = described.arrays or [None] * len(layouts)
+        description = self._description_and_arrays(tree) if root is None else self._description_from(root, tree)
+        layouts = [self._layout_of_variable(name, ndim) for name, ndim in description.ndims]
+        say_unused(self, [name for name, _ in description.ndims], strict=strict, warns=self._is_first(layouts))
+        arrays = description.arrays or [None] * len(layouts)
         tensors = [distribute(array, layout, root) for array, layout in zip(arrays, layouts, strict=True)]
-        return rebuild(described.node, tensors.__getitem__)
+        return rebuild(description.node, tensors.__getitem__)
 
     def _is_first(self, layouts: Sequence[Layout]) -> bool:
         mesh = self._mesh or (layouts[0].mesh if layouts else None)
@@ -417,20 +417,20 @@ class LayoutMap(MutableMapping[str, Layout]):
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
         descriptions: list[_TreeDescription] = []
 
-        def look() -> tuple[object, list[tuple[str, int]]]:
-            described = self._description_and_arrays(tree)
-            for name, ndim in described.ndims:  # what only root can see
+        def describe() -> tuple[object, list[tuple[str, int]]]:
+            description = self._description_and_arrays(tree)
+            for name, ndim in description.ndims:  # errors that only root can see
                 layout = self._layout_of_variable(name, ndim)
                 if layout.mesh != mesh:
                     raise LayoutError(
                         f"{name!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
                         f"{mesh!r}; a root is a device of one mesh"
                     )
-            descriptions.append(described)
-            return described.node, described.ndims
+            descriptions.append(description)
+            return description.node, description.ndims
 
         call = f"LayoutMap.distribute from device {root} on {mesh_description(mesh)}"
-        node_and_ndims = broadcast_from_device("LayoutMap.distribute", mesh, call, look, root)
+        node_and_ndims = broadcast_from_device("LayoutMap.distribute", mesh, call, describe, root)
         if node_and_ndims is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
         node, ndims = node_and_ndims
@@ -439,8 +439,8 @@ class LayoutMap(MutableMapping[str, Layout]):
     def report(self, names: Iterable[str | tuple[str, AxesOrShape]] | Mapping[str, AxesOrShape]) -> LayoutReport:
         """Return the rule for each of the *names*, and possible mistakes.
 
-        A name may come with a number of axes, a shape, an array or a variable, in pairs or in a dict. So
-        ``model.named_variables()`` will do.
+        A name may come with a number of axes, a shape, an array or a variable, in pairs or in a dict, such as
+        ``model.named_variables()``.
 
         >>> import meshcomm as mc
         >>> mesh = mc.Mesh(["CPU:0"], [("x", 1)])
@@ -456,7 +456,7 @@ class LayoutMap(MutableMapping[str, Layout]):
           'd1.kernel' with 2 axes, rule 'd.*kernel' for 1 axis
         """
         ndims = dict(_name_and_ndim(name) for name in _name_list(names))
-        matches = {name: tuple(self._matching(name)) for name in ndims}
+        matches = {name: tuple(self._matching_rules(name)) for name in ndims}
         return report_of(self._layouts, matches, ndims, first_counts=self._mode == "match")
 
 
@@ -491,10 +491,10 @@ def _pattern_text(key: object) -> str:
     if not isinstance(key, re.Pattern):
         return key.pattern
     try:
-        in_text = re.compile(key.pattern).flags
+        flags_in_text = re.compile(key.pattern).flags
     except re.error:  # it is a pattern only with re.VERBOSE
-        in_text = 0
-    letters = "".join(letter for flag, letter in _FLAGS.items() if key.flags & flag & ~in_text)
+        flags_in_text = 0
+    letters = "".join(letter for flag, letter in _FLAGS.items() if key.flags & flag & ~flags_in_text)
     return f"(?{letters}){key.pattern}" if letters else key.pattern
 
 
@@ -542,8 +542,8 @@ def _name_and_ndim(name: object) -> tuple[str, int | None]:
         raise LayoutError(
             f"{quote(name)} is neither a name nor a pair of a name and a number of axes, a shape or an array"
         )
-    text, described = name
-    if isinstance(described, int | np.integer):
-        return _pattern_text(text), int(described)
-    shape = described.shape if hasattr(described, "shape") else described
+    text, shape_or_ndim = name
+    if isinstance(shape_or_ndim, int | np.integer):
+        return _pattern_text(text), int(shape_or_ndim)
+    shape = shape_or_ndim.shape if hasattr(shape_or_ndim, "shape") else shape_or_ndim
     return _pattern_text(text), len(tuple(shape))

@@ -94,18 +94,21 @@ def report_of(
     ----------
     layouts: the rules, in the order of insertion
     matches: the rules that match each name
-    ndims: the number of axes of each name that is known
-    first_counts: whether the first of several rules applies; else several are an error, unless one is the name itself
+    ndims: the number of axes of each name, None if it is unknown
+    first_counts: whether the first of several rules applies; otherwise several are an error, unless one is the name
+        itself
     """
-    ambiguous = {} if first_counts else {n: r for n, r in matches.items() if len(r) > 1 and r[0] != n}
+    ambiguous = (
+        {} if first_counts else {name: rules for name, rules in matches.items() if len(rules) > 1 and rules[0] != name}
+    )
     applied = {name: rules[0] for name, rules in matches.items() if rules and name not in ambiguous}
-    matched = {rule for rules in matches.values() for rule in rules}
-    passed_over = matched.difference(applied.values(), *ambiguous.values())
+    matched_rules = {rule for rules in matches.values() for rule in rules}
+    shadowed_rules = matched_rules.difference(applied.values(), *ambiguous.values())
     return LayoutReport(
         rules=tuple(layouts),
         applied=applied,
-        unused=tuple(rule for rule in layouts if rule not in matched),
-        shadowed={rule: _first_rules(matches, rule) for rule in layouts if rule in passed_over},
+        unused=tuple(rule for rule in layouts if rule not in matched_rules),
+        shadowed={rule: _first_rules(matches, rule) for rule in layouts if rule in shadowed_rules},
         unmatched=tuple(name for name, rules in matches.items() if not rules),
         ambiguous=ambiguous,
         wrong_ranks=tuple(

@@ -15,8 +15,8 @@ class Module(ScopedModule):
     even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it
     makes variables after its construction, for example at its first call, it makes them ``with self.building():``.
 
-    Sets and objects that are no modules give their contents no names. What they hold has no path in the module. A
-    module that they hold is an outermost module itself.
+    Sets and objects that are no modules give their contents no names, so the contents have no path in the module. A
+    module in them is an outermost module itself.
 
     >>> import meshcomm as mc
     >>> class Dense(Module):
@@ -34,7 +34,7 @@ class Module(ScopedModule):
     __module__ = "meshcomm"
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Make a module of the scope around, if any."""
+        """Make a module, in the current scope, if any."""
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         module = super().__new__(cls)
@@ -42,7 +42,7 @@ class Module(ScopedModule):
         return module
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the module holds, by name: its attributes, also in slots, unless a subclass overrides this.
+        """Return the objects in the module by name: its attributes, also in slots, unless a subclass overrides this.
 
         >>> class Dense(Module):
         ...     def __init__(self):

@@ -3,9 +3,9 @@
 A variable made in a scope gets its value only when its path is known. The path leads to the variable from the
 outermost module made in the scope: ``blocks.0.kernel``. There are three classes:
 
-- `Scope` knows the modules made in it, and the function that gives a path its layout;
-- `ScopedVariable` and `ScopedModule` are what a module can hold. `Variable` and `Module` derive from them. `Scope`
-  finds their paths in the tree, and each of them decides what to do with its path.
+- `Scope` has the modules made in it, and the function that returns the layout for a path;
+- `ScopedVariable` and `ScopedModule` are the objects that a module can hold. `Variable` and `Module` derive from them.
+  `Scope` finds their paths in the tree, and each object decides what to do with its path.
 
 Names that users' modules must not use begin with ``_layout_``.
 """
@@ -25,10 +25,10 @@ from meshcomm.core.arrays.trees import items_of_container
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError
 
-LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
+LayoutOf: TypeAlias = Callable[[str, int], Layout]  # function of a path and a number of axes
 
 _MAX_SEARCHED = 10_000
-"""The most objects to search, when a scope fails, for the owner of a variable without a path."""
+"""The most objects to search for the owner of a variable without a path, when a scope fails."""
 
 
 class Scoped:
@@ -39,7 +39,7 @@ class Scoped:
     """The scope it was made in."""
 
     def _layout_settle(self, path: str) -> None:
-        """Take *path* as the final path, unless there is one, and do the work that waited for it."""
+        """Take *path* as the final path, unless the object has one, and do the work that waited for it."""
         raise NotImplementedError
 
 
@@ -51,7 +51,7 @@ class ScopedVariable(Scoped):
     path: str | None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Make a variable, which the scope around knows of; a copy is made here as well."""
+        """Make a variable, and register it in the current scope; copies are also made here."""
         variable = super().__new__(cls)
         if (scope := current_scope()) is not None:
             scope.contents.variables.append(weakref.ref(variable))
@@ -97,11 +97,11 @@ class ScopedModule(Scoped):
     """The path from the outermost module, known when the scope has ended."""
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the module holds, by name."""
+        """Return the objects that the module holds, by name."""
         raise NotImplementedError
 
     def _layout_begin(self) -> None:
-        """Note the scope that the module is made in."""
+        """Register the module in the current scope."""
         scope = current_scope()
         self._layout_set("_layout_scope", scope)
         self._layout_set("_layout_path", None)
@@ -118,7 +118,7 @@ class ScopedModule(Scoped):
 
 @dataclass
 class _ScopeContents:
-    """The modules and variables of a scope, and of scopes around it and within it, until the outermost scope ends.
+    """The modules and variables of an outermost scope and of all scopes within it, until it ends.
 
     It keeps the modules alive: which module is the outermost must not depend on when Python frees memory, because that
     differs from rank to rank. A variable may be dropped before it has a value.
@@ -134,43 +134,41 @@ class _ScopeContents:
     def check(self) -> None:
         """Raise ``LayoutError`` if a variable that the program can reach has no value."""
         if self._uninitialized_variables():
-            gc.collect()  # what remains is the same on all ranks
-        if waiting := self._uninitialized_variables():
-            whereabouts = _whereabouts(self.modules, waiting)
-            listed = [f"{variable!r}{whereabouts.get(id(variable), '')}" for variable in waiting[:8]]
-            more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
+            gc.collect()  # the remaining variables are the same on all ranks
+        if uninitialized := self._uninitialized_variables():
+            locations = _locations(self.modules, uninitialized)
+            texts = [f"{variable!r}{locations.get(id(variable), '')}" for variable in uninitialized[:8]]
+            more_text = f" and {len(uninitialized) - len(texts)} more" if len(uninitialized) > len(texts) else ""
             raise LayoutError(
-                f"the scope ends, but no Module made in it holds {'; '.join(listed)}{more}: without a path a variable "
-                "gets no value. Hold it in an attribute of a Module, or in a list, tuple, deque or dict there; or "
-                "give it layout="
+                f"the scope ends, but no Module made in it holds {'; '.join(texts)}{more_text}: without a path a "
+                "variable gets no value. Hold it in an attribute of a Module, or in a list, tuple, deque or dict "
+                "there; or give it layout="
             )
 
     def _uninitialized_variables(self) -> list[ScopedVariable]:
-        """Return the variables that are alive and wait for a value in their scope."""
-        alive = [variable for reference in self.variables if (variable := reference()) is not None]
+        """Return the living variables that wait for a value in their scope."""
+        variables = [variable for reference in self.variables if (variable := reference()) is not None]
         return [
             variable
-            for variable in alive
+            for variable in variables
             if getattr(variable, "_layout_scope", None) is not None and not variable.initialized
         ]
 
 
-def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
-    """Return, by the identity of a variable, the attribute of a module that refers to it without a path."""
-    variable_ids, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
-    waiting = deque[tuple[object, str]]()
+def _locations(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
+    """Return, by the id of a variable, a text with the attribute of a module that refers to it without a path."""
+    variable_ids, texts, seen_ids = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    queue = deque[tuple[object, str]]()
     for module in modules:
-        start = f"{module._layout_path}." if module._layout_path else ""
-        waiting.extend(
-            (part, f" (in {start}{name}, a {type(part).__name__})") for name, part in module.parts().items()
-        )
-    while waiting and len(seen) < _MAX_SEARCHED:
-        searched, where = waiting.popleft()
-        if id(searched) in variable_ids:
-            texts.setdefault(id(searched), where)
-        elif id(searched) not in seen and not isinstance(searched, type | ModuleType | FunctionType):
-            seen.add(id(searched))
-            waiting.extend((child, where) for child in gc.get_referents(searched))
+        prefix = f"{module._layout_path}." if module._layout_path else ""
+        queue.extend((part, f" (in {prefix}{name}, a {type(part).__name__})") for name, part in module.parts().items())
+    while queue and len(seen_ids) < _MAX_SEARCHED:
+        item, location = queue.popleft()
+        if id(item) in variable_ids:
+            texts.setdefault(id(item), location)
+        elif id(item) not in seen_ids and not isinstance(item, type | ModuleType | FunctionType):
+            seen_ids.add(id(item))
+            queue.extend((child, location) for child in gc.get_referents(item))
     return texts
 
 
@@ -180,7 +178,7 @@ class Scope:
     Parameters
     ----------
     layout_of: function from a path and a number of axes to a layout
-    made: the modules and variables made in this scope, in those around it and in those within it
+    contents: modules and variables made in this scope, and in the scopes around it and within it
     """
 
     def __init__(self, layout_of: LayoutOf, contents: _ScopeContents) -> None:
@@ -199,7 +197,7 @@ class Scope:
         for root in _roots(self.contents.modules):
             variables = [
                 (path, part)
-                for path, part in _tree(root)
+                for path, part in _parts_with_paths(root)
                 if isinstance(part, ScopedVariable) and part._layout_scope is self
             ]
             if any(part is variable for _, part in variables):
@@ -208,21 +206,21 @@ class Scope:
                     part._layout_settle(path)
                 return
 
-    def finish(self, around: "tuple[Scope, ...]") -> None:
-        """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
-        early = set(map(id, self._settled_early))
+    def finish(self, outer_scopes: "tuple[Scope, ...]") -> None:
+        """Give all variables their paths and values, except those of *outer_scopes*, which have not ended."""
+        early_ids = set(map(id, self._settled_early))
         for root in _roots(self.contents.modules):
-            for path, part in _tree(root):
-                if part._layout_scope is not None and part._layout_scope not in around:
+            for path, part in _parts_with_paths(root):
+                if part._layout_scope is not None and part._layout_scope not in outer_scopes:
                     part._layout_settle(path)
-                if isinstance(part, ScopedVariable) and id(part) in early:
+                if isinstance(part, ScopedVariable) and id(part) in early_ids:
                     part._layout_resettle(path)
 
 
-def _tree(root: ScopedModule) -> list[tuple[str, Scoped]]:
-    """Return *root* and everything it holds, each once, with the paths from the outermost module."""
-    start = root._layout_path or ""
-    return [(start, root), *walk(root, start, set())]
+def _parts_with_paths(root: ScopedModule) -> list[tuple[str, Scoped]]:
+    """Return *root* and all objects that it holds, each once, with their paths from the outermost module."""
+    root_path = root._layout_path or ""
+    return [(root_path, root), *walk(root, root_path, set())]
 
 
 def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
@@ -230,13 +228,13 @@ def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
 
     If modules hold each other in a circle, return the first of them.
     """
-    inner = {id(part) for module in modules for _, part in parts_of(module) if part is not module}
+    held_ids = {id(part) for module in modules for _, part in parts_of(module) if part is not module}
     roots: list[ScopedModule] = []
-    seen: set[int] = set()
-    for module in sorted(modules, key=lambda module: id(module) in inner):
-        if id(module) not in seen:
+    seen_ids: set[int] = set()
+    for module in sorted(modules, key=lambda module: id(module) in held_ids):
+        if id(module) not in seen_ids:
             roots.append(module)
-            seen.update(id(part) for _, part in walk(module, "", seen))
+            seen_ids.update(id(part) for _, part in walk(module, "", seen_ids))
     return roots
 
 
@@ -251,7 +249,7 @@ _stack = _ScopeStack()
 
 
 def current_scope() -> Scope | None:
-    """Return the innermost scope around, if any."""
+    """Return the innermost scope of this thread, if any."""
     return _stack.scopes[-1] if _stack.scopes else None
 
 
@@ -265,43 +263,43 @@ def scope(layout_of: LayoutOf) -> Iterator[None]:
 
 @contextmanager
 def enter_scope(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
-    """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
-    active, contents = _stack.scopes, scope.contents
-    around, before = tuple(active), (len(contents.modules), len(contents.variables))
-    is_outermost = all(other.contents is not contents for other in around)
-    active.append(scope)
+    """Make *scope* the innermost one. Finish it at the end, unless it is also an outer one, or after an exception."""
+    scopes, contents = _stack.scopes, scope.contents
+    outer_scopes, old_lengths = tuple(scopes), (len(contents.modules), len(contents.variables))
+    is_outermost = all(other.contents is not contents for other in outer_scopes)
+    scopes.append(scope)
     contents.modules.extend(modules)
     try:
         yield
-        if scope not in around:
-            scope.finish(around)
+        if scope not in outer_scopes:
+            scope.finish(outer_scopes)
         if is_outermost:
             contents.check()
     except BaseException:
-        contents.forget(*before)  # a scope around must not finish what was given up
+        contents.forget(*old_lengths)  # an outer scope must not finish what this one has dropped
         raise
     finally:
-        active.pop()
+        scopes.pop()
         if is_outermost:
             contents.forget()
 
 
-def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
+def walk(module: ScopedModule, start: str, seen_ids: set[int]) -> Iterator[tuple[str, Scoped]]:
     """Yield all parts of *module*, also in other modules, each once with the first path to it.
 
     Parameters
     ----------
     start: the path of *module*
-    seen: identities of parts to leave out; those of new parts are added
+    seen_ids: ids of parts to leave out; ids of new parts are added
     """
-    seen.add(id(module))
+    seen_ids.add(id(module))
     for name, part in parts_of(module):
-        if id(part) not in seen:
-            seen.add(id(part))
+        if id(part) not in seen_ids:
+            seen_ids.add(id(part))
             path = f"{start}.{name}" if start else name
             yield path, part
             if isinstance(part, ScopedModule):
-                yield from walk(part, path, seen)
+                yield from walk(part, path, seen_ids)
 
 
 def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
@@ -311,14 +309,14 @@ def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
         yield from _scoped_in(name, parts[name], ())
 
 
-def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
+def _scoped_in(name: str, value: object, outer_ids: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
     if isinstance(value, Scoped):
         yield name, value
     elif (content := items_of_container(list(value) if isinstance(value, deque) else value)) and id(
         value
-    ) not in around:
+    ) not in outer_ids:
         for key, child in _entries(name, *content):
-            yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
+            yield from _scoped_in(f"{name}.{key}", child, (*outer_ids, id(value)))
 
 
 def _entries(name: str, kind: str, content: Iterable[tuple[object, object]]) -> list[tuple[str, object]]:
@@ -326,7 +324,7 @@ def _entries(name: str, kind: str, content: Iterable[tuple[object, object]]) -> 
     entries = [(str(key), child) for key, child in content]
     if kind == "dict":
         entries.sort(key=lambda entry: entry[0])
-    for (key, _), (other, _) in pairwise(entries):
-        if key == other:
+    for (key, _), (next_key, _) in pairwise(entries):
+        if key == next_key:
             raise LayoutError(f"two keys of the dict {name!r} are named {key!r}; the paths of variables must differ")
     return entries

@@ -27,7 +27,7 @@ from meshcomm.layout_maps.scopes import ScopedVariable, current_scope
 
 
 class Initializer(Protocol):
-    """A function that makes a block of an initial value."""
+    """A function that returns a block of an initial value."""
 
     def __call__(self, slices: tuple[slice, ...], shape: Shape, dtype: DType, /) -> ArrayLike:
         """Return the block *slices* of the array of *shape* and *dtype*."""
@@ -114,8 +114,8 @@ class Variable(ActsAsValue, ScopedVariable):
             self._value = from_callback(shape, dtype, layout, lambda slices: initial(slices, shape, dtype))
         else:
             assert initial is not None
-            whole = np.broadcast_to(initial, shape)
-            self._value = from_callback(shape, dtype, layout, lambda slices: whole[slices])
+            array = np.broadcast_to(initial, shape)
+            self._value = from_callback(shape, dtype, layout, lambda slices: array[slices])
         self._initial = None
 
     @property
@@ -197,7 +197,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to add to all elements.
+        *delta* is a value as for `assign`, or one number to add to all elements.
 
         >>> import numpy as np, meshcomm as mc
         >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -209,7 +209,7 @@ class Variable(ActsAsValue, ScopedVariable):
     def assign_sub(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to subtract from all elements.
+        *delta* is a value as for `assign`, or one number to subtract from all elements.
 
         >>> import numpy as np, meshcomm as mc
         >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -229,7 +229,7 @@ class Variable(ActsAsValue, ScopedVariable):
         self._value = _with_dtype(result, self.dtype)
         return self
 
-    @refusable  # also an array, as another rank may move a tensor
+    @refusable  # also for an array: another rank may move a tensor
     def _checked_value(self, value: object, dtype: DType | None = None) -> DTensor | Array:
         """Return *value* as a tensor or array, after checking that its shape fits, and that it fits into *dtype*."""
         tensor = value.value if isinstance(value, Variable) else value
@@ -330,9 +330,9 @@ def _checked_initial(
         raise ShapeError(f"the initial value has shape {initial.shape}, but the variable has shape {lengths}")
     if isinstance(initial, DTensor) and initial.shape != lengths:
         raise ShapeError(f"the initial value is a DTensor of shape (), which does not fill shape {lengths}")
-    kind = initial.dtype if dtype is None else as_dtype(dtype)
-    _check_dtype(initial.dtype, kind)
-    return initial, lengths, kind
+    checked_dtype = initial.dtype if dtype is None else as_dtype(dtype)
+    _check_dtype(initial.dtype, checked_dtype)
+    return initial, lengths, checked_dtype
 
 
 def _default_layout(ndim: int) -> Layout:
@@ -345,20 +345,22 @@ def _default_layout(ndim: int) -> Layout:
     return Layout.replicated(mesh, ndim)
 
 
-def _check_dtype(dtype: DType, kind: DType) -> None:
-    if not np.can_cast(dtype, kind, "same_kind"):
-        raise DTypeError(f"a value of dtype {dtype} for a variable of dtype {kind} would lose its kind of number")
+def _check_dtype(dtype: DType, target_dtype: DType) -> None:
+    if not np.can_cast(dtype, target_dtype, "same_kind"):
+        raise DTypeError(
+            f"a value of dtype {dtype} for a variable of dtype {target_dtype} would lose its kind of number"
+        )
 
 
-def _check_conflict(initial: Layout, layout: Layout | None) -> None:
-    if layout is not None and layout != initial:
+def _check_conflict(initial_layout: Layout, layout: Layout | None) -> None:
+    if layout is not None and layout != initial_layout:
         raise LayoutError(
-            f"Conflicting layout are provided for initial value layout ({quote(initial)}) and variable "
+            f"Conflicting layout are provided for initial value layout ({quote(initial_layout)}) and variable "
             f"({quote(layout)})."
         )
 
 
 def _with_dtype(tensor: DTensor, dtype: DType) -> DTensor:
-    """Return a tensor of *dtype* with a block of its own."""
+    """Return a copy of a tensor in *dtype*."""
     _check_dtype(tensor.dtype, dtype)
     return mapped(lambda block: block.astype(dtype, order="C"), tensor, dtype=dtype)

@@ -8,26 +8,26 @@ from collections.abc import Callable
 class Background:
     """Does tasks in the order in which they come, in a thread, until `finish`.
 
-    Tasks hold memory: `reserve` waits until those that are not done leave enough of *limit* bytes. After an error,
-    tasks are dropped; `error` is the first one.
+    Tasks hold memory: `reserve` waits until unfinished tasks leave enough of *limit* bytes. After an error, tasks are
+    dropped; `error` is the first one.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._held = 0
+        self._held_bytes = 0
         self._tasks: deque[tuple[Callable[[], None], int]] = deque()
         self._changed = threading.Condition()
-        self._no_more = False
+        self._is_finished = False
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="meshcomm background", daemon=True)
         self._thread.start()
 
     def reserve(self, size: int) -> None:
-        """Wait until *size* bytes more may be held, for the next task. One task may have more than the limit."""
+        """Wait until the next task may hold *size* bytes. A single task may exceed the limit."""
         with self._changed:
-            while self._limit is not None and self._tasks and self._held + size > self._limit:
+            while self._limit is not None and self._tasks and self._held_bytes + size > self._limit:
                 self._changed.wait()
-            self._held += size
+            self._held_bytes += size
 
     def add(self, task: Callable[[], None], size: int) -> None:
         """Do *task* after those before it. It holds *size* bytes, which were reserved, until it is done."""
@@ -38,7 +38,7 @@ class Background:
     def finish(self) -> None:
         """Say that no more tasks come."""
         with self._changed:
-            self._no_more = True
+            self._is_finished = True
             self._changed.notify_all()
 
     def done(self) -> bool:
@@ -53,7 +53,7 @@ class Background:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._tasks and not self._no_more:
+                while not self._tasks and not self._is_finished:
                     self._changed.wait()
                 if not self._tasks:
                     return
@@ -61,10 +61,10 @@ class Background:
             try:
                 if self.error is None:
                     task()
-            except Exception as problem:
-                self.error = problem
+            except Exception as error:
+                self.error = error
             with self._changed:
                 self._tasks.popleft()
-                del task  # and what it holds
-                self._held -= size
+                del task  # frees the memory that it holds
+                self._held_bytes -= size
                 self._changed.notify_all()

@@ -2,12 +2,12 @@
 
 A library such as HDF5 changes a file in many small steps: a process that is killed between two of them leaves a file
 that nobody can read. Here it writes to `Changes`, which look like the file with the changes in it. `Changes.apply`
-first writes what is behind the end that the file had, which nobody reads yet. What changes before that end is in a
-journal beside the file before it is in the file; `recover` ends what was cut off from there.
+first writes the data behind the old end of the file, which nobody reads yet. Changes before the old end go to a
+journal beside the file, and then to the file; if that is cut off, `recover` completes it from the journal.
 
-Other programs may read the file meanwhile. HDF5 locks what it reads: it opens no file that we hold for us alone, which
-we do while we write before the old end. A program that has the file open for long does not stop us. So what says how
-long arrays are comes last, in `Changes.last`: then all that they refer to is there.
+Other programs may read the file meanwhile. HDF5 locks the files that it reads, and opens no file with an exclusive
+lock: we hold one while we write before the old end. A program that has the file open for long does not stop us. So the
+lengths of arrays are written last, in `Changes.last`: then all data that they refer to are there.
 """
 
 import errno
@@ -34,67 +34,67 @@ from meshcomm.storage import files
 from meshcomm.storage.files import File
 
 WAIT_FOR_READERS = 0.2
-"""Seconds. So long a save that adds to an HDF5 file waits until nobody reads it; then it goes on. A compromise: a loop
-of `xarray.open_dataset` leaves it alone after some milliseconds, a notebook that has it open never does."""
+"""Seconds that a save that adds to an HDF5 file waits until nobody reads it; then it continues. A compromise: a loop
+of `xarray.open_dataset` closes the file after some milliseconds, a notebook that has it open never does."""
 
-_KIND = b"meshcomm journal 1\n"
+_MAGIC = b"meshcomm journal 1\n"
 _MAX_HEAD_LENGTH = 2**26
-"""Bytes of the list of changes in a journal: some twenty for each run of bytes."""
-_SUM = 4
-_STEP = 2**24
+"""The most bytes of the list of changes in a journal, which has about twenty for each run of bytes."""
+_CHECKSUM_SIZE = 4
+_STEP_BYTES = 2**24
 """Bytes of a journal that are in memory at once."""
 HDF5 = b"\x89HDF\r\n\x1a\n"
-"""How a file of HDF5 begins."""
+"""The first bytes of a file of HDF5."""
 
 
 class Changes:
     """A file of *end* bytes with changes, as a file of Python that can be read and written."""
 
     def __init__(self, file: File, end: int) -> None:
-        self._file, self._end, self._size, self._at = file, end, end, 0
-        self._starts: list[int] = []  # of runs of bytes that have changed, ascending; none touches the next one
+        self._file, self._old_end, self._size, self._offset = file, end, end, 0
+        self._starts: list[int] = []  # offsets of the runs of changed bytes, ascending; none touches the next one
         self._runs: list[bytearray] = []
         self.begun = False  # whether the file has changed before its old end
-        self.reserved = 0  # what has as many bytes, all zero, is free space for what others write
-        self.last: list[tuple[int, int]] = []  # the bytes that `apply` writes last, in turn: where they begin, and end
+        self.reserved = 0  # a write of this many bytes, all zero, reserves space that other ranks will write
+        self.last: list[tuple[int, int]] = []  # the ranges of bytes (start, stop) that `apply` writes last, in order
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to *offset*, as files of Python do."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
+        self._offset = offset + (0, self._offset, self._size)[whence]
+        return self._offset
 
     def tell(self) -> int:
         """Return where the next bytes are read or written."""
-        return self._at
+        return self._offset
 
     def read(self, size: int = -1) -> bytes:
         """Return the next *size* bytes."""
-        into = bytearray(max(0, self._size - self._at) if size < 0 else size)
-        self.readinto(into)
-        return bytes(into)
+        buffer = bytearray(max(0, self._size - self._offset) if size < 0 else size)
+        self.readinto(buffer)
+        return bytes(buffer)
 
-    def readinto(self, into: bytearray) -> int:
-        """Fill *into* with the next bytes; behind the end they are zeros."""
-        view, start, stop = memoryview(into).cast("B"), self._at, self._at + len(into)
+    def readinto(self, buffer: bytearray) -> int:
+        """Fill *buffer* with the next bytes; behind the end they are zeros."""
+        view, start, stop = memoryview(buffer).cast("B"), self._offset, self._offset + len(buffer)
         view[:] = bytes(len(view))
-        old = min(stop, self._end) - start
-        if old > 0:
-            self._file.read(np.frombuffer(view[:old], np.uint8), start)
+        old_size = min(stop, self._old_end) - start
+        if old_size > 0:
+            self._file.read(np.frombuffer(view[:old_size], np.uint8), start)
         first = max(0, bisect_right(self._starts, start) - 1)
-        for begin, run in zip(self._starts[first:], self._runs[first:], strict=True):
-            if begin >= stop:
+        for run_start, run in zip(self._starts[first:], self._runs[first:], strict=True):
+            if run_start >= stop:
                 break
-            low, high = max(begin, start), min(begin + len(run), stop)
+            low, high = max(run_start, start), min(run_start + len(run), stop)
             if low < high:
-                view[low - start : high - start] = run[low - begin : high - begin]
-        self._at = stop
+                view[low - start : high - start] = run[low - run_start : high - run_start]
+        self._offset = stop
         return len(view)
 
     def write(self, data: bytes) -> int:
-        """Write the next bytes. Zeros behind the end that the file had are there by themselves: they are not kept."""
+        """Write the next bytes. Zeros behind the old end are not kept: the file has them anyway."""
         array = np.frombuffer(data, np.uint8)
-        start, stop = self._at, self._at + len(array)
-        self._at, self._size = stop, max(self._size, stop)
+        start, stop = self._offset, self._offset + len(array)
+        self._offset, self._size = stop, max(self._size, stop)
         if len(array) == self.reserved and not (array[:PAGE].any() or array[-PAGE:].any()):
             return len(array)
         first = bisect_left(self._starts, start)
@@ -102,7 +102,7 @@ class Changes:
             first -= 1
         last = bisect_right(self._starts, stop)
         if first == last:
-            if start < self._end or array.any():
+            if start < self._old_end or array.any():
                 self._starts.insert(first, start)
                 self._runs.insert(first, bytearray(array))
             return len(array)
@@ -110,91 +110,91 @@ class Changes:
         return len(array)
 
     def _join(self, first: int, last: int, start: int, data: Bytes) -> None:
-        """Write *data* over runs *first* to *last*, which it touches: they become one."""
-        begin, run = self._starts[first], self._runs[first]
-        if start < begin:
-            run[:0] = bytes(begin - start)
-            begin = start
-        for other, more in zip(self._starts[first + 1 : last], self._runs[first + 1 : last], strict=True):
-            run.extend(bytes(other - begin - len(run)))
-            run.extend(more)
-        run.extend(bytes(max(0, start + len(data) - begin - len(run))))
-        run[start - begin : start - begin + len(data)] = data.data
-        self._starts[first:last], self._runs[first:last] = [begin], [run]
+        """Write *data* over the runs *first* to *last* (exclusive), which it touches: they become one run."""
+        run_start, run = self._starts[first], self._runs[first]
+        if start < run_start:
+            run[:0] = bytes(run_start - start)
+            run_start = start
+        for next_start, next_run in zip(self._starts[first + 1 : last], self._runs[first + 1 : last], strict=True):
+            run.extend(bytes(next_start - run_start - len(run)))
+            run.extend(next_run)
+        run.extend(bytes(max(0, start + len(data) - run_start - len(run))))
+        run[start - run_start : start - run_start + len(data)] = data.data
+        self._starts[first:last], self._runs[first:last] = [run_start], [run]
 
     def truncate(self, size: int | None = None) -> int:
         """Let the file end after *size* bytes."""
-        self._size = self._at if size is None else size
+        self._size = self._offset if size is None else size
         return self._size
 
     def flush(self) -> None:
         """Do nothing: all goes to the file in `apply`."""
 
-    def _changed(self, *, new: bool) -> Iterator[tuple[int, Bytes]]:
-        """Yield what has changed, and where it begins: before the old end, or with *new* behind it."""
-        for begin, run in zip(self._starts, self._runs, strict=True):
-            border = min(max(self._end - begin, 0), len(run))
-            low, high = (border, len(run)) if new else (0, border)
+    def _changed_ranges(self, *, appended: bool) -> Iterator[tuple[int, Bytes]]:
+        """Yield the offset and the data of each change before the old end; with *appended*, of those behind it."""
+        for run_start, run in zip(self._starts, self._runs, strict=True):
+            border = min(max(self._old_end - run_start, 0), len(run))
+            low, high = (border, len(run)) if appended else (0, border)
             if low < high:
-                yield begin + low, np.frombuffer(run, np.uint8)[low:high]
+                yield run_start + low, np.frombuffer(run, np.uint8)[low:high]
 
     def apply(self, journal: File | None) -> None:
         """Write all to the file, and wait until it is on the disk. Without a *journal* nobody needs the old file.
 
-        What an error cuts off is undone.
+        After an error, the changes before the old end are undone.
         """
-        for offset, data in self._changed(new=True):
+        for offset, data in self._changed_ranges(appended=True):
             self._file.write(data, offset)
         if self._file.size() != self._size:
             self._file.ended(self._size)
-        changes = self._in_order()
+        changes = self._ordered_changes()
         if journal is not None and changes:
             self._file.sync()
-            _write(journal, self._file.status().st_ino, changes)
+            _write_journal(journal, self._file.status().st_ino, changes)
         if not changes:
             self.begun = True
             self._file.sync()
             return
-        had = [(offset, files.section(self._file, offset, len(data))) for offset, data in changes]
+        old_data = [(offset, files.section(self._file, offset, len(data))) for offset, data in changes]
         self.begun = True
         try:
-            _put(self._file, changes)
+            _write_changes(self._file, changes)
             self._file.sync()
         except OSError:
-            _put(self._file, had[::-1])
+            _write_changes(self._file, old_data[::-1])
             self._file.sync()
             self.begun = False
             raise
 
-    def _in_order(self) -> list[tuple[int, Bytes]]:
-        """Return what has changed before the old end, in the order in which it is written."""
-        first: list[tuple[int, Bytes]] = []
-        last: list[tuple[int, int, Bytes]] = []
-        for offset, data in self._changed(new=False):
-            at, end = offset, offset + len(data)
+    def _ordered_changes(self) -> list[tuple[int, Bytes]]:
+        """Return the changes before the old end, in the order in which they are written."""
+        first_changes: list[tuple[int, Bytes]] = []
+        last_changes: list[tuple[int, int, Bytes]] = []
+        for offset, data in self._changed_ranges(appended=False):
+            begin, end = offset, offset + len(data)
             for (start, stop), number in sorted(zip(self.last, count(), strict=False)):
-                low, high = max(start, at), min(stop, end)
+                low, high = max(start, begin), min(stop, end)
                 if low < high:
-                    first.append((at, data[at - offset : low - offset]))
-                    last.append((number, low, data[low - offset : high - offset]))
-                    at = high
-            first.append((at, data[at - offset :]))
-        in_turn = [(at, data) for _, at, data in sorted(last, key=itemgetter(0))]
-        return [(at, data) for at, data in first + in_turn if len(data)]
+                    first_changes.append((begin, data[begin - offset : low - offset]))
+                    last_changes.append((number, low, data[low - offset : high - offset]))
+                    begin = high
+            first_changes.append((begin, data[begin - offset :]))
+        last_in_order = [(begin, data) for _, begin, data in sorted(last_changes, key=itemgetter(0))]
+        return [(begin, data) for begin, data in first_changes + last_in_order if len(data)]
 
 
-def _put(file: File, changes: Sequence[tuple[int, Bytes | bytes]]) -> None:
-    """Write *changes* to a file that others may read."""
-    with _alone(file):
+def _write_changes(file: File, changes: Sequence[tuple[int, Bytes | bytes]]) -> None:
+    """Write *changes*, offsets with their data, to a file that others may read."""
+    with _locked(file):
         for offset, data in changes:
             file.write(data, offset)
 
 
 @contextmanager
-def _alone(file: File) -> Iterator[None]:
-    """Hold the file alone, unless others have it open for longer than we wait."""
-    end = monotonic() + WAIT_FOR_READERS
-    while not file.lock() and monotonic() < end:
+def _locked(file: File) -> Iterator[None]:
+    """Hold an exclusive lock of the file, unless others have it open for longer than we wait."""
+    deadline = monotonic() + WAIT_FOR_READERS
+    while not file.lock() and monotonic() < deadline:
         sleep(0.0005)
     try:
         yield
@@ -206,28 +206,28 @@ def _alone(file: File) -> Iterator[None]:
 
 
 def journal_of(path: Path) -> Path:
-    """Return the name of the journal of a file."""
+    """Return the path of the journal of a file."""
     return path.with_name(f".{path.name}.journal")
 
 
 def begin_journal(path: Path) -> File:
-    """Return the journal for changes to *path*, empty. ``BlockingIOError`` if another save to it goes on.
+    """Return an empty journal for changes to *path*. ``BlockingIOError`` if another save to it is running.
 
-    ``CheckpointError`` if changes were cut off that this user may not end: see `recover`.
+    ``CheckpointError`` if changes were cut off that this user may not complete: see `recover`.
     """
-    name = journal_of(path)
+    journal_path = journal_of(path)
     is_new = True
     try:
-        journal = files.create(name, mode=PRIVATE)
+        journal = files.create(journal_path, mode=PRIVATE)
     except FileExistsError:
-        journal, is_new = files.for_writing(name), False
+        journal, is_new = files.for_writing(journal_path), False
     try:
         if not (journal.lock() and journal.has_a_name()):
             raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
-        _finish(path, journal)
+        _finish_changes(path, journal)
         owner = journal.status().st_uid
         if not is_new and owner != os.geteuid():  # its owner could change it meanwhile
-            raise PermissionError(errno.EACCES, f"it belongs to {user_name(owner)}", str(name))
+            raise PermissionError(errno.EACCES, f"it belongs to {user_name(owner)}", str(journal_path))
         journal.ended(0)
     except BaseException:
         journal.close()  # it holds a lock
@@ -236,65 +236,70 @@ def begin_journal(path: Path) -> File:
 
 
 def end_journal(path: Path, journal: File) -> None:
-    """Remove the journal: its changes are in the file, or it has none."""
+    """Remove the journal; its changes are in the file, or it has none."""
     with suppress(OSError):
         files.remove(journal_of(path))
     journal.close()
 
 
 def recover(path: Path) -> None:
-    """End the changes to *path* that were cut off while they were written, if there are any.
+    """Complete the changes to *path* that were cut off while they were written, if there are any.
 
-    A journal that a stranger has made could change any file of whoever reads: so a user ends only changes of a journal
-    of his own, to a file that he owns or shares with its group. ``CheckpointError`` says whose file waits for whom.
+    A journal that another user has made could change any file of the user who reads. So users complete only changes of
+    their own journals, to files that they own or share with their group. ``CheckpointError`` says whom the file waits
+    for.
     """
     path = Path(os.path.realpath(path))
-    name = journal_of(path)
+    journal_path = journal_of(path)
     try:
-        status = name.lstat()
+        status = journal_path.lstat()
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
-            return  # no save has left it, or it was cut off before it wrote
-        with files.for_reading(name, follow=False) as journal, files.for_reading(path) as file:
+            return  # it is not from a save, or the save was cut off before it wrote
+        with files.for_reading(journal_path, follow=False) as journal, files.for_reading(path) as file:
             if not journal.lock(shared=True) or not _UnfinishedChanges.read(file, journal):
-                return  # a save goes on, or has not come to the file
-        with files.for_writing(name) as journal:
+                return  # a save is running, or was cut off before it changed the file
+        with files.for_writing(journal_path) as journal:
             if journal.lock() and journal.has_a_name():
-                _finish(path, journal)
+                _finish_changes(path, journal)
                 end_journal(path, journal)
-    except FileNotFoundError:  # there is none, or its save has come to its end
+    except FileNotFoundError:  # there is no journal, or its save is complete by now
         return
     except OSError as error:
         raise CheckpointError(
-            f"{path} waits for {user_name(status.st_uid)}, {_WHY} {name}: {error.strerror}"
+            f"{path} waits for {user_name(status.st_uid)}, {_WAITING_TEXT} {journal_path}: {error.strerror}"
         ) from None
 
 
-_WHY = "whose save to it may have been cut off, and who ends that by opening the file. This is its journal:"
+_WAITING_TEXT = "whose save to it may have been cut off, and who ends that by opening the file. This is its journal:"
 
 
-def _finish(path: Path, journal: File) -> None:
-    """Write to the file what its journal has, if that is complete. ``CheckpointError`` unless this user may do so."""
+def _finish_changes(path: Path, journal: File) -> None:
+    """Write the changes of a complete journal to its file. ``CheckpointError`` unless this user may do so."""
     if not journal.size():
         return
     with files.for_writing(path) as file:
-        # Of the file that is open: the path may lead to another one soon.
+        # Check the open file, not the path: that may soon lead to another file.
         changes = _UnfinishedChanges.read(file, journal)
         if changes is None:
             return
-        for handle, writers in ((journal, 0o022), (file, 0o002)):
-            status = handle.status()
-            if status.st_uid != os.geteuid() and (handle is journal or not status.st_mode & 0o020):
-                raise CheckpointError(f"{path} waits for {user_name(status.st_uid)}, {_WHY} {journal.path}")
-            if status.st_mode & writers:
+        for open_file, writable_bits in ((journal, 0o022), (file, 0o002)):
+            status = open_file.status()
+            if status.st_uid != os.geteuid() and (open_file is journal or not status.st_mode & 0o020):
+                raise CheckpointError(f"{path} waits for {user_name(status.st_uid)}, {_WAITING_TEXT} {journal.path}")
+            if status.st_mode & writable_bits:
                 raise CheckpointError(
                     f"{path}: a save to it was cut off, and its end is in {journal.path}. But others can write to "
-                    f"{handle.path}: chmod go-w {handle.path}, if that is what you saved"
+                    f"{open_file.path}: chmod go-w {open_file.path}, if that is what you saved"
                 )
         changes.finish(journal, file)
 
 
 class _UnfinishedChanges(NamedTuple):
-    """Changes to a file of HDF5 that were cut off: where their bytes begin in the journal, and where each goes."""
+    """Changes to a file of HDF5 that were cut off.
+
+    Their bytes follow one another in the journal, from offset *begin* on. *changes* has the offset in the file and the
+    length of each.
+    """
 
     begin: int
     changes: list[tuple[int, int]]
@@ -303,48 +308,57 @@ class _UnfinishedChanges(NamedTuple):
     def read(cls, file: File, journal: File) -> "_UnfinishedChanges | None":
         """Return the changes to the *file* that the *journal* has.
 
-        None if it is not complete, as its save was cut off before the file changed, and if it belongs to another file.
-        All that it says is compared with the bytes that are there, before memory is asked for.
+        None if the journal is not complete, because its save was cut off before the file changed, and if it belongs to
+        another file. All its lengths are compared with the sizes of the files before memory is allocated.
         """
-        size, limit, number = journal.size(), file.size(), file.status().st_ino
-        is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
-        head = files.section(journal, 0, min(size, _MAX_HEAD_LENGTH))
-        end = head.find(b"\n", len(_KIND))
-        if not (is_hdf5 and head.startswith(_KIND) and end >= 0):
+        journal_size, file_size, file_inode = journal.size(), file.size(), file.status().st_ino
+        is_hdf5 = files.section(file, 0, min(8, file_size)) == HDF5
+        head = files.section(journal, 0, min(journal_size, _MAX_HEAD_LENGTH))
+        end = head.find(b"\n", len(_MAGIC))
+        if not (is_hdf5 and head.startswith(_MAGIC) and end >= 0):
             return None
         try:
-            inode, entries = json.loads(head[len(_KIND) : end])
+            inode, entries = json.loads(head[len(_MAGIC) : end])
             changes = [(int(offset), int(length)) for offset, length in entries]
         except (ValueError, TypeError, RecursionError):
             return None
-        inside = all(0 <= offset <= offset + length <= limit for offset, length in changes)
+        is_inside = all(0 <= offset <= offset + length <= file_size for offset, length in changes)
         nbytes = sum(length for _, length in changes)
-        if not inside or nbytes > limit or end + 1 + nbytes + _SUM != size or inode != number:
+        if (
+            not is_inside
+            or nbytes > file_size
+            or end + 1 + nbytes + _CHECKSUM_SIZE != journal_size
+            or inode != file_inode
+        ):
             return None
         crc = 0
-        for at in range(0, size - _SUM, _STEP):
-            crc = zlib.crc32(files.section(journal, at, min(_STEP, size - _SUM - at)), crc)
-        if crc.to_bytes(_SUM, "little") != files.section(journal, size - _SUM, _SUM):
+        for offset in range(0, journal_size - _CHECKSUM_SIZE, _STEP_BYTES):
+            crc = zlib.crc32(
+                files.section(journal, offset, min(_STEP_BYTES, journal_size - _CHECKSUM_SIZE - offset)), crc
+            )
+        if crc.to_bytes(_CHECKSUM_SIZE, "little") != files.section(
+            journal, journal_size - _CHECKSUM_SIZE, _CHECKSUM_SIZE
+        ):
             return None
         return cls(end + 1, changes)
 
     def finish(self, journal: File, file: File) -> None:
         """Write the changes to the file."""
-        at = self.begin
-        with _alone(file):
+        journal_offset = self.begin
+        with _locked(file):
             for offset, length in self.changes:
-                for done in range(0, length, _STEP):
-                    step = min(_STEP, length - done)
-                    file.write(files.section(journal, at + done, step), offset + done)
-                at += length
+                for step_start in range(0, length, _STEP_BYTES):
+                    size = min(_STEP_BYTES, length - step_start)
+                    file.write(files.section(journal, journal_offset + step_start, size), offset + step_start)
+                journal_offset += length
         file.sync()
 
 
-def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None:
-    text = json.dumps([number, [[offset, len(data)] for offset, data in changes]]).encode() + b"\n"
-    if len(_KIND) + len(text) > _MAX_HEAD_LENGTH:
+def _write_journal(journal: File, inode: int, changes: list[tuple[int, Bytes]]) -> None:
+    text = json.dumps([inode, [[offset, len(data)] for offset, data in changes]]).encode() + b"\n"
+    if len(_MAGIC) + len(text) > _MAX_HEAD_LENGTH:
         raise CheckpointError(f"{journal.path} would have {len(changes)} changes, more than a journal holds")
-    body = _KIND + text + b"".join(data.tobytes() for _, data in changes)
+    body = _MAGIC + text + b"".join(data.tobytes() for _, data in changes)
     journal.write(body + zlib.crc32(body).to_bytes(4, "little"), 0)
     journal.sync()
     files.sync_folder(journal.path.parent)

@@ -24,25 +24,25 @@ from meshcomm.storage.request import Layouts, Loaded, PathLike, meshes_of
 from meshcomm.storage.save import SaveRequest, save, start_save
 from meshcomm.storage.trees import flattened
 
-_NAME = re.compile(r"step-([0-9]{9,18})")
+_FOLDER_NAME = re.compile(r"step-([0-9]{9,18})")
 
 
 class Checkpoints:
     """The checkpoints of a run: a folder with a folder for each step that was saved.
 
-    A step that is not complete, because its save was cut off, counts for nothing; the next save removes it. Old steps
-    are removed only after a new one is on the disk, and never the one that was just saved.
+    An incomplete step, whose save was cut off, is ignored; the next save removes it. Old steps are removed only after
+    a new one is on the disk, and never the one that was just saved.
 
     Parameters
     ----------
     folder: folder of the checkpoints; the first save makes it
     keep: number of newest readable steps to keep; None keeps all
     keep_every: steps divisible by this number are kept, too
-    mesh: mesh of the ranks that decide together; by default that of the tensors, or of the layouts; in `wanted`, all
-        ranks
-    save_on: signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
+    mesh: mesh of the ranks that decide together; by default the mesh of the tensors, or of the layouts; in `wanted`,
+        all ranks
+    save_on: signal, such as ``"SIGUSR1"``, that makes `wanted` true; it is handled from now on
 
-    ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can begin to.
+    ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can set a handler.
     ``CheckpointError`` from its methods, on all ranks, if *folder* is a file.
 
     >>> import tempfile, numpy as np, meshcomm as mc
@@ -70,17 +70,17 @@ class Checkpoints:
         *,
         save_on: str | int | None = None,
     ) -> None:
-        for what, number in (("keep", keep), ("keep_every", keep_every)):
-            if number is not None and as_integer(number, what, ValueError) < 1:
-                raise ValueError(f"{what} must be 1 or more, or None, not {quote(number)}")
+        for name, number in (("keep", keep), ("keep_every", keep_every)):
+            if number is not None and as_integer(number, name, ValueError) < 1:
+                raise ValueError(f"{name} must be 1 or more, or None, not {quote(number)}")
         self.folder, self.keep, self.keep_every = as_path(folder, "Checkpoints(folder)"), keep, keep_every
         self._mesh = mesh
         self._signal = None if save_on is None else signals.number_of(save_on)
-        self._all: Mesh | None = None
-        self._answered, self._is_wanted = 0, False
+        self._signal_mesh: Mesh | None = None
+        self._answered_count, self._is_wanted = 0, False
         if self._signal is not None:
             signals.count(self._signal)
-            self._answered = signals.arrived(self._signal)
+            self._answered_count = signals.arrived(self._signal)
 
     def __repr__(self) -> str:
         return f"Checkpoints({str(self.folder)!r}, keep={self.keep}, keep_every={self.keep_every})"
@@ -95,10 +95,10 @@ class Checkpoints:
         step = as_integer(step, "step", ValueError)
         if not 0 <= step < 10**18:
             raise ValueError(f"step {quote(step)} must be 0 or more, and have at most 18 digits")
-        return self.folder / _name(step)
+        return self.folder / _folder_name(step)
 
     def steps(self) -> list[int]:
-        """Return the steps that are complete, ascending. Whether their data are damaged is not known then.
+        """Return the steps that are complete, ascending. Their data are not checked.
 
         >>> import tempfile, meshcomm as mc
         >>> run, t = mc.Checkpoints(tempfile.mkdtemp()), mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -120,31 +120,31 @@ class Checkpoints:
         >>> run.latest()
         10
         """
-        newest = self._newest({})
-        return None if newest is None else newest[0]
+        step_and_names = self._newest({})
+        return None if step_and_names is None else step_and_names[0]
 
-    def _newest(self, passed: dict[int, Exception]) -> tuple[int, list[str]] | None:
-        """Return the newest step that can be read and is not *passed* over, and the names of its arrays.
+    def _newest(self, problems: dict[int, Exception]) -> tuple[int, list[str]] | None:
+        """Return the newest step that can be read and is not in *problems*, and the names of its arrays.
 
-        What cannot be read is added to *passed*. Another job may save and remove steps meanwhile: so the folder is
-        listed again after each.
+        A step that cannot be read is added to *problems*. Another job may save and remove steps meanwhile: so the
+        folder is listed again after each.
         """
         while True:
-            steps = self.steps() or self.steps()  # the only step that was listed may have made way for the next one
-            step = next((step for step in reversed(steps) if step not in passed), None)
+            steps = self.steps() or self.steps()  # the only listed step may have been removed after a newer save
+            step = next((step for step in reversed(steps) if step not in problems), None)
             if step is None:
                 return None
             try:
                 return step, list(contents(self.path_of(step)).arrays)
             except (CheckpointError, OSError) as error:
-                passed[step] = error
+                problems[step] = error
 
     def wanted(self) -> bool:
         """Return whether the signal *save_on* has arrived on any rank. Collective over the mesh, or over all ranks.
 
-        The ranks that receive a signal, and when each does, are up to the batch system. So all ranks call this after
-        each step, and all get the same answer at the same step: then save. Signals that arrive until that save is
-        complete are one request. Ranks outside of the mesh get False. The call costs what a barrier costs.
+        The batch system decides which ranks receive a signal, and when. So all ranks call this after each step, and
+        all get the same answer at the same step: then save. Signals that arrive until that save is complete are one
+        request. Ranks outside of the mesh get False. The call takes as long as a barrier.
 
         ``ValueError`` without *save_on*.
 
@@ -156,12 +156,17 @@ class Checkpoints:
         """
         if self._signal is None:
             raise ValueError('no signal makes a checkpoint wanted: pass one, Checkpoints(folder, save_on="SIGUSR1")')
-        if self._all is None:
-            self._all = self._mesh or create_mesh()
-        arrived = signals.arrived(self._signal)
-        call, is_due = f"whether a checkpoint is wanted in {quote(str(self.folder))}", int(arrived > self._answered)
-        self._is_wanted = bool(in_session("checkpoints", self._all, lambda session: session.agree(call, value=is_due)))
-        self._answered = arrived
+        if self._signal_mesh is None:
+            self._signal_mesh = self._mesh or create_mesh()
+        arrived_count = signals.arrived(self._signal)
+        call, is_due = (
+            f"whether a checkpoint is wanted in {quote(str(self.folder))}",
+            int(arrived_count > self._answered_count),
+        )
+        self._is_wanted = bool(
+            in_session("checkpoints", self._signal_mesh, lambda session: session.agree(call, value=is_due))
+        )
+        self._answered_count = arrived_count
         return self._is_wanted
 
     @refusable
@@ -177,7 +182,7 @@ class Checkpoints:
 
         Parameters
         ----------
-        step: its number; a step that is there is replaced
+        step: number of the step; an existing one is replaced
         tree, metadata, max_scratch_bytes: as for `save`
 
         Errors are those of `save`; then no step is removed.
@@ -191,10 +196,10 @@ class Checkpoints:
         [20]
         """
         mesh = self._prepare(step, tree)
-        with self._default():
+        with self._default_mesh():
             save(self.path_of(step), tree, metadata=metadata, overwrite=True, max_scratch_bytes=max_scratch_bytes)
-        self._end(step, mesh)
-        self._answer()
+        self._finish(step, mesh)
+        self._answer_signals()
 
     @refusable
     def start_save(
@@ -212,7 +217,7 @@ class Checkpoints:
 
         Parameters
         ----------
-        step: its number; a step that is there is replaced
+        step: number of the step; an existing one is replaced
         tree, metadata, max_scratch_bytes, max_staged_bytes: as for `start_save`
 
         >>> import tempfile, meshcomm as mc
@@ -223,7 +228,7 @@ class Checkpoints:
         [10]
         """
         mesh = self._prepare(step, tree)
-        with self._default():
+        with self._default_mesh():
             request = start_save(
                 self.path_of(step),
                 tree,
@@ -232,8 +237,8 @@ class Checkpoints:
                 max_scratch_bytes=max_scratch_bytes,
                 max_staged_bytes=max_staged_bytes,
             )
-        self._answer()
-        return CheckpointRequest(request, lambda: self._end(step, mesh))
+        self._answer_signals()
+        return CheckpointRequest(request, lambda: self._finish(step, mesh))
 
     @refusable
     def restore(
@@ -246,9 +251,9 @@ class Checkpoints:
         Parameters
         ----------
         layout_map: layouts by name, as for `load`; the layouts at the save do not matter
-        step: only this step will do; then its errors are raised
-        out: overwrite these tensors, and return them
-        check: compare the checksums of all that is read; else a step may have wrong data and not be passed over
+        step: the only step to restore; then its errors are raised
+        out: tensors to overwrite and return
+        check: whether to compare the checksums of all data; otherwise a step with wrong data is not detected
 
         ``FileNotFoundError`` if there is no such step, or none at all. ``CheckpointError`` if there are steps but none
         can be read, and if a name of *out* or *layout_map* is missing.
@@ -264,80 +269,82 @@ class Checkpoints:
         wanted_step = None if step is None else as_integer(step, "step", ValueError)
         mesh = self._mesh or common_mesh(meshes_of(layout_map, out))
         call = f"restore from {quote(str(self.folder))}" + ("" if wanted_step is None else f", step {wanted_step}")
-        look = _Look(self, wanted_step)
+        find_step = _StepFinder(self, wanted_step)
         while True:
-            answer = broadcast_from_device("checkpoints", mesh, call, look)
-            number, has = answer if answer is not None else look()
-            missing = [name for name in names or () if name not in has]
+            step_and_names = broadcast_from_device("checkpoints", mesh, call, find_step)
+            found_step, array_names = step_and_names if step_and_names is not None else find_step()
+            missing = [name for name in names or () if name not in array_names]
             if missing:
-                raise CheckpointError(f"{self.path_of(number)} has no array {quote(missing[0])}, which out has")
+                raise CheckpointError(f"{self.path_of(found_step)} has no array {quote(missing[0])}, which out has")
             try:
-                with self._default():
-                    return number, load(self.path_of(number), layout_map, out=out, check=check)
+                with self._default_mesh():
+                    return found_step, load(self.path_of(found_step), layout_map, out=out, check=check)
             except (CheckpointError, FileNotFoundError) as error:
                 if wanted_step is not None or (isinstance(error, CheckpointError) and error.unknown_name):
                     raise
-                look.passed[number] = error
+                find_step.problems[found_step] = error
             except OSError as error:
-                raise CheckpointError(f"{self.path_of(number)} cannot be read: {error}") from error
+                raise CheckpointError(f"{self.path_of(found_step)} cannot be read: {error}") from error
 
-    def _answer(self) -> None:
-        """Take the signals that have arrived since this save was wanted as the same request."""
+    def _answer_signals(self) -> None:
+        """Count the signals that have arrived since this save was wanted as one request with it."""
         if self._is_wanted and self._signal is not None:
-            self._answered, self._is_wanted = signals.arrived(self._signal), False
+            self._answered_count, self._is_wanted = signals.arrived(self._signal), False
 
     def _prepare(self, step: int, tree: object) -> Mesh:
-        """Make the folder, without what was cut off, and return the mesh that decides. Collective over it."""
+        """Make the folder, remove unfinished saves, and return the mesh that decides. Collective over it."""
         self.path_of(step)
         mesh = self._mesh or common_mesh(tensor.mesh for tensor in tensors_in(tree))
         call = f"checkpoint of step {step} in {quote(str(self.folder))}"
         broadcast_from_device("checkpoints", mesh, call, self._remove_unfinished)
         return mesh
 
-    def _end(self, step: int, mesh: Mesh) -> None:
-        """Remove old steps, after one that is complete. Collective over the mesh."""
+    def _finish(self, step: int, mesh: Mesh) -> None:
+        """Remove old steps, after *step* is complete. Collective over the mesh."""
         broadcast_from_device(
             "checkpoints", mesh, f"the end of a checkpoint of step {step}", lambda: self._remove_old(step)
         )
 
-    def _default(self) -> AbstractContextManager[object]:
+    def _default_mesh(self) -> AbstractContextManager[object]:
         return nullcontext() if self._mesh is None else default_mesh(self._mesh)
 
     def _remove_unfinished(self) -> None:
-        """Remove the folders of saves that were cut off; those that go on hold their files."""
-        unfinished = step_folders(resolved(self.folder))
+        """Remove the folders of saves that were cut off; saves that are running hold locks."""
+        folders = step_folders(resolved(self.folder))
         files.make_folders(self.folder)
-        for _, path in unfinished:
+        for _, path in folders:
             if not (path.is_symlink() or (path / MANIFEST).exists()):
                 FolderWriter(path, [], [], {}).remove_leftovers()
                 files.remove_if_empty(path)
 
-    def _remove_old(self, saved: int) -> None:
-        """Remove the steps that are not to be kept, the oldest first."""
+    def _remove_old(self, saved_step: int) -> None:
+        """Remove the steps that should not be kept, the oldest first."""
         if self.keep is None:
             return
         steps = self.steps()
-        newest = list(islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep))
-        if len(newest) < self.keep:
+        newest_steps = list(
+            islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep)
+        )
+        if len(newest_steps) < self.keep:
             return
         for step in steps:
             is_kept = self.keep_every is not None and step % self.keep_every == 0
-            if step < newest[-1] and step != saved and not is_kept:
+            if step < newest_steps[-1] and step != saved_step and not is_kept:
                 _remove(self.path_of(step))
 
 
 class CheckpointRequest:
     """A save of one step that goes on in the background, as `Checkpoints.start_save` returns it."""
 
-    def __init__(self, request: SaveRequest, end: Callable[[], object]) -> None:
-        self._request, self._end = request, end
-        self._over = False
+    def __init__(self, request: SaveRequest, finish: Callable[[], object]) -> None:
+        self._request, self._finish = request, finish
+        self._is_complete = False
 
     def __repr__(self) -> str:
         return f"CheckpointRequest({self._request!r})"
 
     def test(self) -> bool:
-        """Return whether this rank has written all that it has to."""
+        """Return whether this rank has written all its data."""
         return self._request.test()
 
     def wait(self) -> None:
@@ -345,41 +352,41 @@ class CheckpointRequest:
 
         The next call does nothing, or raises the same error. ``OSError`` on all ranks if one could not write.
         """
-        if not self._over:
+        if not self._is_complete:
             self._request.wait()
-            self._end()
-            self._over = True
+            self._finish()
+            self._is_complete = True
 
 
-class _Look:
-    """How the first rank finds the step to restore: *wanted_step*, or the newest step that is not in `passed`."""
+class _StepFinder:
+    """Finds the step to restore, on the first rank: *wanted_step*, or the newest step that is not in `problems`."""
 
     def __init__(self, run: Checkpoints, wanted_step: int | None) -> None:
         self._run, self._wanted_step = run, wanted_step
-        self.passed: dict[int, Exception] = {}
-        self._warned: set[int] = set()
+        self.problems: dict[int, Exception] = {}
+        self._warned_steps: set[int] = set()
 
     def __call__(self) -> tuple[int, list[str]]:
-        """Return the step, and the names of its arrays; warn of those that are passed over."""
+        """Return the step, and the names of its arrays; warn of steps that are passed over."""
         run, wanted_step = self._run, self._wanted_step
         if wanted_step is not None:
             if not run.path_of(wanted_step).exists():
                 raise FileNotFoundError(f"{run.folder} has no step {wanted_step}; it has {quote(run.steps())}")
             return wanted_step, list(contents(run.path_of(wanted_step)).arrays)
-        newest, steps = run._newest(self.passed), run.steps()
-        for step, problem in self.passed.items():
-            if step in steps and step not in self._warned:  # else it was removed after a newer one was saved
+        step_and_names, steps = run._newest(self.problems), run.steps()
+        for step, problem in self.problems.items():
+            if step in steps and step not in self._warned_steps:  # otherwise it was removed after a newer save
                 warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
-            self._warned.add(step)
-        if newest is not None:
-            return newest
+            self._warned_steps.add(step)
+        if step_and_names is not None:
+            return step_and_names
         if steps:
             raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
         raise FileNotFoundError(f"{run.folder} has no checkpoint")
 
 
 def _problem(path: Path) -> Exception | None:
-    """Return why a checkpoint cannot be read, or None; its data are not looked at."""
+    """Return the error with which a checkpoint cannot be read, or None; its data are not read."""
     try:
         contents(path)
     except (CheckpointError, OSError) as error:
@@ -393,17 +400,17 @@ def step_folders(folder: Path) -> list[tuple[int, Path]]:
         if folder.exists():
             raise CheckpointError(f"{folder} is a file, no folder: a run has a folder with one for each checkpoint")
         return []
-    matches = [(_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
+    matches = [(_FOLDER_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
     steps = ((int(match[1]), path) for match, path in matches if match)
-    return sorted((step, path) for step, path in steps if path.name == _name(step))
+    return sorted((step, path) for step, path in steps if path.name == _folder_name(step))
 
 
-def _name(step: int) -> str:
+def _folder_name(step: int) -> str:
     return f"step-{step:09d}"
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint: first what makes it one, so that it is complete or counts for nothing."""
+    """Remove a checkpoint: first its manifest, so that it is complete or ignored at any time."""
     if not path.is_symlink():
         files.remove(path / MANIFEST)
         files.sync_folder(path)

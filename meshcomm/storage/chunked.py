@@ -1,7 +1,8 @@
-"""Arrays in chunks, which may be compressed: each rank encodes whole chunks, and writes them to where they go.
+"""Arrays in chunks, which may be compressed: each rank encodes whole chunks, and writes them to the file.
 
-Where a chunk goes is known when its bytes are. So it is done in rounds: a round relays out some chunks for each rank,
-the ranks encode theirs side by side, the first rank says where each goes, and all write.
+The location of a chunk is known only after it is encoded. So writing goes in rounds: a round relays out some chunks
+for each rank, the ranks encode their chunks at the same time, the first rank decides the location of each, and all
+write.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,14 +25,13 @@ from meshcomm.storage.stored import Chunking, Stored
 from meshcomm.storage.transfer import OpenFiles
 
 CHUNK = 2**20
-"""Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
-slow."""
+"""Default bytes of a chunk before compression. A compromise: readers read whole chunks, and small ones are slow."""
 
 EncodedChunk: TypeAlias = tuple[Shape, int]
-"""The numbers of a chunk along each axis, and its bytes."""
+"""The index of a chunk along each axis, and its length in bytes after encoding."""
 
 ChunkLocation: TypeAlias = tuple[str, int]
-"""The file of a chunk, and where it begins there."""
+"""The file of a chunk, and its offset there."""
 
 
 def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Shape:
@@ -40,55 +40,55 @@ def default_chunk(shape: Shape, itemsize: int, nbytes: int | None = None) -> Sha
     >>> default_chunk((1000, 1000), 8), default_chunk((3, 2**20), 8), default_chunk((0, 5), 4)
     ((131, 1000), (1, 131072), (1, 5))
     """
-    chunk, left = [], max(1, (nbytes or CHUNK) // max(1, itemsize))
+    chunk, max_length = [], max(1, (nbytes or CHUNK) // max(1, itemsize))
     for n in reversed(shape):
-        chunk.append(max(1, min(n, left)))
-        left //= chunk[-1]
+        chunk.append(max(1, min(n, max_length)))
+        max_length //= chunk[-1]
     return tuple(reversed(chunk))
 
 
 def write_chunks(
     tensor: DTensor,
     stored: Stored,
-    opened: OpenFiles,
+    open_files: OpenFiles,
     limit: int | None,
-    placed: Callable[[list[EncodedChunk]], list[ChunkLocation]],
+    locate: Callable[[list[EncodedChunk]], list[ChunkLocation]],
     *,
     first: Shape | None = None,
 ) -> None:
-    """Write the chunks of *tensor*. Collective over its mesh, and over the ranks that *placed* needs.
+    """Write the chunks of *tensor*. Collective over its mesh, and over the ranks that *locate* needs.
 
     Parameters
     ----------
     tensor: tensor to write
     stored: array in the file, with its chunks
-    opened: open files
+    open_files: files that are written
     limit: scratch limit of a rank, in bytes; one chunk and its encoded bytes always fit
-    placed: function that returns the locations of the chunks of this rank
+    locate: function that returns the locations of the chunks of this rank
     first: index of the first chunk of *tensor* along each axis, if the tensor is a box of the array
     """
     chunks = stored.chunks
     assert chunks is not None
     grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
-    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first of those with the most chunks
+    axis = max(range(len(grid)), key=lambda axis: grid[axis])  # the first axis with the most chunks
     max_chunks = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
     for box in rounds(grid, axis, tensor.mesh.size, max(1, max_chunks)):
         encoded_chunks: list[tuple[Shape, Bytes]] = []
-        with opened.trying():
-            encoded_chunks = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
+        with open_files.trying():
+            encoded_chunks = list(on_device(tensor.mesh, partial(_encoded_chunks, tensor, chunks, box, axis)) or ())
         if first is not None:
             encoded_chunks = [
                 (tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in encoded_chunks
             ]
-        where = placed([(index, data.nbytes) for index, data in encoded_chunks])
-        for (_, data), (name, offset) in zip(encoded_chunks, where, strict=True):
-            if opened.error is None:
-                with opened.trying():
-                    opened.put(name, offset, data)
+        locations = locate([(index, data.nbytes) for index, data in encoded_chunks])
+        for (_, data), (name, offset) in zip(encoded_chunks, locations, strict=True):
+            if open_files.error is None:
+                with open_files.trying():
+                    open_files.put(name, offset, data)
 
 
 def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yield where each round begins in a *grid* of chunks, and how many it has along each axis.
+    """Yield the first chunk of each round in a *grid* of chunks, and its number of chunks along each axis.
 
     The chunks of a round are shared along *axis* by *size* ranks, each with at most *max_chunks*, or one.
 
@@ -97,42 +97,42 @@ def rounds(grid: Shape, axis: int, size: int, max_chunks: int) -> Iterator[tuple
     >>> list(rounds((2, 3), 1, 4, 1))
     [((0, 0), (1, 3)), ((1, 0), (1, 3))]
     """
-    steps, left = list(grid), max_chunks
-    for other in reversed(range(len(grid))):
-        if other != axis:
-            steps[other] = max(1, min(grid[other], left))
-            left //= steps[other]
-    steps[axis] = max(1, left) * size
+    steps, max_length = list(grid), max_chunks
+    for other_axis in reversed(range(len(grid))):
+        if other_axis != axis:
+            steps[other_axis] = max(1, min(grid[other_axis], max_length))
+            max_length //= steps[other_axis]
+    steps[axis] = max(1, max_length) * size
     for start in product(*(range(0, n, step) for n, step in zip(grid, steps, strict=True))):
         yield start, tuple(min(step, n - s) for s, n, step in zip(start, grid, steps, strict=True))
 
 
-def _encoded_of(
+def _encoded_chunks(
     tensor: DTensor, chunks: Chunking, box: tuple[Shape, Shape], axis: int, device: int
 ) -> Iterator[tuple[Shape, Bytes]]:
-    """Yield the chunks of this device in a round: their numbers, and their bytes. Collective over the mesh."""
-    start, steps = box
+    """Yield the index and the encoded bytes of each chunk of this device in a round. Collective over the mesh."""
+    start, counts = box
     begins = [s * length for s, length in zip(start, chunks.shape, strict=True)]
     ends = [
-        min((s + step) * length, n)
-        for s, step, length, n in zip(start, steps, chunks.shape, tensor.shape, strict=True)
+        min((s + count) * length, n)
+        for s, count, length, n in zip(start, counts, chunks.shape, tensor.shape, strict=True)
     ]
-    piece = tensor[tuple(map(slice, begins, ends))]
-    shares = Cut(steps[axis], tensor.mesh.size).all_starts()  # where those of the ranks begin, and the last one ends
-    borders = [min(number * chunks.shape[axis], piece.shape[axis]) for number in shares]
-    block = relayout(piece, cut_along(axis, borders, piece.shape, tensor.mesh))._block
-    first = list(start)
-    first[axis] += shares[device]
-    for inside in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
-        whole = _whole(block, inside, chunks.shape)
-        yield tuple(f + i for f, i in zip(first, inside, strict=True)), encoded(whole, chunks.codecs)
+    round_tensor = tensor[tuple(map(slice, begins, ends))]
+    first_chunks = Cut(counts[axis], tensor.mesh.size).all_starts()  # of each rank, and the end of the last one
+    borders = [min(number * chunks.shape[axis], round_tensor.shape[axis]) for number in first_chunks]
+    block = relayout(round_tensor, cut_along(axis, borders, round_tensor.shape, tensor.mesh))._block
+    first_index = list(start)
+    first_index[axis] += first_chunks[device]
+    for index in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
+        chunk = _padded_chunk(block, index, chunks.shape)
+        yield tuple(f + i for f, i in zip(first_index, index, strict=True)), encoded(chunk, chunks.codecs)
 
 
-def _whole(block: Array, inside: Shape, lengths: Shape) -> Array:
-    """Return a chunk of *block*, contiguous; where the array ends before the chunk, zeros follow."""
-    chunk = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
+def _padded_chunk(block: Array, index: Shape, lengths: Shape) -> Array:
+    """Return the chunk of *block* with this index, contiguous, with zeros behind the end of the array."""
+    chunk = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, lengths, strict=True))]
     if chunk.shape == lengths:
         return np.ascontiguousarray(chunk)
-    whole = np.zeros(lengths, block.dtype)
-    whole[tuple(map(slice, chunk.shape))] = chunk
-    return whole
+    padded_chunk = np.zeros(lengths, block.dtype)
+    padded_chunk[tuple(map(slice, chunk.shape))] = chunk
+    return padded_chunk

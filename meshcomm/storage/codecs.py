@@ -1,4 +1,4 @@
-"""What encodes the chunks of arrays: shuffle, zlib, gzip, zstd, blosc."""
+"""Codecs that encode the chunks of arrays: shuffle, zlib, gzip, zstd, blosc."""
 
 import zlib
 from types import ModuleType
@@ -24,11 +24,11 @@ def encoded(chunk: Array, codecs: Codecs) -> Bytes:
 
 
 LEVELS = {"shuffle": (0, 0, 0), "gzip": (4, 0, 9), "zlib": (4, 0, 9), "zstd": (3, -7, 22), "blosc": (5, 0, 9)}
-"""The level that codecs have by default, the lowest and the highest."""
+"""The default level of each codec, the lowest and the highest one."""
 
 
 def with_levels(codecs: Codecs) -> tuple[tuple[str, int], ...]:
-    """Return *codecs*, each with its level. ``ValueError`` for a level that it has not, ``ImportError`` without it.
+    """Return *codecs*, each with its level. ``ValueError`` for a wrong level, ``ImportError`` without the library.
 
     >>> with_levels((("shuffle", None), ("gzip", None), ("zstd", 9)))
     (('shuffle', 0), ('gzip', 4), ('zstd', 9))

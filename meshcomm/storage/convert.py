@@ -44,7 +44,7 @@ def convert(
 
     call = f"convert {quote(str(source))} to {quote(str(target))}"
     shared = in_session("convert", mesh, lambda session: shared_contents(Path(source), call, session))
-    if shared is None:  # a rank outside
+    if shared is None:  # a rank outside of the mesh
         return ""
     saving = _Conversion(shared, Path(target), mesh, overwrite)
     run_save("convert", saving, limit, ("converting", source))
@@ -52,52 +52,54 @@ def convert(
 
 
 class _Conversion(Saving):
-    """A save of what another file has."""
+    """A save of the arrays of another file."""
 
     def __init__(self, shared: SharedContents, target: Path, mesh: Mesh, overwrite: bool) -> None:
         content, self.left_out = _content(shared.contents, target)
         super().__init__(target, content, mesh, overwrite)
         self._base, self._contents, _ = shared
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         contents = self._contents
-        reads = OpenFiles(self._base, False, contents.checks is not None)
-        with closing(reads):
+        source_files = OpenFiles(self._base, False, contents.checks is not None)
+        with closing(source_files):
             for array in stored:
-                self._copy(array, reads, opened, session, limit)
-        opened.error = opened.error or reads.error
+                self._copy(array, source_files, open_files, session, limit)
+        open_files.error = open_files.error or source_files.error
         if contents.checks is not None:
-            session.agree(f"all arrays of {quote(str(self._base))}", opened.error)
-            compare_checksums(self._base, contents, reads, session)
+            session.agree(f"all arrays of {quote(str(self._base))}", open_files.error)
+            compare_checksums(self._base, contents, source_files, session)
 
-    def _copy(self, target: Stored, reads: OpenFiles, writes: OpenFiles, session: Session, limit: int | None) -> None:
+    def _copy(
+        self, target: Stored, source_files: OpenFiles, target_files: OpenFiles, session: Session, limit: int | None
+    ) -> None:
         """Copy one array. Collective over the mesh."""
         source, chunks, mesh = self._contents.arrays[target.name], target.chunks, self.mesh
         max_bytes = (limit or DEFAULT_SCRATCH) * mesh.size
         for start, box in boxes(target.shape, source.dtype.itemsize, max_bytes, chunks and chunks.shape):
-            chosen = box_of(target.shape, start, box)
+            selection = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
-            request = ArrayRequest(source, chosen, layout, source.dtype)
+            request = ArrayRequest(source, selection, layout, source.dtype)
             tensor = request.target()
-            self._check(source.name, reads)
-            ArraysReader([request], limit).fill([tensor], reads, session)
-            self._check(source.name, reads)
-            writes.error = writes.error or reads.error
+            self._check(source.name, source_files)
+            ArraysReader([request], limit).fill([tensor], source_files, session)
+            self._check(source.name, source_files)
+            target_files.error = target_files.error or source_files.error
             if chunks is None:
-                write_tensor(tensor, target, writes, limit, chosen)
+                write_tensor(tensor, target, target_files, limit, selection)
             else:
                 first = tuple(s // n for s, n in zip(start, chunks.shape, strict=True))
                 placed = partial(self.placed, session, target.name)
-                write_chunks(tensor, target, writes, limit, placed, first=first)
+                write_chunks(tensor, target, target_files, limit, placed, first=first)
 
-    def _check(self, name: str, reads: OpenFiles) -> None:
-        with reads.trying():
+    def _check(self, name: str, source_files: OpenFiles) -> None:
+        with source_files.trying():
             check_unchanged(self._base, self._contents, [name])
 
 
 def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
-    """Return what goes to *target*, and what does not, for people."""
+    """Return the content that goes to *target*, and a text for people that lists what is left out."""
     writer = writer_for(target)
     arrays = [_array_to_save(contents, array, writer) for array in contents.arrays.values()]
     node, left_out = contents.node, list(map(quote, contents.left_out))
@@ -110,28 +112,28 @@ def _content(contents: FileContents, target: Path) -> tuple[Content, str]:
         left_out.append("the metadata")
     if contents.attributes and not writer.has_attributes:
         left_out.append("the attributes of arrays")
-    return Content(arrays, node, _as_held(contents.metadata, writer)), " and ".join(left_out)
+    return Content(arrays, node, _supported_metadata(contents.metadata, writer)), " and ".join(left_out)
 
 
 def _array_to_save(contents: FileContents, stored: Stored, writer: type[Writer]) -> ArrayToSave:
-    """Return an array as *writer* can hold it."""
+    """Return the description of an array, with the attributes and dims that *writer* supports."""
     name = stored.name
-    described = ArrayToSave(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))
+    array = ArrayToSave(name, stored.array_shape, stored.dtype, contents.hints.get(name, ""))
     if not writer.has_attributes:
-        return described
-    attributes = _as_held(contents.attributes.get(name, {}), writer)
+        return array
+    attributes = _supported_metadata(contents.attributes.get(name, {}), writer)
     dims = contents.dims.get(name, ())
     unlimited = tuple(dim for dim in dims if dim in contents.unlimited)
-    named = dims if all(dims) else ()
-    return described._replace(dims=named or None, attributes=attributes, unlimited=unlimited)
+    complete_dims = dims if all(dims) else ()
+    return array._replace(dims=complete_dims or None, attributes=attributes, unlimited=unlimited)
 
 
-def _as_held(metadata: Mapping[str, object], writer: type[Writer]) -> dict[str, object]:
-    """Return *metadata* as *writer* can hold them: what it has no values for as JSON, in a text if it has to be."""
+def _supported_metadata(metadata: Mapping[str, object], writer: type[Writer]) -> dict[str, object]:
+    """Return *metadata* with values that *writer* supports: others become values of JSON, or a text of JSON."""
 
-    def as_stored(value: object) -> object:
+    def supported_value(value: object) -> object:
         if writer.holds(value):
             return value
         return json.dumps(as_json(value)) if writer.metadata_types else as_json(value)
 
-    return {key: as_stored(value) for key, value in metadata.items()}
+    return {key: supported_value(value) for key, value in metadata.items()}

@@ -1,4 +1,4 @@
-"""Files as ranks read and write them. All calls of the operating system that change or read files are made here."""
+"""Files that ranks read and write. All calls of the operating system that change or read files are made here."""
 
 import contextlib
 import ctypes
@@ -24,61 +24,61 @@ from meshcomm.storage._runs import read_runs
 from meshcomm.storage.stripes import XATTR, unit_of
 
 MAX_CALL_BYTES = 2**30
-"""Bytes of one read. Linux takes at most 0x7ffff000; more is done in several calls."""
+"""The most bytes of one read. Linux takes at most 0x7ffff000; more bytes take several calls."""
 
 READ_AHEAD = 2**17
-"""Bytes. By default Linux reads so many ahead, maybe no more when it is asked to; so it is asked several times. A
-compromise: on one disk it made no difference."""
+"""Bytes that Linux reads ahead by default. A request for more may be cut to this size, so there are several requests.
+A compromise: on one disk it made no difference."""
 
 WRITTEN_AT_ONCE = 2**22
-"""Bytes of one write. The disk begins with each one at once, and does not wait until all is written. A compromise, not
-measured by itself."""
+"""The most bytes of one write. The disk begins with each write at once, and does not wait until all is written. A
+compromise, not measured by itself."""
 
 counts: Counter[str] = Counter()
-"""What this process did with files: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""
+"""Counts of this process: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""
 
 
 class File:
-    """An open file. Reads and writes name their offset, so that ranks share no position."""
+    """An open file. Reads and writes have an offset as argument, so that ranks share no file position."""
 
     def __init__(self, path: Path, flags: int, mode: int = PUBLIC) -> None:
         self.path, self.written = path, 0
-        self._number = opened(path, flags, mode)
+        self._descriptor = opened(path, flags, mode)
 
     def write(self, data: Bytes | bytes, offset: int) -> None:
-        """Write all of *data* at *offset*. The system may write less than it is given; then the rest follows."""
-        done, view = 0, memoryview(data if isinstance(data, bytes) else data.data)
-        while done < len(view):
+        """Write all of *data* at *offset*. The system may write only some of it; then the rest follows."""
+        total, view = 0, memoryview(data if isinstance(data, bytes) else data.data)
+        while total < len(view):
             with _naming(self.path):
-                written = os.pwrite(self._number, view[done : done + WRITTEN_AT_ONCE], offset + done)
-            if written == 0:
+                count = os.pwrite(self._descriptor, view[total : total + WRITTEN_AT_ONCE], offset + total)
+            if count == 0:
                 raise OSError(errno.EIO, "nothing was written", str(self.path))
-            if written == WRITTEN_AT_ONCE and _sync_file_range is not None:
+            if count == WRITTEN_AT_ONCE and _sync_file_range is not None:
                 # The disk begins to write, while this rank does something else; `sync` waits for it.
-                _sync_file_range(self._number, offset + done, written, _SYNC_FILE_RANGE_WRITE)
-            done += written
-        self.written += done
-        counts["written"] += done
+                _sync_file_range(self._descriptor, offset + total, count, _SYNC_FILE_RANGE_WRITE)
+            total += count
+        self.written += total
+        counts["written"] += total
         counts["writes"] += 1
 
-    def read(self, into: Bytes, offset: int) -> None:
-        """Fill *into* with the bytes at *offset*; ``CheckpointError`` if the file ends before."""
-        done, view = 0, into.data
-        while done < len(view):
+    def read(self, buffer: Bytes, offset: int) -> None:
+        """Fill *buffer* with the bytes at *offset*; ``CheckpointError`` if the file ends before."""
+        total, view = 0, buffer.data
+        while total < len(view):
             with _naming(self.path):
-                count = os.preadv(self._number, [view[done : done + MAX_CALL_BYTES]], offset + done)
+                count = os.preadv(self._descriptor, [view[total : total + MAX_CALL_BYTES]], offset + total)
             if count == 0:
                 end = offset + len(view)
-                raise CheckpointError(f"{self.path} ends at byte {offset + done}, but its data go to byte {end}")
-            done += count
-        counts["read"] += done
+                raise CheckpointError(f"{self.path} ends at byte {offset + total}, but its data go to byte {end}")
+            total += count
+        counts["read"] += total
         counts["reads"] += 1
 
-    def read_runs(self, into: Bytes, offsets: Indices, lengths: Indices) -> None:
-        """Fill *into* with runs of bytes, one after the other; ``CheckpointError`` if the file ends before."""
+    def read_runs(self, buffer: Bytes, offsets: Indices, lengths: Indices) -> None:
+        """Fill *buffer* with runs of bytes, one after the other; ``CheckpointError`` if the file ends before."""
         with _naming(self.path):
-            count = read_runs(self._number, offsets, lengths, into)
-        if count < len(into):
+            count = read_runs(self._descriptor, offsets, lengths, buffer)
+        if count < len(buffer):
             end = int((offsets + lengths).max())
             raise CheckpointError(f"{self.path} ends at byte {self.size()}, but its data go to byte {end}")
         counts["read"] += count
@@ -88,7 +88,7 @@ class File:
         """Return whether the system has the byte at *offset* in its memory; False where it does not tell."""
         flag = getattr(os, "RWF_NOWAIT", 0)
         try:
-            return bool(flag) and os.preadv(self._number, [bytearray(1)], offset, flag) == 1
+            return bool(flag) and os.preadv(self._descriptor, [bytearray(1)], offset, flag) == 1
         except OSError:  # it would have to wait for the disk, or the file system cannot tell
             return False
 
@@ -97,51 +97,51 @@ class File:
         with _naming(self.path):
             for begin in range(offset, offset + size, READ_AHEAD):
                 length = min(READ_AHEAD, offset + size - begin)
-                os.posix_fadvise(self._number, begin, length, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self._descriptor, begin, length, os.POSIX_FADV_WILLNEED)
 
     def sized(self, size: int) -> None:
         """Give the file *size* bytes, on the disk where the file system can: a full disk is an error here."""
         with _naming(self.path):
             if size:
                 with _ignoring_errors(errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                    _allocate(self._number, size)
-            os.ftruncate(self._number, size)
+                    _allocate(self._descriptor, size)
+            os.ftruncate(self._descriptor, size)
 
     def ended(self, size: int) -> None:
-        """Let the file end after *size* bytes; what is new are zeros."""
+        """Let the file end after *size* bytes; new bytes are zeros."""
         with _naming(self.path):
-            os.ftruncate(self._number, size)
+            os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
         """Return the length in bytes."""
         return self.status().st_size
 
     def stored(self) -> int:
-        """Return the bytes that the file has on the disk: a file with holes is longer."""
+        """Return the number of bytes that are allocated on the disk: less than the size if the file has holes."""
         status = self.status()
         return min(status.st_size, status.st_blocks * 512)
 
     def unit(self) -> int:
-        """Return the bytes that the file system stores and locks as one, a stripe or a block: `unit_of`."""
+        """Return the size in bytes of the unit that the file system stores and locks: `unit_of`."""
         try:
-            striping = os.getxattr(self._number, XATTR)
+            striping = os.getxattr(self._descriptor, XATTR)
         except OSError:  # it is not Lustre
             striping = b""
         return unit_of(self.status().st_blksize, striping)
 
     def is_regular(self) -> bool:
         """Return whether this is a file, no folder, pipe or device."""
-        try:  # as `_naming`, but the system knows this of an open file: it does not take long
-            return stat.S_ISREG(os.fstat(self._number).st_mode)
+        try:  # as `_naming`, but the watchdog need not know: fstat is fast
+            return stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         except OSError as error:
             error.filename = str(self.path)
             raise
 
     def take(self, access: Access | None) -> None:
-        """Give the file, or folder, the permissions of another one, and those to write it."""
+        """Give the file, or folder, the permissions *access* of another one, and permission to write it."""
         if access is not None:
             with _naming(self.path), _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP):
-                grant(self._number, access)
+                grant(self._descriptor, access)
 
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
@@ -152,27 +152,27 @@ class File:
         return os.path.samestat(self.status(), path.lstat())
 
     def status(self) -> os.stat_result:
-        """Return what the system knows of the file."""
+        """Return the result of ``fstat``."""
         with _naming(self.path):
-            return os.fstat(self._number)
+            return os.fstat(self._descriptor)
 
     def sync(self) -> None:
         """Wait until the data are on the disk."""
         with _naming(self.path):
-            os.fsync(self._number)
+            os.fsync(self._descriptor)
 
     def forget(self) -> None:
-        """Tell the system that nobody will read the file soon. What is not yet on the disk stays in its cache."""
+        """Tell the system that nobody will read the file soon. Data that are not yet on the disk stay in its cache."""
         with _naming(self.path), _ignoring_errors(errno.EINVAL, errno.ENOSYS):
-            os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock(self, *, shared: bool = False) -> bool:
-        """Hold the file until it is closed, or the process ends; return False if another process holds it.
+        """Lock the file until it is closed, or the process ends; return False if another process holds a lock.
 
-        With *shared* others may hold it so, too.
+        With *shared* other processes may hold shared locks, too.
         """
         try:
-            fcntl.flock(self._number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:  # this file system has no locks
@@ -180,11 +180,11 @@ class File:
         return True
 
     def close(self) -> None:
-        """Close the file. What a network file system could not write, it may say only now."""
-        number, self._number = self._number, -1
-        if number >= 0:
+        """Close the file. A network file system may report only now that it could not write some data."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             with _naming(self.path):
-                os.close(number)
+                os.close(descriptor)
 
     def __enter__(self) -> "File":
         return self
@@ -193,47 +193,47 @@ class File:
         self.close()
 
 
-def _of_system(name: str, *kinds: type) -> Callable[..., int] | None:
-    """Return a call of the system that Python does not have; None where there is none."""
+def _system_function(name: str, *argument_types: type) -> Callable[..., int] | None:
+    """Return a function of the C library that Python does not have; None if this system has none of this name."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is not None:
-        function.argtypes = kinds
+        function.argtypes = argument_types
     return function
 
 
 # It begins to write a range of a file.
-_sync_file_range = _of_system("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_sync_file_range = _system_function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
 # Unlike posix_fallocate, it never writes to each block of a file where the file system cannot allocate them.
-_fallocate = _of_system("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_renameat2 = _of_system("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_fallocate = _system_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_renameat2 = _system_function("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
 
-def _allocate(number: int, size: int) -> None:
+def _allocate(descriptor: int, size: int) -> None:
     """Give an open file *size* bytes on the disk."""
-    while _fallocate is not None and _fallocate(number, 0, 0, size):
+    while _fallocate is not None and _fallocate(descriptor, 0, 0, size):
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
 
 
 class _naming:  # noqa: N801
-    """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time.
+    """Add the path of the file to errors of the system, and tell the watchdog that the call may take long.
 
     It is a class because calls of the system are many, and a generator takes longer than some of them. Without *path*
-    errors stay as they are.
+    errors are unchanged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
 
     def __enter__(self) -> None:
-        self._before = watch.in_file  # a library may be at this file, too
+        self._was_in_file = watch.in_file  # true if a library that reads or writes a file makes this call
         watch.note_file_io(True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        watch.note_file_io(self._before)
+        watch.note_file_io(self._was_in_file)
         if isinstance(error, OSError) and self._path is not None:
             error.filename = error.filename or str(self._path)
 
@@ -255,7 +255,8 @@ def _ignoring_errors(*codes: int) -> Iterator[None]:
 def create(path: Path, like: Path | None = None, mode: int = PUBLIC) -> File:
     """Return a new file for reading and writing; ``FileExistsError`` if there is one.
 
-    It has the permissions of *like*, if this user has such a file, and never others: who opened it would keep it.
+    It has the permissions of *like*, if this user has such a file, from the start: another user who once opened the
+    file could keep it open.
     """
     access = None if like is None else own_access(like)
     file = File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode if access is None else PRIVATE)
@@ -264,7 +265,7 @@ def create(path: Path, like: Path | None = None, mode: int = PUBLIC) -> File:
 
 
 def for_writing(path: Path) -> File:
-    """Return the file at *path*, which is there and no link."""
+    """Return the existing file at *path*, which is no link."""
     return File(path, os.O_RDWR)
 
 
@@ -299,9 +300,9 @@ def whole(path: Path, limit: int) -> bytes:
 
 def section(file: File, offset: int, size: int) -> bytes:
     """Return *size* bytes of *file* from *offset* on."""
-    into = np.empty(size, dtype=np.uint8)
-    file.read(into, offset)
-    return into.tobytes()
+    buffer = np.empty(size, dtype=np.uint8)
+    file.read(buffer, offset)
+    return buffer.tobytes()
 
 
 def identity(path: Path, *, opens: bool = False) -> tuple[int, int, int]:
@@ -324,19 +325,19 @@ def sync_folder(path: Path) -> None:
         folder.sync()  # some file systems cannot
 
 
-def take_folder_modes(new: Path, old: Path) -> None:
-    """Give *new* and the folders below it the permissions of the folder *old*, if this user has one."""
-    access = own_access(old)
+def take_folder_modes(new_folder: Path, old_folder: Path) -> None:
+    """Give *new_folder* and the folders below it the permissions of *old_folder*, if this user has such a folder."""
+    access = own_access(old_folder)
     with _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP):
         if access is not None:
-            for _, _, _, number in os.fwalk(new):  # which goes through no link
-                grant(number, access)
+            for _, _, _, descriptor in os.fwalk(new_folder):  # it follows no links
+                grant(descriptor, access)
 
 
 def sync_tree(path: Path, names: Container[str]) -> None:
     """Wait until the names in the folder and all below it are on the disk, and the files there with one of *names*."""
-    for root, _, inside in os.walk(path, topdown=False):
-        for name in (name for name in inside if name in names):
+    for root, _, file_names in os.walk(path, topdown=False):
+        for name in (name for name in file_names if name in names):
             with for_writing(Path(root, name)) as file:
                 file.sync()
         sync_folder(Path(root))
@@ -356,30 +357,30 @@ def make_folder(path: Path, mode: int = 0o777) -> bool:
 
 def is_below_link(path: Path, folder: Path) -> bool:
     """Return whether *path* is a symbolic link, or is below one that is in the *folder*."""
-    return any(entry.is_symlink() for entry in (path, *takewhile(lambda above: above != folder, path.parents)))
+    return any(entry.is_symlink() for entry in (path, *takewhile(lambda parent: parent != folder, path.parents)))
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Yield all that is in the folder and below it, but for the folders; no link is followed."""
+    """Yield the files in the folder and below it; no link is followed."""
     folders = [folder]
     while folders:
-        with os.scandir(folders.pop()) as entries_of:
-            for entry in entries_of:
+        with os.scandir(folders.pop()) as scan:
+            for entry in scan:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
                 else:
                     yield Path(entry.path)
 
 
-def odd(path: Path, largest: int | None) -> str:
-    """Return, for people, why no library should open a file; nothing for a regular file of at most so many bytes."""
+def odd(path: Path, max_bytes: int | None) -> str:
+    """Return a text that says why no library should open a file; "" for a regular file of at most *max_bytes*."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
-    if largest is not None and status.st_size > largest:
-        return f"has {status.st_size} bytes, more than the {largest} that it may have"
+    if max_bytes is not None and status.st_size > max_bytes:
+        return f"has {status.st_size} bytes, more than the {max_bytes} that it may have"
     return ""
 
 
@@ -389,7 +390,7 @@ def make_folders(path: Path) -> None:
 
 
 def entries(path: Path) -> list[Path]:
-    """Return what is in the folder."""
+    """Return the paths in the folder."""
     return sorted(path.iterdir())
 
 
@@ -399,27 +400,27 @@ def remove_if_empty(path: Path) -> None:
         path.rmdir()
 
 
-def replace(aside: Path, path: Path) -> None:
-    """Give the file or folder *aside* the name *path*, in one step, and remove what had that name.
+def replace(temporary_path: Path, path: Path) -> None:
+    """Rename the file or folder *temporary_path* to *path*, in one step, and remove the old one with that name.
 
-    At no time is there neither: a folder changes names with the old one, where the system can.
+    At any time there is one with that name: two folders exchange their names, where the system can.
     """
-    if aside.is_dir() and path.exists():
-        _exchange(aside, path)
+    if temporary_path.is_dir() and path.exists():
+        _exchange(temporary_path, path)
         sync_folder(path.parent)
         with contextlib.suppress(OSError):  # the next save tries again
-            remove(aside)
+            remove(temporary_path)
     else:
-        os.replace(aside, path)
+        os.replace(temporary_path, path)
     sync_folder(path.parent)
 
 
-def _exchange(one: Path, other: Path) -> None:
-    names = os.fsencode(one), os.fsencode(other)
+def _exchange(path: Path, other_path: Path) -> None:
+    names = os.fsencode(path), os.fsencode(other_path)
     if _renameat2 is None or _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
         code = ctypes.get_errno() or errno.ENOSYS
         raise OSError(
-            code, f"{os.strerror(code)}: two folders cannot change names here; remove {other} first", str(one)
+            code, f"{os.strerror(code)}: two folders cannot change names here; remove {other_path} first", str(path)
         )
 
 
@@ -433,17 +434,17 @@ def remove(path: Path) -> None:
 
 
 def leftovers(path: Path) -> Iterator[Path]:
-    """Yield what saves to *path* that were cut off have left beside it: files and folders that no process holds."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+    """Yield the files and folders that unfinished saves to *path* have left beside it, and that no process holds."""
+    name_pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
     for entry in entries(path.parent):
-        if ours.fullmatch(entry.name) and is_free(entry):
+        if name_pattern.fullmatch(entry.name) and is_free(entry):
             yield entry
 
 
 def is_free(path: Path) -> bool:
-    """Return whether no process holds the file or folder, see `File.lock`; so it is if there is none."""
+    """Return whether no process holds the file or folder, see `File.lock`; True if it does not exist."""
     try:
-        # A network file system locks only what can be written.
+        # A network file system locks only files that are open for writing.
         with File(path, os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_NONBLOCK) as file:
             return file.lock()
     except FileNotFoundError:
@@ -452,11 +453,11 @@ def is_free(path: Path) -> bool:
         return False
 
 
-_NAME_ASIDE = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+_TEMPORARY_NAME = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
 
 
 def with_final_names(error: Exception) -> Exception:
-    """Return *error* with the paths that its user knows: what `aside` names is called by the name that it will get.
+    """Return *error* with the paths that its user knows: temporary names are replaced by the final ones.
 
     >>> print(with_final_names(OSError(28, "No space left on device", "/d/.a.npy.0123456789abcdef.unfinished")))
     [Errno 28] No space left on device: '/d/a.npy'
@@ -466,18 +467,18 @@ def with_final_names(error: Exception) -> Exception:
         for name in ("strerror", "filename"):
             if getattr(error, name) is not None:
                 setattr(error, name, _final_name(getattr(error, name)))
-        if error.filename2 is not None:  # a change of names: now both are alike
+        if error.filename2 is not None:  # an error of a rename: now both names are equal
             del error.filename2
     return error
 
 
 def _final_name(text: Value) -> Value:
-    return _NAME_ASIDE.sub(r"\1", str(text)) if isinstance(text, str | Path) else text
+    return _TEMPORARY_NAME.sub(r"\1", str(text)) if isinstance(text, str | Path) else text
 
 
 @contextlib.contextmanager
 def final_names() -> Iterator[None]:
-    """Give errors the paths that their user knows: `with_final_names`."""
+    """Replace temporary paths in errors by the final ones: `with_final_names`."""
     try:
         yield
     except Exception as error:

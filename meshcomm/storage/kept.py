@@ -1,12 +1,12 @@
-"""What was read of files and decided for loads is kept, and counts as long as the files do not change.
+"""Caches of the contents of files and of the decisions for loads, which are valid until the files change.
 
 How changes of a file are detected. Its inode, size and time of change (`files.identity`) say so, but for two cases:
 
 - The clock of a file system has ticks, of milliseconds on local disks and up to two seconds elsewhere. A file that is
   written twice in one tick may look the same. So an identity counts only if the file was looked at `TICK` after its
-  last change. Before that, it is read again, and what it says is compared.
-- A network file system remembers for some seconds what its server has said of a file, unless the file is opened. So
-  a file is opened to ask, and a rank that reads data asks again after it has opened the file for them.
+  last change. Before that, the file is read again, and its contents are compared.
+- A network file system remembers the answers of its server about a file for some seconds, unless the file is opened.
+  So a file is opened to ask, and a rank that reads data asks again after it has opened the file for them.
 
 A store of zarr is a tree of folders in which other programs may add arrays: it is always read again.
 
@@ -39,17 +39,18 @@ TICK = 2 * 10**9
 """Nanoseconds. The coarsest timestamp of a file system (FAT): a second change within it may leave the same time."""
 
 MAX_FILES = 64
-"""Files whose contents a process keeps, and loads that a rank set keeps. A guess: programs load few files in turn."""
+"""The most files with contents in the cache of a process, and loads that a rank set keeps. A guess: programs load few
+files in turn."""
 
 MAX_ARRAYS = 256
 """Files with more arrays are not kept: such a checkpoint is usually loaded once."""
 
 
-_AS_JSON = ("node", "checks", "sizes")
-"""The fields of `FileContents` that JSON holds as they are."""
+_JSON_FIELDS = ("node", "checks", "sizes")
+"""The fields of `FileContents` that go to JSON unchanged."""
 
 ContentsFields: TypeAlias = tuple[str, list[StoredFields], Node, object, object, object]
-"""Where files are and what they hold, as JSON holds it: arrays, other fields, and those of `_AS_JSON`."""
+"""The path and the contents of files, as JSON holds them: arrays, other fields, and those of `_JSON_FIELDS`."""
 
 
 class CachedContents(NamedTuple):
@@ -63,7 +64,7 @@ class CachedContents(NamedTuple):
     def has_reliable_identity(self) -> bool:
         """Whether any further change would give the files other identities."""
         origins = self.contents.origins
-        return "" in origins and all(changed + TICK < self.time for *_, changed in origins.values())
+        return "" in origins and all(change_time + TICK < self.time for *_, change_time in origins.values())
 
     def is_current(self) -> bool:
         """Return whether the files are unchanged, by their identities."""
@@ -78,12 +79,17 @@ class CachedContents(NamedTuple):
     def as_json(self) -> ContentsFields:
         """Return *base* and *contents* as JSON holds them."""
         arrays = [stored.as_json() for stored in self.contents.arrays.values()]
-        others = {
+        other_fields = {
             name: value
             for name, value in self.contents._asdict().items()
-            if value and name not in ("arrays", *_AS_JSON)
+            if value and name not in ("arrays", *_JSON_FIELDS)
         }
-        values = [str(self.base), arrays, node_of_value(others), *(getattr(self.contents, name) for name in _AS_JSON)]
+        values = [
+            str(self.base),
+            arrays,
+            node_of_value(other_fields),
+            *(getattr(self.contents, name) for name in _JSON_FIELDS),
+        ]
         return json.loads(json.dumps(values))
 
 
@@ -91,25 +97,24 @@ _contents_cache: dict[str, CachedContents] = {}
 
 
 def cached_contents(path: Path) -> CachedContents:
-    """Return what *path* holds, read or remembered. ``FileNotFoundError``, ``CheckpointError``."""
-    where = os.path.abspath(path)
-    cached = _contents_cache.get(where)
-    if cached is None or not cached.is_current():
-        begin, absolute = time.time_ns(), Path(where)
-        base = absolute.parent if path.name.endswith(INDEX) else absolute
-        cached = CachedContents(base, contents(absolute), begin)
-        if len(cached.contents.arrays) <= MAX_ARRAYS:
-            _contents_cache.pop(where, None)
-            _contents_cache[where] = cached  # the newest
-            for oldest in list(_contents_cache)[
-                :-MAX_FILES
-            ]:  # simulated ranks are threads: another one may do so, too
+    """Return the contents of *path*, read or from the cache. ``FileNotFoundError``, ``CheckpointError``."""
+    absolute_path = os.path.abspath(path)
+    entry = _contents_cache.get(absolute_path)
+    if entry is None or not entry.is_current():
+        start_time, file_path = time.time_ns(), Path(absolute_path)
+        base = file_path.parent if path.name.endswith(INDEX) else file_path
+        entry = CachedContents(base, contents(file_path), start_time)
+        if len(entry.contents.arrays) <= MAX_ARRAYS:
+            _contents_cache.pop(absolute_path, None)
+            _contents_cache[absolute_path] = entry  # the newest
+            # Simulated ranks are threads: another one may remove it first.
+            for oldest in list(_contents_cache)[:-MAX_FILES]:
                 _contents_cache.pop(oldest, None)
-    return cached
+    return entry
 
 
 def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str], *, opens: bool = False) -> None:
-    """Raise ``CheckpointError`` if what says where arrays are has changed since it was read.
+    """Raise ``CheckpointError`` if the files that say where arrays are have changed since they were read.
 
     Parameters
     ----------
@@ -125,7 +130,7 @@ def check_unchanged(base: Path, file_contents: FileContents, names: Iterable[str
 
 
 class SharedContents(NamedTuple):
-    """What all ranks know of files relative to *base*; *fields* is that as JSON holds it."""
+    """The *contents* of files relative to *base* that all ranks know; *fields* are the same as JSON holds them."""
 
     base: Path
     contents: FileContents
@@ -133,60 +138,64 @@ class SharedContents(NamedTuple):
 
 
 def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
-    """Return what the first device finds at *path*. Collective over the mesh; its ranks compare the text *call*."""
+    """Return the contents that the first device reads at *path*. Collective; the ranks compare the text *call*."""
 
-    def look() -> ContentsFields | None:
+    def read_contents() -> ContentsFields | None:
         return None if session.device else cached_contents(path).as_json()
 
-    local_fields = session.agree_on_result(lambda _: call, look)
+    local_fields = session.agree_on_result(lambda _: call, read_contents)
     (fields,) = filter(None, session.allgather(local_fields))
-    base, arrays, others, *values = fields
+    base, arrays, other_fields, *values = fields
     stored = {array[0]: Stored.from_json(array) for array in arrays}
-    content_fields = {"metadata": {}, **read(dict, value_of_node(others)), **dict(zip(_AS_JSON, values, strict=True))}
+    content_fields = {
+        "metadata": {},
+        **read(dict, value_of_node(other_fields)),
+        **dict(zip(_JSON_FIELDS, values, strict=True)),
+    }
     return SharedContents(Path(base), FileContents(stored, **content_fields), fields)
 
 
 class KeptLoad:
     """A load that all ranks have agreed on.
 
-    *call* is what ranks compare, *checks* says whether checksums are, and *mesh* has all ranks.
+    *call* is the text that ranks compare, *checks* says whether checksums are compared, and *mesh* has all ranks.
     """
 
     def __init__(self, call: str, shared: SharedContents, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
         self.call, self.shared, self.reader, self.mesh, self.checks = call, shared, reader, mesh, checks
         self.is_cacheable = len(shared.contents.arrays) <= MAX_ARRAYS
         self.has_smaller_meshes = any(request.layout.mesh.size != mesh.size for request in reader.requests)
-        self._where, self._has_reliable_identity = "", False  # what the first device knows
+        self._checked_path, self._has_reliable_identity = "", False  # known to the first device only
 
-    def check(self, path: Path, opened: OpenFiles, *, first: bool) -> None:
+    def check(self, path: Path, open_files: OpenFiles, *, first: bool) -> None:
         """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
 
-        *opened* are files that this rank has opened just now; *first* says whether this is the first device.
+        *open_files* were opened by this rank just now; *first* says whether this is the first device.
         """
         check_unchanged(
-            self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in opened.files
+            self.shared.base, self.shared.contents, self.reader.names, opens=first and "" not in open_files.files
         )
-        if first and not (self._has_reliable_identity and self._where == os.path.abspath(path)):
-            cached = cached_contents(path)
-            if cached.as_json() != self.shared.fields:
+        if first and not (self._has_reliable_identity and self._checked_path == os.path.abspath(path)):
+            entry = cached_contents(path)
+            if entry.as_json() != self.shared.fields:
                 raise CheckpointError(f"{path} has changed")
-            self._where, self._has_reliable_identity = os.path.abspath(path), cached.has_reliable_identity
+            self._checked_path, self._has_reliable_identity = os.path.abspath(path), entry.has_reliable_identity
 
 
 class KeptLoads:
     """The loads that the ranks of a rank set keep, which are the same on all of them."""
 
     def __init__(self) -> None:
-        self._loads: dict[Hashable, KeptLoad] = {}  # the one that was used longest ago comes first
+        self._loads: dict[Hashable, KeptLoad] = {}  # the least recently used one comes first
 
     def get(self, key: Hashable) -> KeptLoad | None:
-        """Return the load that is kept for *key*, which may be none."""
+        """Return the load that is kept for *key*, or None."""
         return None if key is None else self._loads.get(key)
 
-    # What follows only after all ranks have agreed.
+    # The methods below are called only after all ranks have agreed.
 
     def use(self, key: Hashable) -> None:
-        """Let the load for *key* be the newest one."""
+        """Mark the load for *key* as the most recently used one."""
         self._loads[key] = self._loads.pop(key)
 
     def drop(self, key: Hashable) -> None:
@@ -194,7 +203,7 @@ class KeptLoads:
         self._loads.pop(key, None)
 
     def keep(self, key: Hashable, load: KeptLoad) -> None:
-        """Keep *load*; at the limit the one goes that was used longest ago."""
+        """Keep *load*; above the limit, drop the least recently used one."""
         self._loads[key] = load
         if len(self._loads) > MAX_FILES:
             del self._loads[next(iter(self._loads))]

@@ -57,31 +57,33 @@ def load(
 ) -> Loaded:
     """Return the tensors of a file or a checkpoint, in any layout. Collective over the meshes of the layouts.
 
-    How many ranks saved it, and in which layouts, does not matter. Each byte is read once, by one rank, and then sent
-    to those that need it. A file of one array gives a tensor, one of several a dict, and a checkpoint the tree that
-    was saved.
+    The number of ranks that saved it, and their layouts, do not matter. Each byte is read once, by one rank, and then
+    sent to those that need it. A file of one array gives a tensor, one of several a dict, and a checkpoint the saved
+    tree.
 
     Parameters
     ----------
     path: a file or folder that `save` or another program has made
-    layout: one for all tensors; a `LayoutMap` or a dict, with the names of tensors; without a layout, a tensor is
-        replicated on the mesh of `default_mesh`, or on all ranks
-    names: load these only, and return a dict; or a compiled pattern that they match as ``re.match`` does
-    slices: load this part of the array only: an index as NumPy's basic indexing takes it, or a dict of them by name;
-        layouts are those of the result
-    out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file; they keep
-        their layouts. A tensor of PyTorch is one that each rank has whole
-    dtype: convert to this one, as ``astype`` does
-    decode: apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then ``scale_factor`` and
-        ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay numbers
-    strict: True: rules of a `LayoutMap` that match no name in the file are an error, not a warning. False: *out* may
-        have names that are missing in the file; these tensors stay as they are
-    check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
+    layout: layout of all tensors; or a `LayoutMap` or a dict of layouts by the names of tensors; a tensor without a
+        layout is replicated on the mesh of `default_mesh`, or on all ranks
+    names: names of the arrays to load, or a compiled pattern that matches them, as ``re.match`` does; the result is a
+        dict
+    slices: part of the array to load: an index of NumPy's basic indexing, or a dict of indices by name; layouts are
+        those of the result
+    out: tensor to overwrite and return, or a tree of tensors with the names in the file; they keep their layouts. A
+        tensor of PyTorch counts as replicated: each rank has it whole
+    dtype: dtype of the result; elements are converted as by ``astype``
+    decode: whether to apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then
+        ``scale_factor`` and ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay
+        numbers
+    strict: if True, rules of a `LayoutMap` that match no name in the file are an error, not a warning; if False, *out*
+        may have names that are missing in the file, and these tensors are unchanged
+    check: whether to compare the checksums of the data; by default for checkpoints of at most 64 MiB
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
-        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block; with
-        *decode*, its block of one array as it is in the file
+        the file (chunks or compressed), a rank also holds the chunks that it reads, unless they are its block; with
+        *decode*, also its block of one encoded array
 
-    A rank outside of the meshes reads the header itself: a relative path is relative to its own folder.
+    A rank outside of the meshes reads the header itself: a relative path is relative to its own working directory.
 
     ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
     ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.
@@ -101,9 +103,9 @@ def load(
 
 
 def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loaded:
-    """Return what a call of `load` returns. Collective over *meshes*, those of its layouts and tensors.
+    """Return the result of a call of `load`. Collective over *meshes*, those of its layouts and tensors.
 
-    *requested* checks the arguments. What it raises on one rank, all ranks raise.
+    *make_request* checks the arguments. An error that it raises on one rank, all ranks raise.
     """
     mesh = common_mesh(meshes)
 
@@ -117,7 +119,7 @@ def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loa
             return request, *_load_tensors(request, request.key(mesh, meshes), mesh, session)
 
     result = in_session("load", mesh, run_in_session)
-    if result is None:  # a rank outside
+    if result is None:  # a rank outside of the mesh
         request = make_request()
         contents = cached_contents(request.path).contents
         result = request, _tensors_outside(request, contents, mesh), contents
@@ -126,7 +128,7 @@ def run_load(make_request: Callable[[], LoadRequest], meshes: list[Mesh]) -> Loa
 
 
 def load_shared(request: LoadRequest, shared: SharedContents, mesh: Mesh) -> dict[str, DTensor]:
-    """Return the tensors that are requested, by name, of files that all ranks know. Collective over *mesh*."""
+    """Return the requested tensors by name, from files that all ranks know. Collective over *mesh*."""
 
     def run_in_session(session: Session) -> dict[str, DTensor]:
         with session.exchanging():
@@ -143,29 +145,29 @@ def _tensors_outside(request: LoadRequest, contents: FileContents, mesh: Mesh) -
 def _load_tensors(
     request: LoadRequest, key: Hashable, mesh: Mesh, session: Session
 ) -> tuple[dict[str, DTensor], FileContents]:
-    """Return the tensors that are requested, by name, and what the file has. Collective over *mesh*.
+    """Return the requested tensors by name, and the contents of the file. Collective over *mesh*.
 
     The load is kept for *key*, unless that is None.
     """
     loads = session.cached_resource("loads", KeptLoads)
-    load = loads.get(key)
-    if load is not None:
-        tensors = _repeat_load(load, request, session)
+    kept_load = loads.get(key)
+    if kept_load is not None:
+        tensors = _repeat_load(kept_load, request, session)
         if tensors is not None:
             loads.use(key)
-            return tensors, load.shared.contents
+            return tensors, kept_load.shared.contents
         loads.drop(key)
     shared = shared_contents(request.path, request.text(), session)
-    tensors, load = _load_new(request, shared, mesh, session, should_keep=key is not None)
-    if load is not None:
-        loads.keep(key, load)
+    tensors, kept_load = _load_new(request, shared, mesh, session, should_keep=key is not None)
+    if kept_load is not None:
+        loads.keep(key, kept_load)
     return tensors, shared.contents
 
 
 def _load_new(
     request: LoadRequest, shared: SharedContents, mesh: Mesh, session: Session, *, should_keep: bool = False
 ) -> tuple[dict[str, DTensor], KeptLoad | None]:
-    """Return the tensors that are requested, by name, and what to keep, if any. Collective over *mesh*."""
+    """Return the requested tensors by name, and the load to keep, if any. Collective over *mesh*."""
     contents = shared.contents
 
     def prepare() -> tuple[list[ArrayRequest], list[DTensor], bool]:
@@ -181,27 +183,26 @@ def _load_new(
     else:  # nothing is overwritten before all ranks have seen no error
         requests, targets, checks = session.agree_on_result(lambda prepared: _text(request, prepared[0]), prepare)
         requests = _mark_unsliced(requests, session)
-    load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
+    kept_load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
     open_files = OpenFiles(shared.base, False, checks)
-    should_keep = (
-        should_keep and load.is_cacheable and not request.leaves_out(contents)
-    )  # such a load warns on every call
+    # Such a load warns on every call.
+    should_keep = should_keep and kept_load.is_cacheable and not request.leaves_out(contents)
 
     def agree_on_read() -> None:
         nonlocal should_keep
         with open_files.trying():
-            check_unchanged(shared.base, contents, load.reader.names)
-        should_keep = not session.agree(load.call, open_files.error, not should_keep)
+            check_unchanged(shared.base, contents, kept_load.reader.names)
+        should_keep = not session.agree(kept_load.call, open_files.error, not should_keep)
 
     open_files.agree = agree_on_read
     with open_files.trying():
-        check_unchanged(shared.base, contents, load.reader.names)
-    tensors = _fill_targets(load, targets, request, open_files, session)
-    return tensors, load if should_keep else None
+        check_unchanged(shared.base, contents, kept_load.reader.names)
+    tensors = _fill_targets(kept_load, targets, request, open_files, session)
+    return tensors, kept_load if should_keep else None
 
 
 def _raise_on_all(error: Exception, session: Session) -> None:
-    """Raise *error*, which this rank has found alone maybe, on all ranks. Collective: others agree on the call."""
+    """Raise *error*, which perhaps this rank alone has, on all ranks. Collective: others agree on the call."""
 
     def fail() -> None:
         raise error
@@ -209,63 +210,64 @@ def _raise_on_all(error: Exception, session: Session) -> None:
     session.agree_on_result(str, fail)
 
 
-class _Changed(MeshcommError):
+class _FileChanged(MeshcommError):
     """A file has changed since a load of it, or cannot be read on some rank."""
 
 
-def _repeat_load(load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
+def _repeat_load(kept_load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
     """Return the tensors of a load that was made before; None if it has to be made anew. Collective over the mesh.
 
     Data that was read from a changed file is never used: the ranks agree before they send anything.
     """
-    open_files = OpenFiles(load.shared.base, False, load.checks)
+    open_files = OpenFiles(kept_load.shared.base, False, kept_load.checks)
 
     def agree_on_read() -> None:
         with open_files.trying():
-            load.check(request.path, open_files, first=session.device == 0)
-        if session.agree(load.call, None, open_files.error is not None):
-            raise _Changed
+            kept_load.check(request.path, open_files, first=session.device == 0)
+        if session.agree(kept_load.call, None, open_files.error is not None):
+            raise _FileChanged
 
     open_files.agree = agree_on_read
     try:
         targets = []
         try:
-            check_unchanged(load.shared.base, load.shared.contents, load.reader.names)  # before anything is read
-            for array in load.reader.requests:
+            # Before anything is read.
+            check_unchanged(kept_load.shared.base, kept_load.shared.contents, kept_load.reader.names)
+            for array in kept_load.reader.requests:
                 block = None if array.block_shape is None else new_block(array.block_shape, array.dtype)
                 targets.append(make(block, array.layout, array.shape, array.dtype))
         except (CheckpointError, OSError, MemoryError) as error:
             open_files.error = error
             agree_on_read()
-        return _fill_targets(load, targets, request, open_files, session)
-    except _Changed:
+        return _fill_targets(kept_load, targets, request, open_files, session)
+    except _FileChanged:
         return None
 
 
 def _fill_targets(
-    load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, open_files: OpenFiles, session: Session
+    kept_load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, open_files: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""
-    with showing(open_files, "loading", request.path, load.reader.nbytes, session), closing(open_files):
-        if load.has_smaller_meshes:  # ranks outside of a mesh cannot tell when others send, so all agree first
+    with showing(open_files, "loading", request.path, kept_load.reader.nbytes, session), closing(open_files):
+        if kept_load.has_smaller_meshes:  # ranks outside of a mesh cannot tell when others send, so all agree first
             open_files.before_sending()
             open_files.settled = False
-        load.reader.fill(targets, open_files, session)
+        kept_load.reader.fill(targets, open_files, session)
         open_files.settle()
     if open_files.checks:
-        compare_checksums(load.shared.base, load.shared.contents, open_files, session)
+        compare_checksums(kept_load.shared.base, kept_load.shared.contents, open_files, session)
     if request.out is not None:
         for tensor in targets:
             tensor.written()
-    return dict(zip(load.reader.names, targets, strict=True))
+    return dict(zip(kept_load.reader.names, targets, strict=True))
 
 
 def is_checked(path: Path, contents: FileContents, check: bool | None) -> bool:
     """Return whether checksums are compared. ``CheckpointError`` if there are none, but *check* asks for it."""
     if contents.checks is None and check:
         raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
-    small = sum((contents.sizes or {}).values()) <= CHECKED_UP_TO
-    return contents.checks is not None and (small if check is None else check)
+    is_small = sum((contents.sizes or {}).values()) <= CHECKED_UP_TO
+    return contents.checks is not None and (is_small if check is None else check)
 
 
 def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
@@ -275,8 +277,8 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
 
 def _mark_unsliced(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
     """Return *requests* with `unsliced`: whether the block of the target is C-contiguous on all ranks. Collective."""
-    is_unsliced = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
+    unsliced_flags = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
-        replace(array, unsliced=all(flags))
-        for array, *flags in zip(requests, *session.allgather(is_unsliced), strict=True)
+        replace(array, unsliced=all(rank_flags))
+        for array, *rank_flags in zip(requests, *session.allgather(unsliced_flags), strict=True)
     ]

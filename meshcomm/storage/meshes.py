@@ -1,4 +1,4 @@
-"""Arguments of calls that save and load: what is wrong with them, and the mesh over which ranks make them."""
+"""Arguments of calls that save and load: checks, and the mesh over which ranks make the call."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,9 +19,9 @@ def check_limits(*limits: int | None) -> None:
 
 
 def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
-    """Return a mesh over all ranks of *meshes*: the only one, if there is one; without any, that of `default_mesh`.
+    """Return a mesh over all ranks of *meshes*: one of them, if all have the same ranks.
 
-    Without that, it has all ranks of the world.
+    Without *meshes* it is that of `default_mesh`, or else has all ranks of the world.
     """
     all_meshes = list(meshes)
     if not all_meshes:

@@ -23,7 +23,7 @@ from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import OpenFiles
 from meshcomm.storage.values import with_numbers
 
-_SHOWN = 20  # arrays in a repr
+_MAX_SHOWN = 20  # arrays in a repr
 
 
 def open(path: PathLike) -> "Store":
@@ -55,7 +55,7 @@ class Store:
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
         self._base, self._contents, _ = cached_contents(self.path)
-        self._opened: OpenFiles | None = OpenFiles(self._base, False)
+        self._open_files: OpenFiles | None = OpenFiles(self._base, False)
 
     @property
     def names(self) -> list[str]:
@@ -77,7 +77,7 @@ class Store:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """What is in the file, but cannot be loaded, by name: why not."""
+        """The reason for each array in the file that cannot be loaded, by name."""
         return dict(self._contents.left_out)
 
     def __len__(self) -> int:
@@ -92,13 +92,15 @@ class Store:
     def __getitem__(self, name: str) -> "StoredArray":
         stored = self._contents.arrays.get(name)
         if stored is None:
-            why, has = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
-            what = f"no array {quote(name)}; it has {has}" if why is None else f"{quote(name)}, but {why}"
-            raise KeyError(f"{self.path} has {what}")
+            reason, names_text = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
+            problem = (
+                f"no array {quote(name)}; it has {names_text}" if reason is None else f"{quote(name)}, but {reason}"
+            )
+            raise KeyError(f"{self.path} has {problem}")
         return StoredArray(self, stored, self._contents)
 
     def close(self) -> None:
-        """Close the files; what is open is closed once.
+        """Close the files. Another call does nothing.
 
         >>> import tempfile, numpy as np, meshcomm as mc
         >>> path = tempfile.mkdtemp() + "/a.npy"
@@ -108,9 +110,9 @@ class Store:
         [0, 1, 2]
         >>> file.close()
         """
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        open_files, self._open_files = self._open_files, None
+        if open_files is not None:
+            open_files.close()
 
     def __enter__(self) -> "Store":
         return self
@@ -119,26 +121,29 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        arrays = [self[name] for name in self.names[:_SHOWN]]
+        arrays = [self[name] for name in self.names[:_MAX_SHOWN]]
         rows = [f"{array.name}  {array.shape} {array.dtype}, {bytes_text(array.nbytes)}" for array in arrays]
-        if len(self) > _SHOWN:
-            rows.append(f"... and {len(self) - _SHOWN} more")
+        if len(self) > _MAX_SHOWN:
+            rows.append(f"... and {len(self) - _MAX_SHOWN} more")
         return outline(f"Store({str(self.path)!r}) with {counted(len(self), 'array')}", rows=rows)
 
-    def _box(self, stored: Stored, chosen: Selection) -> Array:
-        """Return the box *chosen*, with the axes that are dropped."""
-        if self._opened is None:
+    def _box(self, stored: Stored, selection: Selection) -> Array:
+        """Return the box of *selection*, with the axes that are dropped."""
+        if self._open_files is None:
             raise ValueError(f"{self.path} is closed")
         self._check(stored)
         if stored.chunks is not None:
-            block = read_box(self._base, stored, chosen)
+            block = read_box(self._base, stored, selection)
         else:
-            size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
-            read = chosen.in_file(intervals, size)
-            block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)
-            starts, lengths = runs(read, chosen.shape)
-            self._opened.fill(stored, (starts * size, lengths * size), as_bytes(block))
-            block = chosen.taken(block, intervals)
+            itemsize, intervals = stored.dtype.itemsize, [[(0, n)] for n in selection.box]
+            file_intervals = selection.in_file(intervals, itemsize)
+            block = np.empty(
+                tuple(sum(stop - start for start, stop in axis_intervals) for axis_intervals in file_intervals),
+                stored.dtype,
+            )
+            starts, lengths = runs(file_intervals, selection.shape)
+            self._open_files.fill(stored, (starts * itemsize, lengths * itemsize), as_bytes(block))
+            block = selection.taken(block, intervals)
         self._check(stored)
         return block
 
@@ -148,10 +153,10 @@ class Store:
 
 
 class StoredArray:
-    """One array of a `Store`. An index reads the bytes that it needs, and gives an array of NumPy.
+    """One array of a `Store`. Indexing reads the bytes that it needs, and returns a NumPy array.
 
-    *layout* says, for people, in which layout it was saved; *dims* are the names of its axes, if the file has some,
-    and "" for an axis without one.
+    *layout* is a text for people, the layout in which it was saved; *dims* are the names of its axes, if the file has
+    some, and "" for an axis without one.
     """
 
     def __init__(self, store: Store, stored: Stored, contents: FileContents) -> None:
@@ -213,26 +218,26 @@ class StoredArray:
 
         Parameters
         ----------
-        layout: by default it is replicated on the mesh of `default_mesh`, or on all ranks
+        layout: layout of the result; by default replicated on the mesh of `default_mesh`, or on all ranks
         slices, dtype, decode, check, max_scratch_bytes: as for `load`
-        out: overwrite this tensor, and return it
+        out: tensor to overwrite and return
         """
         outs = None if out is None else {self.name: out}
 
-        def requested() -> LoadRequest:
+        def make_request() -> LoadRequest:
             self._store._check(self._stored)
             options = slices, outs, dtype, None, decode, check, max_scratch_bytes
             return load_request(self._store.path, layout, [self.name], *options)
 
-        return run_load(requested, meshes_of(layout, out))[self.name]
+        return run_load(make_request, meshes_of(layout, out))[self.name]
 
     def __getitem__(self, index: object) -> Array:
-        chosen = selected(self.shape, index)
-        turned = self._stored.fortran
-        elements = self._store._box(self._stored, chosen.turned() if turned else chosen)
-        elements = (elements.T if turned else elements).squeeze(chosen.dropped)
-        stays = any(item is ... for item in index) if isinstance(index, tuple) else index is ...
-        return elements if stays else elements[()]  # as in NumPy: without ... an element is a scalar
+        selection = selected(self.shape, index)
+        is_transposed = self._stored.fortran
+        elements = self._store._box(self._stored, selection.turned() if is_transposed else selection)
+        elements = (elements.T if is_transposed else elements).squeeze(selection.dropped)
+        stays_array = any(item is ... for item in index) if isinstance(index, tuple) else index is ...
+        return elements if stays_array else elements[()]  # as in NumPy: without ... an element is a scalar
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:

@@ -1,4 +1,4 @@
-"""What a save asks for beside its tensors: metadata, what may be replaced, and how arrays are stored."""
+"""Options of a save: metadata, whether a file may be replaced, and how arrays are stored."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class SaveOptions(NamedTuple):
     unlimited: tuple[str, ...] = ()
 
     def checked(self, *, numpy: bool) -> "SaveOptions":
-        """Return these, with copies of the metadata. ``ValueError`` and ``TypeError`` for what is none of them.
+        """Return these options, with a copy of the metadata. ``ValueError`` and ``TypeError`` for wrong ones.
 
         *numpy* says whether metadata may be arrays and scalars of NumPy.
         """
@@ -47,10 +47,10 @@ class SaveOptions(NamedTuple):
 
     def refuse_unknown(self, names: Sequence[str]) -> None:
         """Raise ``ValueError`` if a dict of options has a name that no array has."""
-        for what, option in (("dims", self.dims), ("chunks", self.chunks), ("compression", self.compression)):
+        for option_name, option in (("dims", self.dims), ("chunks", self.chunks), ("compression", self.compression)):
             unknown = [name for name in option if name not in names] if isinstance(option, Mapping) else []
             if unknown:
-                raise ValueError(f"{what} names {quote(unknown[0])}; the arrays are {', '.join(names)[:200]}")
+                raise ValueError(f"{option_name} names {quote(unknown[0])}; the arrays are {', '.join(names)[:200]}")
 
     def dims_of(self, name: str, shape: Shape) -> tuple[str, ...] | None:
         """Return the names of the axes of an array, if they are given."""
@@ -67,7 +67,7 @@ class SaveOptions(NamedTuple):
         return dims
 
     def chunks_of(self, name: str, shape: Shape) -> Shape | None:
-        """Return the lengths of the chunks of an array, if they are given. None and -1 are all of an axis."""
+        """Return the lengths of the chunks of an array, if they are given. None and -1 mean the whole axis."""
         option = self.chunks.get(name) if isinstance(self.chunks, Mapping) else self.chunks
         if option is None:
             return None
@@ -84,7 +84,7 @@ class SaveOptions(NamedTuple):
         return tuple(chunk)
 
     def codecs_of(self, name: str) -> Codecs:
-        """Return what compresses the chunks of an array."""
+        """Return the codecs that compress the chunks of an array."""
         option = self.compression.get(name) if isinstance(self.compression, Mapping) else self.compression
         if option is None:
             return ()
@@ -104,13 +104,13 @@ def _codec(codec: object) -> tuple[str, int | None]:
 
 
 def checked_metadata(metadata: Mapping[str, object], *, numpy: bool = False) -> dict[str, object]:
-    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change; *numpy* also allows arrays.
+    """Return a copy of *metadata*. ``TypeError`` for values that JSON cannot hold or would change.
 
-    ``DTypeError`` for a masked array.
+    *numpy* also allows arrays. ``DTypeError`` for a masked array.
     """
     try:
-        listed = partial(_listed, numpy=numpy)
-        json.dumps(dict(metadata), allow_nan=numpy, ensure_ascii=False, default=listed).encode()
+        json_default = partial(_json_default, numpy=numpy)
+        json.dumps(dict(metadata), allow_nan=numpy, ensure_ascii=False, default=json_default).encode()
     except DTypeError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -119,21 +119,21 @@ def checked_metadata(metadata: Mapping[str, object], *, numpy: bool = False) -> 
     return dict(metadata)
 
 
-def _listed(value: object, numpy: bool) -> object:
+def _json_default(value: object, numpy: bool) -> object:
     refuse_masked(value)
     if numpy and isinstance(value, np.ndarray | np.generic):
-        compound = value.dtype.names is not None and not value.dtype.hasobject
-        if compound or value.dtype.kind in "biufcSU":
+        is_compound = value.dtype.names is not None and not value.dtype.hasobject
+        if is_compound or value.dtype.kind in "biufcSU":
             return str(value.dtype)
     raise TypeError(f"{type(value).__name__} {quote(value)} is none of these")
 
 
 def _check_keys(value: object) -> None:
     if isinstance(value, Mapping):
-        for key, inside in value.items():
+        for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"a key of the metadata is a str, not {quote(key)}")
-            _check_keys(inside)
+            _check_keys(item)
     elif isinstance(value, list | tuple):
-        for inside in value:
-            _check_keys(inside)
+        for item in value:
+            _check_keys(item)

@@ -1,4 +1,4 @@
-"""Plans of loads: who reads what, and what is exchanged afterwards. No byte of an array is read for a plan."""
+"""Plans of loads: which rank reads which bytes, and the exchanges afterwards. Planning reads no data of arrays."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -62,8 +62,7 @@ def plan_load(
 ) -> "LoadPlan":
     """Return how `load` would read a file into layouts: print it to see who reads what, and what is exchanged.
 
-    This process reads the header of the file, and nothing else. Meshes need no ranks: a plan may be for a machine that
-    is not here.
+    This process reads only the header of the file. Meshes need no ranks: a plan may be for another machine.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ def plan_load(
 
 
 class _ReadCosts(NamedTuple):
-    """By what the way is chosen: a scratch limit in bytes, and a cost model."""
+    """What the choice of a route depends on: a scratch limit in bytes, and a cost model."""
 
     limit: int | None
     machine: Machine
@@ -107,12 +106,12 @@ class LoadPlan:
     __module__ = "meshcomm"
 
     def __init__(
-        self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]", checked: Mapping[str, int] | None = None
+        self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]", file_sizes: Mapping[str, int] | None = None
     ) -> None:
         self.path, self.mesh, self.arrays = base, mesh, arrays
         small = [array.request.stored for array in arrays if array.small]
         self._batches = list(batches(small, arrays[0].limit)) if small else []
-        self._checked = checked  # the sizes of the files whose checksums are compared
+        self._file_sizes = file_sizes  # the sizes of the files whose checksums are compared
 
     @property
     def bytes_read(self) -> int:
@@ -122,7 +121,7 @@ class LoadPlan:
     @property
     def bytes_compared(self) -> int:
         """Those of `bytes_read` that are read to compare checksums only: the rest of ranges of 16 MiB."""
-        return sum(nbytes for _, _, nbytes in self._rest)
+        return sum(nbytes for _, _, nbytes in self._checksum_reads)
 
     @property
     def bytes_by_library(self) -> int:
@@ -172,25 +171,25 @@ class LoadPlan:
         if not 0 <= device < self.mesh.size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
         rank = self.mesh.ranks[device]
-        counts = [array.numbers(rank) for array in self.arrays]
+        counts = [array.counts(rank) for array in self.arrays]
         for batch in self._batches:
             segments = list(batch.reads()) if rank == self.first else []
             moved = 0 if rank == self.first else batch.nbytes
             counts.append(_LoadCounts(sum(segment.stop for segment in segments), len(segments), moved, batch.nbytes))
         if device == 0:
-            counts += [_LoadCounts(nbytes, 1, 0, 0) for _, _, nbytes in self._rest]
+            counts += [_LoadCounts(nbytes, 1, 0, 0) for _, _, nbytes in self._checksum_reads]
         peak = max((count.peak_scratch_bytes for count in counts), default=0)
         nbytes, calls, moved = (sum(count[k] for count in counts) for k in range(3))
         return DeviceLoadPlan(self, device, nbytes, calls, moved, peak)
 
     def reads(self, rank: int) -> Iterator[Segment]:
-        """Yield what *rank* reads of arrays, in order: bytes 0 to *stop* come from an offset of a file.
+        """Yield a segment for each read of *rank*, in order: its bytes 0 to *stop* come from an offset of a file.
 
         >>> import tempfile, numpy as np, meshcomm as mc
         >>> path = tempfile.mkdtemp() + "/a.npy"
         >>> np.save(path, np.zeros((1000, 1000)))
         >>> plan = mc.plan_load(path, mc.Layout(["x", mc.UNSHARDED], mc.Mesh(range(4), {"x": 4})))
-        >>> [(each.offset, each.stop) for each in plan.reads(1)]
+        >>> [(segment.offset, segment.stop) for segment in plan.reads(1)]
         [(2000128, 2000000)]
         """
         if rank == self.first:
@@ -200,13 +199,13 @@ class LoadPlan:
             yield from array.reads(rank)
 
     @cached_property
-    def _rest(self) -> list[tuple[str, int, int]]:
-        """What device 0 reads to compare checksums: file, offset and bytes."""
-        if self._checked is None:
+    def _checksum_reads(self) -> list[tuple[str, int, int]]:
+        """The reads of device 0 that compare checksums only: file, offset and bytes of each."""
+        if self._file_sizes is None:
             return []
         segments = (segment for rank in self.mesh.ranks for segment in self.reads(rank))
         pieces = (piece for segment in segments for piece in cut_at_ranges(segment.file, segment.offset, segment.stop))
-        return list(rest_of_ranges(joined((*piece, 0) for piece in pieces), self._checked))
+        return list(rest_of_ranges(joined((*piece, 0) for piece in pieces), self._file_sizes))
 
     def __repr__(self) -> str:
         return f"LoadPlan({str(self.path)!r}, {counted(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
@@ -216,12 +215,12 @@ class LoadPlan:
         if len(self.arrays) > LISTED_ARRAYS:
             rows.append(f"... and {len(self.arrays) - LISTED_ARRAYS} more")
         busiest = max(self._devices, key=lambda device: device.bytes_read)
-        library = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
+        library_text = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
         rows.append(
-            f"all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library}, and "
+            f"all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library_text}, and "
             f"receive {bytes_text(self.bytes_moved)} in {counted(self.rounds, 'round')}"
         )
-        if self._checked is not None:
+        if self._file_sizes is not None:
             rows.append(f"of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
         rows.append(
             f"device {busiest.device} reads most, {bytes_text(busiest.bytes_read)}; a device uses at most "
@@ -243,11 +242,11 @@ class DeviceLoadPlan(NamedTuple):
 
     @property
     def extents(self) -> list[Extent]:
-        """What it reads, in order: a file, an offset and bytes for each call."""
+        """Its reads, in order: a file, an offset and bytes for each call."""
         rank, base = self.plan.mesh.ranks[self.device], self.plan.path
         segments = [(segment.file, segment.offset, segment.stop) for segment in self.plan.reads(rank)]
         if self.device == 0:
-            segments += self.plan._rest
+            segments += self.plan._checksum_reads
         return [Extent(base / file if file else base, offset, nbytes) for file, offset, nbytes in segments]
 
     def __repr__(self) -> str:
@@ -278,18 +277,22 @@ class ArrayPlan:
         """The exchanges, one after the other; none if it is small, as small arrays are broadcast together."""
         return len(self._exchanges)
 
-    def numbers(self, rank: int) -> _LoadCounts:
-        """Return what *rank* reads, and what it receives; nothing if the array is small."""
+    def counts(self, rank: int) -> _LoadCounts:
+        """Return the bytes and calls of *rank*; zeros if the array is small."""
         stored, device = self.request.stored, _device_of(self.mesh, rank)
         if device is None or self.small:
             return _LoadCounts(0, 0, 0, 0)
         nbytes = calls = peak = 0
-        for (starts, lengths), beside in self._reads(device):
-            nbytes, calls, peak = nbytes + int(lengths.sum()), calls + stored.calls(starts, lengths), max(peak, beside)
+        for (starts, lengths), scratch_bytes in self._reads(device):
+            nbytes, calls, peak = (
+                nbytes + int(lengths.sum()),
+                calls + stored.calls(starts, lengths),
+                max(peak, scratch_bytes),
+            )
         return _LoadCounts(nbytes, calls, int(self._received[device]), peak + self._scratch(device))
 
     def reads(self, rank: int) -> Iterator[Segment]:
-        """Yield what *rank* reads: bytes 0 to *stop* come from an offset of a file; nothing if the array is small."""
+        """Yield a segment for each read of *rank*, as `LoadPlan.reads`; nothing if the array is small."""
         device = _device_of(self.mesh, rank)
         if self.in_runs and device is not None:
             for byte_runs, _ in self._reads(device):
@@ -303,18 +306,18 @@ class ArrayPlan:
 
     def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
         if self.in_runs:
-            for turn in self._route.rounds():
-                yield round_reads(turn, device, self.request.file_chosen, self.limit)
+            for round_ in self._route.rounds():
+                yield round_reads(round_, device, self.request.file_chosen, self.limit)
 
     @cached_property
     def _exchanges(self) -> list[Plan]:
-        """Return the relayouts, in order: of each round, or of all that a library has read."""
+        """The relayouts, in order: one for each round, or one for an array that a library reads."""
         request, costs = self.request, self._costs
         if self.in_runs:
-            turns = [turn for turn in self._route.rounds() if not is_direct(turn)]
+            rounds = [round_ for round_ in self._route.rounds() if not is_direct(round_)]
             return [
-                _plan_with_cache(turn.shape(), request.stored.dtype, turn.target(), turn.source(), costs)
-                for turn in turns
+                _plan_with_cache(round_.shape(), request.stored.dtype, round_.target(), round_.source(), costs)
+                for round_ in rounds
             ]
         if self.chunks is None or self.mesh.size == 1 or self._read_layout == request.file_layout:
             return []
@@ -324,46 +327,47 @@ class ArrayPlan:
 
     @property
     def _read_layout(self) -> Layout:
-        """The layout of what a library reads."""
+        """The layout in which ranks read through a library."""
         assert self.chunks is not None
         return layout_by_chunks(self.request.file_chosen, self.mesh, self.chunks)
 
     @cached_property
     def _received(self) -> Indices:
-        """Return how many bytes each device receives."""
+        """The bytes that each device receives."""
         devices = np.arange(self.mesh.size, dtype=np.intp)
         steps = (step for plan in self._exchanges for step in plan.steps)
         return sum((step.traffic(devices).bytes_moved for step in steps), np.zeros_like(devices))
 
     def _scratch(self, device: int) -> int:
-        """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
+        """Return the most bytes that *device* uses beyond its block, without buffers for joined reads."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
-        extra = 0
-        if self.chunks is not None and self._exchanges:  # what is read is a tensor of its own
-            extra = (
+        extra_bytes = 0
+        if self.chunks is not None and self._exchanges:  # the tensor that is read is not the target
+            extra_bytes = (
                 prod(self._read_layout.block_shape(self.request.file_chosen.box, device)) * self.request.dtype.itemsize
             )
         elif self.in_runs and (self.request.staged or self.request.file_chosen.has_steps) and not self._exchanges:
-            blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
+            blocks = (round_.target().block_shape(round_.shape(), device) for round_ in self._route.rounds())
             largest = max(map(prod, blocks), default=0)
-            extra = largest * self.request.stored.dtype.itemsize
-        return max(peaks, default=0) + extra
+            extra_bytes = largest * self.request.stored.dtype.itemsize
+        return max(peaks, default=0) + extra_bytes
 
     def __str__(self) -> str:
         request = self.request
-        stored, chosen = request.stored, request.chosen
-        shape = chosen.shape if chosen.takes_all else f"{chosen.result} of {stored.shape}"
-        to = request.layout.specs_text
-        text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
+        stored, selection = request.stored, request.chosen
+        shape = selection.shape if selection.takes_all else f"{selection.result} of {stored.shape}"
+        target_layout = request.layout.specs_text
+        text = f"{stored.name}  {shape} {stored.dtype} -> {target_layout}: "
         if self.small:
             return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"
         if self.chunks is not None:
             return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {self.chunks}"
         if not self._exchanges:
             return text + "each device reads its block"
-        first = next(self._route.rounds()).target().sharding_specs
-        read = specs_text([spec if isinstance(spec, str) else tuple(spec) for spec in first])  # without its boundaries
-        return text + f"read as {read}, exchanged in {counted(len(self._exchanges), 'round')}"
+        file_specs = next(self._route.rounds()).target().sharding_specs
+        # Without its boundaries.
+        read_layout = specs_text([spec if isinstance(spec, str) else tuple(spec) for spec in file_specs])
+        return text + f"read as {read_layout}, exchanged in {counted(len(self._exchanges), 'round')}"
 
 
 def _device_of(mesh: Mesh, rank: int) -> int | None:
@@ -371,10 +375,10 @@ def _device_of(mesh: Mesh, rank: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _plan_cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _ReadCosts) -> Plan:
-    return plan_relayout(shape, dtype, pair[0], pair[1], *costs)
+def _plan_cached(shape: Shape, dtype: DType, layouts: tuple[Layout, Layout, int, int], costs: _ReadCosts) -> Plan:
+    return plan_relayout(shape, dtype, layouts[0], layouts[1], *costs)
 
 
 def _plan_with_cache(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _ReadCosts) -> Plan:
-    """Return the plan of a relayout; rounds that are alike have the same one."""
+    """Return the plan of a relayout, the same object for equal rounds."""
     return _plan_cached(shape, dtype, (source, target, id(source.mesh), id(target.mesh)), costs)

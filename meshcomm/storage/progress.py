@@ -18,7 +18,7 @@ PROGRESS_BYTES = 2**25
 
 
 class Progress:
-    """What one rank shows of a save or load: its own share says how much all ranks have done.
+    """The progress of a save or load, shown by one rank: it scales its own bytes up to those of all ranks.
 
     >>> shown = Progress("saving", "runs/a", 2**32)
     >>> shown.text(2**30, 2.0)
@@ -26,13 +26,13 @@ class Progress:
     """
 
     def __init__(self, verb: str, path: object, total: int) -> None:
-        self._what, self._total = f"{verb} {path}", total
-        self._began = self._shown = time.monotonic()
-        self._done, self._scale = 0.0, 1.0
+        self._title, self._total = f"{verb} {path}", total
+        self._start_time = self._last_shown_time = time.monotonic()
+        self._done_bytes, self._scale = 0.0, 1.0
         self._width = 0
 
     def expect(self, total: int, nbytes: int) -> None:
-        """Say that this rank is about to read or write *nbytes* of the *total* that all ranks do."""
+        """Say that this rank is about to read or write *nbytes* of the *total* bytes of all ranks."""
         self._scale = total / nbytes if nbytes else 1.0
 
     def steps(self, data: Bytes, offset: int) -> Iterator[tuple[Bytes, int]]:
@@ -43,18 +43,18 @@ class Progress:
             self.add(len(step))
 
     def add(self, nbytes: int) -> None:
-        """Say that this rank has read or written so many bytes more."""
-        self._done = min(self._done + nbytes * self._scale, self._total)
+        """Say that this rank has read or written *nbytes* more."""
+        self._done_bytes = min(self._done_bytes + nbytes * self._scale, self._total)
         now = time.monotonic()
-        if now - self._began > PROGRESS_AFTER and now - self._shown >= PROGRESS_EVERY:
-            self._shown = now
-            self._write(self.text(self._done, now - self._began))
+        if now - self._start_time > PROGRESS_AFTER and now - self._last_shown_time >= PROGRESS_EVERY:
+            self._last_shown_time = now
+            self._write(self.text(self._done_bytes, now - self._start_time))
 
-    def text(self, done: float, seconds: float) -> str:
+    def text(self, nbytes: float, seconds: float) -> str:
         """Return the line."""
         unit, size = unit_of(self._total)
-        rate = done / seconds / size if seconds else 0.0
-        return f"{self._what}: {done / size:.1f} of {self._total / size:.1f} {unit}, {rate:.1f} {unit}/s"
+        rate = nbytes / seconds / size if seconds else 0.0
+        return f"{self._title}: {nbytes / size:.1f} of {self._total / size:.1f} {unit}, {rate:.1f} {unit}/s"
 
     def clear(self) -> None:
         """Remove the line, if it was written."""
@@ -67,19 +67,19 @@ class Progress:
         self._width = len(line)
 
 
-class _Shows(Protocol):
+class _HasProgress(Protocol):
     progress: Progress | None
 
 
 @contextmanager
-def showing(opened: _Shows, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
-    """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
+def showing(open_files: _HasProgress, verb: str, path: object, total: int, session: Session) -> Iterator[None]:
+    """Let the first rank show on a terminal how many of the *total* bytes of *open_files* are done."""
     if not sys.stderr.isatty() or session.position:
         yield
         return
-    opened.progress = Progress(verb, path, total)
+    open_files.progress = Progress(verb, path, total)
     try:
         yield
     finally:
-        opened.progress.clear()
-        opened.progress = None
+        open_files.progress.clear()
+        open_files.progress = None

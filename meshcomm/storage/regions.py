@@ -1,8 +1,8 @@
-"""Boxes of arrays that are in a file: their elements change, and no others.
+"""Boxes of arrays in a file that are overwritten; other elements stay.
 
-Where a file has the bytes of an array as they are, each rank writes its own. A chunk that is compressed is read,
-changed and written as a whole, by one owner: in zarr the rank that has most to do with it, each chunk in one step; in
-HDF5 the first rank, through the library, all of them in one step at the end.
+Where a file has the bytes of an array uncompressed, each rank writes its own. A compressed chunk is read, changed and
+written as a whole by one owner: in zarr the rank with the largest part of it, each chunk in one step; in HDF5 the
+first rank, through the library, all chunks in one step at the end.
 """
 
 from collections.abc import Mapping
@@ -44,25 +44,25 @@ class Box(NamedTuple):
         return box_of(self.shape, self.start, self.tensor.shape)
 
 
-def save_boxes(path: Path, boxes: Mapping[str, Box], mesh: Mesh, limit: int | None) -> None:
-    """Write tensors to *boxes* of the arrays with their names. Collective over *mesh*.
+def save_boxes(path: Path, boxes_by_name: Mapping[str, Box], mesh: Mesh, limit: int | None) -> None:
+    """Write tensors to boxes of arrays in a file. Collective over *mesh*.
 
     Parameters
     ----------
     path: path of the file or store with the arrays
-    boxes: one box for each array, by name; shape, start and dtype fit the array
+    boxes_by_name: one box for each array, by its name; shape, start and dtype fit the array
     mesh: mesh over the ranks of all tensors
     limit: scratch limit of a rank, in bytes
     """
-    run_save("save", _BoxSaving(path, boxes, mesh), limit)
+    run_save("save", _BoxSaving(path, boxes_by_name, mesh), limit)
 
 
 class _BoxSaving(Saving):
-    """A save to boxes of what is in a file."""
+    """A save to boxes of arrays that are in a file."""
 
-    def __init__(self, path: Path, boxes: Mapping[str, Box], mesh: Mesh) -> None:
+    def __init__(self, path: Path, boxes_by_name: Mapping[str, Box], mesh: Mesh) -> None:
         super().__init__(path, Content([], ["dict", {}], {}), mesh, None, "a")
-        self._boxes = boxes
+        self._boxes = boxes_by_name
 
     @property
     def nbytes(self) -> int:
@@ -70,12 +70,12 @@ class _BoxSaving(Saving):
 
     @property
     def _hdf5(self) -> Hdf5Writer | None:
-        """What writes an HDF5 file, on the first rank."""
+        """The writer of an HDF5 file, on the first rank; None elsewhere."""
         return self._active if isinstance(self._active, Hdf5Writer) else None
 
     def _text(self) -> str:
-        boxes = (f"{name} {box.tensor.shape} {box.tensor.layout} at {box.start}" for name, box in self._boxes.items())
-        return "; ".join(boxes)
+        texts = (f"{name} {box.tensor.shape} {box.tensor.layout} at {box.start}" for name, box in self._boxes.items())
+        return "; ".join(texts)
 
     @final_names()
     def _begin(self) -> tuple[str, list[StoredFields]]:
@@ -86,45 +86,49 @@ class _BoxSaving(Saving):
             self._active.begin()
         locations = []
         for name, box in self._boxes.items():
-            in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
-            locations.append((in_runs or file_contents.arrays[name]).as_json())
+            stored_in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
+            locations.append((stored_in_runs or file_contents.arrays[name]).as_json())
         return str(path), locations
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         with session.exchanging():
             for array in stored:
-                self._write(array, self._boxes[array.name], opened, limit)
+                self._write(array, self._boxes[array.name], open_files, limit)
 
-    def _write(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
+    def _write(self, stored: Stored, box: Box, open_files: OpenFiles, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""
-        tensor, chosen = box.tensor, box.chosen
+        tensor, selection = box.tensor, box.chosen
         if not prod(tensor.shape):
             return
         if stored.chunks is None:
-            write_tensor(tensor, stored, opened, limit, chosen)
-        elif opened.base.is_dir():
-            layout = layout_by_chunks(chosen, tensor.mesh, stored.chunks.shape)
-            owned = relayout(tensor, layout, max_scratch_bytes=limit)
+            write_tensor(tensor, stored, open_files, limit, selection)
+        elif open_files.base.is_dir():
+            layout = layout_by_chunks(selection, tensor.mesh, stored.chunks.shape)
+            owned_tensor = relayout(tensor, layout, max_scratch_bytes=limit)
             index = tuple(
                 slice(start + first, start + last)
-                for start, (first, last, *_) in zip(box.start, owned.layout.block_box(tensor.shape), strict=True)
+                for start, (first, last, *_) in zip(
+                    box.start, owned_tensor.layout.block_box(tensor.shape), strict=True
+                )
             )
-            with opened.trying():
-                on_blocks(lambda block: zarr_library.write_box(opened.base, stored.name, index, block), owned)
+            with open_files.trying():
+                on_blocks(
+                    lambda block: zarr_library.write_box(open_files.base, stored.name, index, block), owned_tensor
+                )
         else:
-            self._write_by_first(stored, box, opened, limit)
+            self._write_by_first(stored, box, open_files, limit)
 
-    def _write_by_first(self, stored: Stored, box: Box, opened: OpenFiles, limit: int | None) -> None:
+    def _write_by_first(self, stored: Stored, box: Box, open_files: OpenFiles, limit: int | None) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
         tensor, chunk = box.tensor, stored.chunks and stored.chunks.shape
         for start, lengths in boxes(tensor.shape, tensor.dtype.itemsize, limit or DEFAULT_SCRATCH, chunk):
-            piece = tensor[tuple(slice(s, s + n) for s, n in zip(start, lengths, strict=True))]
-            on_first = cut_along(0, [0] + [lengths[0]] * tensor.mesh.size, lengths, tensor.mesh)
-            alone = relayout(piece, on_first, max_scratch_bytes=limit)
+            step_tensor = tensor[tuple(slice(s, s + n) for s, n in zip(start, lengths, strict=True))]
+            first_rank_layout = cut_along(0, [0] + [lengths[0]] * tensor.mesh.size, lengths, tensor.mesh)
+            first_rank_tensor = relayout(step_tensor, first_rank_layout, max_scratch_bytes=limit)
             if self._hdf5 is not None:
-                at = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
-                with opened.trying():
-                    self._hdf5.write_box(stored.name, at, alone._block)
+                index = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
+                with open_files.trying():
+                    self._hdf5.write_box(stored.name, index, first_rank_tensor._block)
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:

@@ -1,4 +1,4 @@
-"""What a call of `load` asks for: checked arguments, and what follows from them for each array of a file."""
+"""What a call of `load` asks for: checked arguments, and one request for each array of a file."""
 
 import os
 import re
@@ -42,7 +42,7 @@ from meshcomm.storage.values import all_values, value_of_node
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
 Names = Iterable[str] | re.Pattern[str] | None
-Loaded: TypeAlias = Any  # a tensor, a dict of them, or the tree that was saved: who loads a file knows what it holds
+Loaded: TypeAlias = Any  # a tensor, a dict of tensors, or the saved tree: callers know the contents of their file
 SHOWN = 10  # names of arrays in a text
 
 
@@ -50,7 +50,7 @@ SHOWN = 10  # names of arrays in a text
 class ArrayRequest:
     """One array to load: all of it or a box, in *layout*, as *dtype*, decoded by *coding* if there is one.
 
-    It goes to the tensor *out*, if there is one; *unsliced* says whether that is no slice on any rank.
+    It goes to the tensor *out*, if there is one; *unsliced* says whether its block is C-contiguous on all ranks.
     """
 
     stored: Stored
@@ -102,8 +102,8 @@ class ArrayRequest:
     @cached_property
     def staged(self) -> bool:
         """Whether elements are converted or transposed in each round, or go to a slice. Decoding comes later."""
-        converts = self.coding is None and (self.dtype != self.stored.dtype or not self.unsliced)
-        return self.stored.fortran or converts
+        is_converted = self.coding is None and (self.dtype != self.stored.dtype or not self.unsliced)
+        return self.stored.fortran or is_converted
 
     @cached_property
     def block_shape(self) -> Shape | None:
@@ -117,7 +117,7 @@ class ArrayRequest:
 
     @cached_property
     def numpy_index(self) -> tuple[EllipsisType | slice | int | None, ...]:
-        """What NumPy takes for the box, of the whole array, as a view."""
+        """The index of the box in the whole array; with NumPy it gives a view."""
         return (..., *self.chosen.numpy_index())
 
     def target(self) -> DTensor:
@@ -140,7 +140,7 @@ class LoadRequest(NamedTuple):
     limit: int | None = None
 
     def text(self) -> str:
-        """Return the call, as ranks compare it."""
+        """Return the text of the call that ranks compare."""
         names = "" if self.names is None else f" of {self.names}"
         options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}, decode={self.decode}"
         return f"load from {quote(str(self.path))}{names}, {options}, check={self.check}"
@@ -148,60 +148,64 @@ class LoadRequest(NamedTuple):
     def key(self, mesh: Mesh, meshes: list[Mesh]) -> Hashable:
         """Return the cache key of the call; None if one of its arguments may change, or has no exact text.
 
-        *mesh* has the ranks, *meshes* are those of layouts. They count by their identity: equal ones may be open at
-        once, and tensors belong to one. Without a layout and a default mesh, each call makes one.
+        *mesh* has the ranks, *meshes* are those of layouts. They are compared by identity: equal meshes may be open at
+        once, and tensors belong to one. Without a layout and a default mesh, each call makes a mesh.
         """
-        plain = (self.slices is None or _is_plain(self.slices)) and isinstance(
+        is_plain = (self.slices is None or _is_plain(self.slices)) and isinstance(
             self.dtype, str | type | np.dtype | None
         )
-        if not plain or self.out is not None or isinstance(self.layout, FindsLayouts):
+        if not is_plain or self.out is not None or isinstance(self.layout, FindsLayouts):
             return None
         layouts = tuple(self.layout.items()) if isinstance(self.layout, Mapping) else self.layout
-        makes = self.layout is None and get_default_mesh() is None
-        mesh_key = mesh if makes else (id(mesh), *map(id, meshes))
+        makes_mesh = self.layout is None and get_default_mesh() is None
+        mesh_key = mesh if makes_mesh else (id(mesh), *map(id, meshes))
         return mesh_key, layouts, str(self.path), self.names, repr((self.slices, *self[5:]))
 
     def arrays(self, contents: FileContents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
-        """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing.
+        """Return a request for each array to load. ``CheckpointError`` if a name is missing.
 
-        *warns* says to warn of what the file has, but is left out, if the call asks for all of it.
+        *warns* says to warn of arrays in the file that are left out, if the call asks for all of it.
         """
         if warns and self.leaves_out(contents):
             warn(f"{self.path}: {_left_out_text(contents)}")
-        rules = self.layout if isinstance(self.layout, FindsLayouts) else None  # once: it takes long
+        rules = self.layout if isinstance(self.layout, FindsLayouts) else None  # once: isinstance takes long
         if rules is not None:
             say_unused(rules, list(contents.arrays), strict=self.strict is True, warns=warns)
-        for what, named in (("slices", self.slices), ("layout", None if rules else self.layout)):
-            if isinstance(named, Mapping):
-                self._refuse_unknown(what, [name for name in named if name not in contents.arrays], contents)
+        for option_name, option in (("slices", self.slices), ("layout", None if rules else self.layout)):
+            if isinstance(option, Mapping):
+                self._refuse_unknown(option_name, [name for name in option if name not in contents.arrays], contents)
         names = self._names_in(contents)
-        outs = None if self.out is None else _outs(self.out, list(contents.arrays) if names is None else names, mesh)
+        outs = (
+            None
+            if self.out is None
+            else _tensors_by_name(self.out, list(contents.arrays) if names is None else names, mesh)
+        )
         return [
-            self._array(contents, name, mesh, None if outs is None else outs[name], rules)
+            self._array_request(contents, name, mesh, None if outs is None else outs[name], rules)
             for name in self._chosen_names(contents, names, outs)
         ]
 
     def leaves_out(self, contents: FileContents) -> bool:
-        """Return whether the call asks for all that the file has, and does not get some of it."""
+        """Return whether the call asks for all arrays of the file, and does not get some of them."""
         return bool(contents.left_out and contents.arrays) and self.names is None and self.out is None
 
-    def _array(
+    def _array_request(
         self, contents: FileContents, name: str, mesh: Mesh, out: DTensor | None, rules: FindsLayouts | None
     ) -> ArrayRequest:
         stored = contents.arrays[name]
         shape = stored.array_shape
         index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
-        chosen = all_of(shape) if index is None else _selected(name, shape, index)
+        selection = all_of(shape) if index is None else _selected(name, shape, index)
         coding = coding_of(contents.attributes.get(name, {}), stored.dtype) if self.decode else None
         dtype = stored.dtype if coding is None else coding.dtype
         if self.dtype is not None:  # a str gets the length that the values need
             dtype = np.empty(0, dtype).astype(as_dtype(self.dtype)).dtype
-        layout = self._layout_of(name, chosen.result, rules)
+        layout = self._layout_of(name, selection.result, rules)
         if out is not None:
-            _check_out(name, out, chosen, dtype, layout)
+            _check_out(name, out, selection, dtype, layout)
             layout = out.layout
-        layout = layout or Layout.replicated(mesh, len(chosen.result))
-        return ArrayRequest(stored, chosen, layout, dtype, coding, out, out is None)
+        layout = layout or Layout.replicated(mesh, len(selection.result))
+        return ArrayRequest(stored, selection, layout, dtype, coding, out, out is None)
 
     def _names_in(self, contents: FileContents) -> list[str] | None:
         """Return the names that the call gives, or those in the file that match its pattern; None without either."""
@@ -219,8 +223,8 @@ class LoadRequest(NamedTuple):
         if names is not None and outs is not None:
             missing = [name for name in names if name not in outs]
             if missing:
-                has = quote(list(outs))
-                raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
+                names_text = quote(list(outs))
+                raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {names_text}")
         if names is None:
             names = list(contents.arrays if outs is None else outs)
         if outs is None or self.strict is not False:
@@ -229,15 +233,17 @@ class LoadRequest(NamedTuple):
             raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(contents)}")
         return [name for name in names if name in contents.arrays]
 
-    def _refuse_unknown(self, what: str, names: list[str], contents: FileContents) -> None:
-        why = contents.why_not(names[0]) if names else None
-        if why is not None:
-            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
+    def _refuse_unknown(self, option_name: str, names: list[str], contents: FileContents) -> None:
+        reason = contents.why_not(names[0]) if names else None
+        if reason is not None:
+            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {reason}")
         if names:
-            self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), contents)
+            self._refuse(
+                f"no array {quote(names[0])}" + (f", which {option_name} names" if option_name else ""), contents
+            )
 
-    def _refuse(self, what: str, contents: FileContents) -> NoReturn:
-        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(contents.arrays)[:SHOWN])}")
+    def _refuse(self, problem: str, contents: FileContents) -> NoReturn:
+        error = CheckpointError(f"{self.path} has {problem}; it has {', '.join(list(contents.arrays)[:SHOWN])}")
         error.unknown_name = True
         raise error
 
@@ -262,16 +268,16 @@ class LoadRequest(NamedTuple):
         return layout
 
     def result(self, tensors: dict[str, DTensor], contents: FileContents, mesh: Mesh) -> object:
-        """Return what the call returns on this rank of the mesh."""
+        """Return the result of the call on this rank of the mesh."""
         if self.out is not None:
             return self.out
         if self.names is None and contents.node is not None:
-            return rebuild(contents.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
+            return rebuild(contents.node, tensors.__getitem__, lambda nodes: _value_of_rank(nodes, mesh))
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
 
 
 def meshes_of(layout: object, out: object) -> list[Mesh]:
-    """Return the meshes of the layouts and tensors that were given, also if something is wrong with them."""
+    """Return the meshes of *layout* and *out*, also if something is wrong with these arguments."""
     if out is not None:
         return [tensor.mesh for tensor in tensors_in(out)]
     if isinstance(layout, Layout):
@@ -281,11 +287,11 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
 
 
 def load_request(path: PathLike, layout: Layouts, names: Names, *options: Loaded) -> LoadRequest:
-    """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
+    """Return the request of a call of `load` with these arguments. ``LayoutError`` if *layout* is no layout."""
     *_, limit = options
     if limit is not None:
         check_limits(limit)
-    where = as_path(path, "load(path, layout)")
+    file_path = as_path(path, "load(path, layout)")
     if layout is not None and not isinstance(layout, Layout | Mapping):
         raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
     if isinstance(names, str):
@@ -293,7 +299,7 @@ def load_request(path: PathLike, layout: Layouts, names: Names, *options: Loaded
     if not isinstance(names, re.Pattern | Iterable | None):
         raise TypeError(f"names must be the names of tensors, or a compiled pattern, not {quote(names)}")
     selected_names = names if names is None or isinstance(names, re.Pattern) else tuple(names)
-    return LoadRequest(where, layout, selected_names, *options)
+    return LoadRequest(file_path, layout, selected_names, *options)
 
 
 def _is_plain(index: object) -> bool:
@@ -314,10 +320,10 @@ def _selected(name: str, shape: Shape, index: object) -> Selection:
         raise IndexError(f"slices of array {quote(name)}: {error}") from None
 
 
-def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
-    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*.
+def _tensors_by_name(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
+    """Return the tensors of *tree* by name. If *tree* is one tensor, its name is the only one of *names*.
 
-    An array of PyTorch is one that each rank of *mesh* has whole.
+    An array of PyTorch is a replicated one: each rank of *mesh* has it whole.
     """
 
     node, outs = flattened(tree, of_foreign=lambda x: replicated(values_of(x), mesh))
@@ -332,10 +338,10 @@ def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
     return tensors
 
 
-def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
+def _check_out(name: str, out: DTensor, selection: Selection, dtype: DType, layout: Layout | None) -> None:
     check_writable(f"out for {quote(name)}", out, LayoutError)
-    if out.shape != chosen.result:
-        raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
+    if out.shape != selection.result:
+        raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {selection.result}")
     if out.dtype != dtype:
         raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
     if layout not in (None, out.layout):
@@ -344,14 +350,14 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
-def _of_rank(nodes: list[object], mesh: Mesh) -> object:
-    """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
+def _value_of_rank(nodes: list[object], mesh: Mesh) -> object:
+    """Return the value of this rank, if the mesh has one rank for each saved value; else all values."""
     if mesh.rank is None or len(nodes) != mesh.size:
         return all_values(nodes)
     return value_of_node(nodes[mesh.rank])
 
 
 def _left_out_text(contents: FileContents) -> str:
-    """Return what the file has, but cannot be loaded, for people."""
-    texts = [f"{quote(name)} ({why})" for name, why in contents.left_out.items()]
+    """Return a text for people that lists the arrays of the file that cannot be loaded."""
+    texts = [f"{quote(name)} ({reason})" for name, reason in contents.left_out.items()]
     return f"{some_of(texts, SHOWN)} {'is' if len(texts) == 1 else 'are'} left out"

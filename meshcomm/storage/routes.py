@@ -1,13 +1,13 @@
 """Routes between the blocks of a tensor and a file in row-major order: who reads or writes which bytes.
 
-A file in row-major order is a layout, too: a device that holds whole rows has one run of bytes in it. A device that
+A file in row-major order is also a layout: a device that holds whole rows has one run of bytes in it. A device that
 holds columns has one short run for each row. A route says which devices touch the file: those that hold the elements,
-if their runs are long; or else the tensor is relaid first, so that each device gets long runs, and each byte crosses
-the disk once. Replicas share the work. This is pure arithmetic: nothing here opens a file or sends a message.
+if their runs are long; otherwise the tensor is relaid first, so that each device gets long runs. Each byte is read or
+written once; replicas share the work. This is pure arithmetic: nothing here opens a file or sends a message.
 
 How a tensor is relaid. An axis `cut` gets more mesh dimensions, `extra`: those of the axes after it, which become
 whole, and those along which the tensor is replicated. The axes before it stay as they are. So the new block of a
-device is a slice of what its group holds together, and no group waits for another one:
+device is a slice of the elements that its group holds together, and no group waits for another one:
 
     [x, y] on 2 x 2, cut = 0      block of device 0    after the relayout
       0 0 0 1 1 1                   0 0 0                 0 0 0 0 0 0
@@ -15,11 +15,11 @@ device is a slice of what its group holds together, and no group waits for anoth
       2 2 2 3 3 3                                         2 2 2 2 2 2
       2 2 2 3 3 3                                         3 3 3 3 3 3
 
-It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
+This is done in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
 
-Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file, or larger
-units of its file system: no two devices write the same one. And if too many devices of a node would open the file,
-some take the blocks of `merged` devices that follow one another, and the others take none.
+New borders of the cut axis are at multiples of `grain` indices, which are whole pages of the file, or larger units of
+its file system: no two devices write to the same unit. If too many devices of a node would open the file, some of them
+take the blocks of `merged` consecutive devices, and the others take none.
 """
 
 from bisect import bisect_right
@@ -42,8 +42,8 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.selection import READ_OVER
 
 MAX_UNEVEN = 8
-"""Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
-A compromise, not measured."""
+"""Borders between the shares of a file move to whole units only if each share is at least this many times as long as
+a border may move. A compromise, not measured."""
 
 MAX_OPENERS = 16
 """Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
@@ -138,13 +138,13 @@ class Round(NamedTuple):
         return _target(self, id(self.route.layout.mesh))
 
     def local_box(self, device: int) -> Box:
-        """Return what this round takes of the block of *device*: indices along each axis."""
-        return tuple(self._local(axis, n) for axis, n in enumerate(self.route.layout.block_numbers(device)))
+        """Return the interval of the block of *device* that this round takes, along each axis."""
+        return tuple(self._local_interval(axis, n) for axis, n in enumerate(self.route.layout.block_numbers(device)))
 
     def file_intervals(self, device: int) -> list[list[Interval]]:
-        """Return which indices of each axis of the whole array *device* has in the target layout, as intervals."""
+        """Return the indices that *device* has in the target layout: intervals along each axis of the whole array."""
         numbers = self.route.layout.block_numbers(device)
-        return [self._intervals(axis, number, device) for axis, number in enumerate(numbers)]
+        return [self._target_intervals(axis, number, device) for axis, number in enumerate(numbers)]
 
     def sizes(self, axis: int) -> list[int]:
         """Return how many elements each block has along *axis* in this round."""
@@ -156,7 +156,7 @@ class Round(NamedTuple):
         k, m = self.numbers[axis], self.route.chunk[axis]
         return min(k * m, length), min((k + 1) * m, length)
 
-    def _local(self, axis: int, number: int) -> Interval:
+    def _local_interval(self, axis: int, number: int) -> Interval:
         """Return the indices within block *number* along *axis*."""
         route, n = self.route, self.route.shape[axis]
         cut = route.layout.cut(axis, n)
@@ -165,15 +165,15 @@ class Round(NamedTuple):
             return start, stop
         return self._bounds(axis, int(cut.lengths(single_index(number))[0]))
 
-    def _intervals(self, axis: int, number: int, device: int) -> list[Interval]:
+    def _target_intervals(self, axis: int, number: int, device: int) -> list[Interval]:
         route, n = self.route, self.route.shape[axis]
         start, stop = self._bounds(axis, n)
         if route.gathers(axis):
-            return [(start, stop)] if route.is_made_contiguous(axis) else self._merged_extent(axis)
+            return [(start, stop)] if route.is_made_contiguous(axis) else self._all_intervals(axis)
         cut = route.layout.cut(axis, n)
         if axis == route.cut and route.exchanges:
-            borders, at = _borders(self), number * route.extra_blocks + self._extra_number(device)
-            first, last = borders[at], borders[at + 1]
+            borders, index = _borders(self), number * route.extra_blocks + self._extra_block_number(device)
+            first, last = borders[index], borders[index + 1]
             if first == last:
                 return []
             return (
@@ -184,7 +184,7 @@ class Round(NamedTuple):
         if route.is_made_contiguous(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
-        return cut.intervals(number, *self._local(axis, number))
+        return cut.intervals(number, *self._local_interval(axis, number))
 
     def _intervals_between(self, first: int, last: int) -> list[Interval]:
         """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
@@ -196,23 +196,23 @@ class Round(NamedTuple):
             if offsets[k] >= last:
                 break
             start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
-            begin = self._local(axis, k)[0]
-            intervals += cut.intervals(k, begin + start, begin + stop)
+            local_start = self._local_interval(axis, k)[0]
+            intervals += cut.intervals(k, local_start + start, local_start + stop)
         return intervals
 
-    def _merged_extent(self, axis: int) -> list[Interval]:
-        """Return what all blocks together have along *axis*, in the order of the relaid tensor."""
+    def _all_intervals(self, axis: int) -> list[Interval]:
+        """Return the intervals of all blocks together along *axis*, in the order of the relaid tensor."""
         cut = self.route.layout.cut(axis, self.route.shape[axis])
         if self.takes_all(axis):
             return [(0, cut.length)]
         numbers = range(cut.blocks)
-        return [interval for k in numbers for interval in cut.intervals(k, *self._local(axis, k))]
+        return [interval for k in numbers for interval in cut.intervals(k, *self._local_interval(axis, k))]
 
     def takes_all(self, axis: int) -> bool:
         """Return whether the round takes all elements of each block along *axis*."""
         return self.route.chunk[axis] >= longest(self.route, axis)
 
-    def _extra_number(self, device: int) -> int:
+    def _extra_block_number(self, device: int) -> int:
         """Return which of the blocks along *extra* is that of *device*."""
         mesh, number = self.route.layout.mesh, 0
         coords = dict(zip(mesh.dim_names, mesh.coords(device), strict=True))
@@ -222,26 +222,26 @@ class Round(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _source(turn: Round, mesh: int) -> Layout:
-    """Return `Round.source`. Equal layouts may be on different meshes; the result is on that with the id *mesh*."""
+def _source(round_: Round, mesh_id: int) -> Layout:
+    """Return `Round.source`. Equal layouts may be on different meshes; the result is on the one with id *mesh_id*."""
     axes: list[Names] = []
-    for axis, names in enumerate(turn.route.layout.axes):
-        if not names or turn.route.is_made_contiguous(axis) or (turn.takes_all(axis) and axis != turn.route.cut):
+    for axis, names in enumerate(round_.route.layout.axes):
+        if not names or round_.route.is_made_contiguous(axis) or (round_.takes_all(axis) and axis != round_.route.cut):
             axes.append(names)
         else:
-            boundaries = list(accumulate(turn.sizes(axis), initial=0))
+            boundaries = list(accumulate(round_.sizes(axis), initial=0))
             axes.append(cut_at(tuple(names), boundaries, boundaries[-1]))
-    return Layout(axes, turn.route.layout.mesh)
+    return Layout(axes, round_.route.layout.mesh)
 
 
 @lru_cache(maxsize=64)
-def _target(turn: Round, mesh: int) -> Layout:
-    route, axes = turn.route, list(turn.source().axes)
+def _target(round_: Round, mesh_id: int) -> Layout:
+    route, axes = round_.route, list(round_.source().axes)
     for axis, names in enumerate(axes):
         if route.gathers(axis):
             axes[axis] = ()
         elif axis == route.cut and route.exchanges:
-            borders = _borders(turn)
+            borders = _borders(round_)
             axes[axis] = cut_at((*names, *route.extra), list(borders), borders[-1])
         elif route.is_made_contiguous(axis):
             axes[axis] = tuple(names)
@@ -249,33 +249,35 @@ def _target(turn: Round, mesh: int) -> Layout:
 
 
 @lru_cache(maxsize=64)
-def _borders(turn: Round) -> tuple[int, ...]:
-    """Return where the blocks along the cut axis begin and end, of the tensor that this round takes."""
-    route, axis = turn.route, turn.route.cut
+def _borders(round_: Round) -> tuple[int, ...]:
+    """Return where blocks begin and end along the cut axis of the tensor that this round takes."""
+    route, axis = round_.route, round_.route.cut
     assert axis is not None
     n = route.shape[axis]
     cut = route.layout.cut(axis, n)
     if route.is_made_contiguous(axis):
-        start, stop = turn._bounds(axis, n)
-        borders = _shares(start, stop - start, cut.blocks * route.extra_blocks, route.grain)
+        start, stop = round_._bounds(axis, n)
+        borders = _share_borders(start, stop - start, cut.blocks * route.extra_blocks, route.grain)
     else:
         borders = [0]
-        for k, size in enumerate(turn.sizes(axis)):
-            first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + turn._local(axis, k)[0]
-            borders += [borders[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
+        for k, size in enumerate(round_.sizes(axis)):
+            first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + round_._local_interval(axis, k)[0]
+            borders += [
+                borders[-1] + border for border in _share_borders(first, size, route.extra_blocks, route.grain)[1:]
+            ]
     blocks, merged = len(borders) - 1, route.merged
     return tuple(borders[min(-(-number // merged) * merged, blocks)] for number in range(blocks + 1))
 
 
-def _shares(first: int, size: int, blocks: int, grain: int) -> list[int]:
+def _share_borders(first: int, size: int, blocks: int, grain: int) -> list[int]:
     """Return the borders of *blocks* shares of *size* indices from *first* on, at multiples of *grain*.
 
-    >>> _shares(10, 100, 4, 1), _shares(10, 100, 4, 16)
+    >>> _share_borders(10, 100, 4, 1), _share_borders(10, 100, 4, 16)
     ([0, 25, 50, 75, 100], [0, 38, 54, 86, 100])
     """
     starts = Cut(size, blocks).all_starts()
-    inner = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
-    return [0, *inner, size]
+    inner_borders = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
+    return [0, *inner_borders, size]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -286,33 +288,33 @@ def runs(intervals: Sequence[Sequence[Interval]], shape: Shape) -> tuple[Indices
 
     The block has these *intervals* of indices along each axis. The runs are in the order of its memory.
 
-    >>> [found.tolist() for found in runs([[(1, 3)], [(0, 2)]], (4, 5))]
+    >>> [array.tolist() for array in runs([[(1, 3)], [(0, 2)]], (4, 5))]
     [[5, 10], [2, 2]]
-    >>> [found.tolist() for found in runs([[(1, 3)], [(0, 5)]], (4, 5))]
+    >>> [array.tolist() for array in runs([[(1, 3)], [(0, 5)]], (4, 5))]
     [[5], [10]]
     """
-    inner, axis = 1, len(shape) - 1
+    inner_size, axis = 1, len(shape) - 1
     while axis >= 0 and list(intervals[axis]) == [(0, shape[axis])]:
-        inner *= shape[axis]
+        inner_size *= shape[axis]
         axis -= 1
     if axis < 0:
-        return np.zeros(min(inner, 1), dtype=np.intp), np.full(min(inner, 1), inner, dtype=np.intp)
-    pairs = np.array(list(intervals[axis]), dtype=np.intp).reshape(-1, 2) * inner
+        return np.zeros(min(inner_size, 1), dtype=np.intp), np.full(min(inner_size, 1), inner_size, dtype=np.intp)
+    pairs = np.array(list(intervals[axis]), dtype=np.intp).reshape(-1, 2) * inner_size
     starts, lengths = pairs[:, 0], pairs[:, 1] - pairs[:, 0]
-    stride = inner * shape[axis]
-    for outer in range(axis - 1, -1, -1):
-        indices = [np.arange(*interval, dtype=np.intp) for interval in intervals[outer]]
+    stride = inner_size * shape[axis]
+    for outer_axis in range(axis - 1, -1, -1):
+        indices = [np.arange(*interval, dtype=np.intp) for interval in intervals[outer_axis]]
         offsets = np.concatenate([np.zeros(0, dtype=np.intp), *indices]) * stride
         starts, lengths = np.add.outer(offsets, starts).ravel(), np.tile(lengths, len(offsets))
-        stride *= shape[outer]
+        stride *= shape[outer_axis]
     return _joined(starts[lengths > 0], lengths[lengths > 0])
 
 
 def _joined(starts: Indices, lengths: Indices) -> tuple[Indices, Indices]:
-    """Return the runs with those in one that follow each other in the array."""
+    """Return the runs, with those joined that follow each other in the array."""
     ends = starts + lengths
-    first = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))[: len(starts)]
-    return starts[first], np.add.reduceat(lengths, first) if len(first) else lengths
+    firsts = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))[: len(starts)]
+    return starts[firsts], np.add.reduceat(lengths, firsts) if len(firsts) else lengths
 
 
 # -- the choice -------------------------------------------------------------------------------------------------------
@@ -353,49 +355,54 @@ def choose_route(
 
 @lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
 def _choose_cached_route(
-    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int, int], machine: Machine
+    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, options: tuple[int, bool, int, int], machine: Machine
 ) -> Route:
-    """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with the id of *others*.
+    """Return `choose_route`. *shapes* are those of the tensor and of the array in the file.
 
-    These are the limit, whether the route is staged, the unit, and that id.
+    *options* are the limit, whether the route is staged, the unit, and the id of the mesh: equal layouts may be on
+    different meshes.
     """
-    (shape, file), (limit, staged, unit, _) = shapes, others
-    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used_dims(layout))
-    plain = Route(layout, shape, itemsize, None, (), False, False, shape, file)
+    (shape, full), (limit, staged, unit, _) = shapes, options
+    free_dims = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used_dims(layout))
+    plain_route = Route(layout, shape, itemsize, None, (), False, False, shape, full)
     routes = []
-    for even in (False, True) if any(map(plain.is_cyclic, range(len(shape)))) else (False,):
-        routes.append(plain._replace(even=even))
+    for even in (False, True) if any(map(plain_route.is_cyclic, range(len(shape)))) else (False,):
+        routes.append(plain_route._replace(even=even))
         for axis in range(len(shape)):
-            later = tuple(name for names in layout.axes[axis + 1 :] for name in names)
-            if free:
-                routes.append(Route(layout, shape, itemsize, axis, free, False, even, shape, file))
-            if later:
-                routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
-    best = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
-    best = best._replace(grain=_grain(best, unit, limit))
-    return best._replace(chunk=_chunk(best, limit)) if best.exchanges or staged else best._replace(chunk=_whole(best))
+            later_dims = tuple(name for names in layout.axes[axis + 1 :] for name in names)
+            if free_dims:
+                routes.append(Route(layout, shape, itemsize, axis, free_dims, False, even, shape, full))
+            if later_dims:
+                routes.append(Route(layout, shape, itemsize, axis, later_dims + free_dims, True, even, shape, full))
+    best_route = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
+    best_route = best_route._replace(grain=_grain(best_route, unit, limit))
+    return (
+        best_route._replace(chunk=_chunk(best_route, limit))
+        if best_route.exchanges or staged
+        else best_route._replace(chunk=_whole_chunk(best_route))
+    )
 
 
 def _grain(route: Route, unit: int, limit: int) -> int:
     """Return how many indices along the cut axis are whole units of the file; 1 if shares would differ too much.
 
-    The unit is halved, down to a page, until that happens neither to the shares nor to what a round takes of them.
+    The unit is halved, down to a page, until neither the shares nor their parts in a round differ too much.
     """
     if route.cut is None or route.is_cyclic(route.cut):
         return 1
-    after = range(route.cut + 1, len(route.shape))
-    if not all(route.gathers(axis) or not route.layout.axes[axis] for axis in after):
+    later_axes = range(route.cut + 1, len(route.shape))
+    if not all(route.gathers(axis) or not route.layout.axes[axis] for axis in later_axes):
         return 1
-    row = prod(route.full[axis] for axis in after) * route.itemsize
-    share = longest(route, route.cut) // route.extra_blocks
-    while unit > PAGE and lcm(unit, row) * MAX_UNEVEN > min(share * row, limit // route.merged):
+    row_bytes = prod(route.full[axis] for axis in later_axes) * route.itemsize
+    share_length = longest(route, route.cut) // route.extra_blocks
+    while unit > PAGE and lcm(unit, row_bytes) * MAX_UNEVEN > min(share_length * row_bytes, limit // route.merged):
         unit //= 2
-    grain = unit // gcd(unit, row)
-    return grain if grain * MAX_UNEVEN <= share else 1
+    grain = unit // gcd(unit, row_bytes)
+    return grain if grain * MAX_UNEVEN <= share_length else 1
 
 
 def _with_few_openers(route: Route, machine: Machine) -> Route:
-    """Return *route*, with so many blocks merged that at most `MAX_OPENERS` devices of a node touch the file.
+    """Return *route* with blocks merged, so that at most `MAX_OPENERS` devices of a node touch the file.
 
     Blocks are merged along the cut axis, or else the first sharded axis; not along an axis that stays block-cyclic.
     """
@@ -412,11 +419,14 @@ def _with_few_openers(route: Route, machine: Machine) -> Route:
     owners = np.ones(mesh.size, dtype=bool)
     for name in set(mesh.dim_names) - route.distinct_dims:
         owners &= coordinates[name] == 0
-    numbers = numbers_of(route.layout, devices)[:, axis]
+    block_numbers = numbers_of(route.layout, devices)[:, axis]
     for name in route.extra:
-        numbers = numbers * mesh.dim_size(name) + coordinates[name]
+        block_numbers = block_numbers * mesh.dim_size(name) + coordinates[name]
     merged = 1
-    while merged <= numbers.max() and np.bincount(nodes[owners & (numbers % merged == 0)]).max() > MAX_OPENERS:
+    while (
+        merged <= block_numbers.max()
+        and np.bincount(nodes[owners & (block_numbers % merged == 0)]).max() > MAX_OPENERS
+    ):
         merged *= 2
     return route if merged == 1 else route._replace(cut=axis, merged=merged)
 
@@ -444,47 +454,47 @@ def _target_lengths(route: Route) -> list[int]:
 
 def _seconds(route: Route, machine: Machine) -> float:
     """Return the seconds that the slowest device takes."""
-    size, calls, whole, read = 1, 1, True, 1
+    size, calls, is_whole, read_size = 1, 1, True, 1
     for axis, length in reversed(list(enumerate(_target_lengths(route)))):
         size, n = size * length, route.full[axis]
-        if not whole:
-            calls, read = calls * length, read * length
-        elif length == route.shape[axis] and (n - length) * read * route.itemsize <= READ_OVER:
-            read *= n  # what lies between is read, too
+        if not is_whole:
+            calls, read_size = calls * length, read_size * length
+        elif length == route.shape[axis] and (n - length) * read_size * route.itemsize <= READ_OVER:
+            read_size *= n  # the elements between are read, too
         else:
-            whole, read = length == n, read * length
-            if not whole and not route.even:
+            is_whole, read_size = length == n, read_size * length
+            if not is_whole and not route.even:
                 calls = route.layout.cut(axis, route.shape[axis]).runs_of(length)
-    seconds = calls * machine.alpha_disk + read * route.itemsize * machine.beta_disk
+    seconds = calls * machine.alpha_disk + read_size * route.itemsize * machine.beta_disk
     return seconds + 2 * size * route.itemsize * machine.gamma if route.exchanges else seconds
 
 
-def _most_extra_blocks(route: Route) -> int:
-    """Return the largest number of blocks with shares in one merged block."""
-    shares, merged = route.extra_blocks, route.merged
-    return 1 if shares % merged == 0 else merged // shares if merged % shares == 0 else merged // shares + 2
+def _max_spanned_blocks(route: Route) -> int:
+    """Return the largest number of blocks that one merged block overlaps."""
+    blocks, merged = route.extra_blocks, route.merged
+    return 1 if blocks % merged == 0 else merged // blocks if merged % blocks == 0 else merged // blocks + 2
 
 
-def _whole(route: Route) -> Shape:
-    """Return how much a round takes along each axis if there is one round."""
+def _whole_chunk(route: Route) -> Shape:
+    """Return the length that a round takes along each axis, if there is only one."""
     return tuple(
         max(1, n if route.is_made_contiguous(axis) else longest(route, axis)) for axis, n in enumerate(route.shape)
     )
 
 
 def _chunk(route: Route, limit: int) -> Shape:
-    """Return how much a round takes along each axis, so that the block that it makes keeps to *limit* bytes."""
-    chunk, lengths = list(_whole(route)), [max(1, n) for n in _target_lengths(route)]
+    """Return the length that a round takes along each axis, so that its block has at most *limit* bytes."""
+    chunk, lengths = list(_whole_chunk(route)), [max(1, n) for n in _target_lengths(route)]
     for axis in range(len(chunk)):
         size = prod(lengths[axis:]) * route.itemsize
         if size <= limit:
             break
         length = max(1, limit * lengths[axis] // size)
         if axis == route.cut:
-            share, spanned = length // route.merged - route.grain + 1, _most_extra_blocks(route)
-            length = share * route.extra_blocks if share > 0 else max(1, length // spanned)
+            share_length, spanned_blocks = length // route.merged - route.grain + 1, _max_spanned_blocks(route)
+            length = share_length * route.extra_blocks if share_length > 0 else max(1, length // spanned_blocks)
             length = length // route.grain * route.grain or length
-            limit = max(1, limit // spanned)
+            limit = max(1, limit // spanned_blocks)
         if route.is_made_contiguous(axis):
             cut = route.layout.cut(axis, route.shape[axis])
             length = max(1, length * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0

@@ -41,7 +41,7 @@ from meshcomm.storage.transfer import ByteRuns, OpenFiles, gathered_pieces, writ
 from meshcomm.storage.trees import flattened
 
 PathLike = str | os.PathLike[str]
-_SHOWN = 5  # things that would be lost, in an error
+_MAX_SHOWN = 5  # things that would be lost, in an error
 
 
 def save(
@@ -58,24 +58,24 @@ def save(
 ) -> None:
     """Save tensors to a file or a checkpoint. Collective over the meshes of the tensors.
 
-    When it returns, the data are on the disk. What was at *path* before is replaced in one step: whatever happens
-    before, it stays as it was. A save that would lose what meshcomm did not write, or arrays with other names, is
-    refused. All ranks raise the error of one.
+    When it returns, the data are on the disk. An old file at *path* is replaced in one step, and is unchanged until
+    then. A save is refused if it would lose data that meshcomm did not write, or arrays with other names. If one rank
+    raises an error, all ranks raise it.
 
     Parameters
     ----------
     path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
-        ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
-        to
+        ``.zarr``; any other path is a folder, a checkpoint. A relative path is relative to the working directory of
+        rank 0 of the mesh
     tree: a tensor, a variable, an array of NumPy or PyTorch that is the same on all ranks, or dicts, lists, tuples
         and modules of these; keys are texts or integers. In a checkpoint also numbers, texts and None, as the first
         rank has them, and `per_rank`
-    metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
-        texts; a dict whose key is the name of an array becomes the attributes of that array
+    metadata: values that JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of
+        numbers and texts; a dict under the name of an array becomes the attributes of that array
     overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
         wrote with arrays of the same names are replaced, and all others are refused
-    mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these arrays and metadata only: in HDF5,
-        netCDF, zarr, and several safetensors files with an index
+    mode: ``"w"``, or ``"a"`` to keep the contents of the file, and add or replace these arrays and metadata only: in
+        HDF5, netCDF, zarr, and several safetensors files with an index
     dims: names of the axes, in netCDF, HDF5 and zarr: a list of them, or a dict of lists by the name of the array
     chunks: lengths of the chunks along each axis, in HDF5, netCDF and zarr; or a dict of them by the name of the array
     compression: ``"gzip"``, ``"zstd"``, ``"blosc"`` or ``"shuffle"``, or a list of these, in which a pair such as
@@ -83,8 +83,8 @@ def save(
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
 
     ``OSError`` if a file cannot be written, ``FileExistsError`` if something would be lost, ``DTypeError`` if the
-    format has no such dtype, ``TypeError`` if the tree holds what no file can, ``CollectiveMismatch`` if an array is
-    not the same on all ranks.
+    format has no such dtype, ``TypeError`` if the tree holds a value that no file can hold, ``CollectiveMismatch`` if
+    an array is not the same on all ranks.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> path = tempfile.mkdtemp() + "/a.npy"
@@ -111,21 +111,23 @@ def save_with(path: PathLike, tree: object, options: SaveOptions, limit: int | N
     run_save("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
-def run_save(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
-    """Do all of a save. Collective over its mesh. *doing* is what a terminal shows: a verb, and a path."""
-    verb, path = doing or ("saving", saving.path)
+def run_save(
+    operation: str, saving: "Saving", limit: int | None, verb_and_path: tuple[str, object] | None = None
+) -> None:
+    """Do all of a save. Collective over its mesh. A terminal shows *verb_and_path* beside the progress."""
+    verb, path = verb_and_path or ("saving", saving.path)
 
-    def steps(session: Session) -> None:
+    def run_in_session(session: Session) -> None:
         try:
             base, stored = saving.begin(session)
-            opened = OpenFiles(base, True, saving.writer.checks)
-            with showing(opened, verb, path, saving.nbytes, session), closing(opened):
-                saving.write(stored, opened, session, limit)
-            saving.end(session, opened)
+            open_files = OpenFiles(base, True, saving.writer.checks)
+            with showing(open_files, verb, path, saving.nbytes, session), closing(open_files):
+                saving.write(stored, open_files, session, limit)
+            saving.end(session, open_files)
         finally:
             saving.abandon()
 
-    in_session(operation, saving.mesh, steps)
+    in_session(operation, saving.mesh, run_in_session)
 
 
 def start_save(
@@ -143,8 +145,8 @@ def start_save(
 ) -> "SaveRequest":
     """Begin to save, and return a request: call its `wait`. Collective over the meshes of the tensors.
 
-    The tensors may be changed as soon as this returns: what a rank writes was copied. A thread writes it while the
-    program goes on. The rest is as for `save`.
+    The tensors may be changed as soon as this returns: each rank has copied the data that it writes. A thread writes
+    the copies while the program goes on. The rest is as for `save`.
 
     Parameters
     ----------
@@ -162,23 +164,23 @@ def start_save(
     options = SaveOptions(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
 
-    def steps(session: Session) -> SaveRequest:
+    def run_in_session(session: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(session)
-            opened = Staging(base, True, saving.writer.checks)
-            opened.background = Background(max_staged_bytes)
-            opened.max_write = min(max_staged_bytes or opened.max_write, WRITTEN_AT_ONCE)
+            open_files = Staging(base, True, saving.writer.checks)
+            open_files.background = Background(max_staged_bytes)
+            open_files.max_write = min(max_staged_bytes or open_files.max_write, WRITTEN_AT_ONCE)
             try:
-                saving.write(stored, opened, session, max_scratch_bytes)
+                saving.write(stored, open_files, session, max_scratch_bytes)
             finally:
-                opened.background.add(opened.close, 0)
-                opened.background.finish()
+                open_files.background.add(open_files.close, 0)
+                open_files.background.finish()
         except BaseException:
             saving.abandon()
             raise
-        return SaveRequest(saving, opened, session)
+        return SaveRequest(saving, open_files, session)
 
-    return in_session("start_save", saving.mesh, steps) or SaveRequest(None, None, None)
+    return in_session("start_save", saving.mesh, run_in_session) or SaveRequest(None, None, None)
 
 
 class SaveRequest:
@@ -186,20 +188,20 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
-        self._saving, self._opened, self._session = saving, opened, here
+    def __init__(self, saving: "Saving | None", open_files: "Staging | None", session: Session | None) -> None:
+        self._saving, self._open_files, self._session = saving, open_files, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
         if saving is not None:
             _unfinished[id(self)] = self
 
     def __repr__(self) -> str:
-        where = "outside of its mesh" if self._path is None else repr(str(self._path))
+        path_text = "outside of its mesh" if self._path is None else repr(str(self._path))
         state = "failed" if self._error is not None else "complete" if self._saving is None else "in flight"
-        return f"SaveRequest({where}; {state})"
+        return f"SaveRequest({path_text}; {state})"
 
     def test(self) -> bool:
-        """Return whether this rank has written all that it has to. ``MeshError`` if its ranks make no call any more.
+        """Return whether this rank has written all its data. ``MeshError`` if its ranks make no call any more.
 
         >>> import tempfile, time, meshcomm as mc
         >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -210,7 +212,7 @@ class SaveRequest:
         """
         if self._saving is not None and self._session is not None:
             self._session.check()
-        return self._opened is None or self._opened.background.done()
+        return self._open_files is None or self._open_files.background.done()
 
     def wait(self) -> None:
         """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
@@ -223,22 +225,22 @@ class SaveRequest:
         >>> path.exists(), request.wait(), path.exists()
         (False, None, True)
         """
-        saving, opened = self._saving, self._opened
+        saving, open_files = self._saving, self._open_files
         if self._error is not None:
             raise self._error
-        if saving is None or opened is None:
+        if saving is None or open_files is None:
             return
         self._saving = None
         _unfinished.pop(id(self), None)
 
-        def steps(session: Session) -> None:
-            opened.background.join()
-            opened.error = opened.error or opened.background.error
-            opened.close()
-            saving.end(session, opened)
+        def run_in_session(session: Session) -> None:
+            open_files.background.join()
+            open_files.error = open_files.error or open_files.background.error
+            open_files.close()
+            saving.end(session, open_files)
 
         try:
-            in_session("wait for a save", saving.mesh, steps)
+            in_session("wait for a save", saving.mesh, run_in_session)
         except BaseException as error:
             self._error = error
             raise
@@ -246,10 +248,10 @@ class SaveRequest:
             saving.abandon()
 
     def _give_up(self) -> None:
-        """Remove what the save has made: the program ends, and nobody has waited for it."""
-        saving, opened = self._saving, self._opened
-        if saving is not None and opened is not None:
-            opened.background.join()
+        """Remove the files of the save: the program ends, and nobody has waited for it."""
+        saving, open_files = self._saving, self._open_files
+        if saving is not None and open_files is not None:
+            open_files.background.join()
             saving.abandon()
             if self._session is not None and self._session.device == 0:
                 sys.stderr.write(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it\n")
@@ -265,7 +267,7 @@ def _give_up_all() -> None:
 
 
 class Staging(OpenFiles):
-    """Files that a thread writes: what is to be written is copied first."""
+    """Files that a thread writes, from copies of the data."""
 
     background: Background
 
@@ -277,7 +279,7 @@ class Staging(OpenFiles):
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         self.background.reserve(data.nbytes)
-        copy = data.copy()  # without codecs it is the tensor
+        copy = data.copy()  # without codecs *data* is the block of the tensor
         write = super().put
         self.background.add(lambda: write(name, offset, copy), copy.nbytes)
 
@@ -285,14 +287,14 @@ class Staging(OpenFiles):
 def _agreed_saving(
     operation: str, path: PathLike, tree: object, options: SaveOptions, *limits: int | None
 ) -> "TreeSaving":
-    """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
+    """Return the save for the arguments of *operation*. Collective over the meshes of the tensors."""
 
-    def make() -> TreeSaving:
+    def make_saving() -> TreeSaving:
         check_limits(*limits)
         return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
-    return agree_on_result(operation, mesh, f"the arguments of {operation}", make)
+    return agree_on_result(operation, mesh, f"the arguments of {operation}", make_saving)
 
 
 class Content(NamedTuple):
@@ -303,13 +305,13 @@ class Content(NamedTuple):
     metadata: dict[str, object]
 
 
-_numbers = count()
-_complete: dict[Path, int] = {}
-"""The number of the last save to each path that is complete, of those that this process began."""
+_save_numbers = count()
+_last_complete: dict[Path, int] = {}
+"""For each path, the number of the last complete save that this process began."""
 
 
 class Saving(ABC):
-    """A save: what its ranks do together, and what its first rank does alone."""
+    """A save: the steps of all its ranks together, and those of the first rank alone."""
 
     def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool | None, mode: str = "w") -> None:
         self.path, self.content, self.mesh = Path(path), content, mesh
@@ -317,11 +319,11 @@ class Saving(ABC):
         self.writer.check_names([array.name for array in content.arrays])
         self._overwrite, self._mode = overwrite, mode
         self._active: Writer | None = None
-        self._began = next(_numbers)
+        self._number = next(_save_numbers)
 
     @abstractmethod
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
-        """Write each array to where it goes. Collective over the mesh."""
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
+        """Write each array to its location. Collective over the mesh."""
 
     @property
     def nbytes(self) -> int:
@@ -329,14 +331,14 @@ class Saving(ABC):
         return sum(array.nbytes * array.steps for array in self.content.arrays)
 
     def begin(self, session: Session) -> tuple[Path, list[Stored]]:
-        """Make the new files, and return where they are and where each tensor goes. Collective."""
+        """Make the new files; return their path, and the location of each array. Collective."""
         base, locations = session.broadcast_from_first(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
         return Path(base), [Stored.from_json(location) for location in locations]
 
     @final_names()
     def _begin(self) -> tuple[str, list[StoredFields]]:
         path = Path(os.path.abspath(self.path))
-        # A link stays a link, unless there are files beside it.
+        # A link is followed, unless the format has files beside it.
         path = resolved(path.parent) / path.name if self.writer.beside else resolved(path)
         if not path.parent.exists():
             raise FileNotFoundError(errno.ENOENT, "There is no folder to save in", str(path.parent))
@@ -346,64 +348,66 @@ class Saving(ABC):
         base, stored = self._active.begin()
         return str(base), [array.as_json() for array in stored]
 
-    def _refuse_to_lose(self, active: Writer) -> None:
-        """Raise ``FileExistsError`` if what is there must not be replaced."""
-        path = active.path
+    def _refuse_to_lose(self, writer: Writer) -> None:
+        """Raise ``FileExistsError`` if the existing file must not be replaced."""
+        path = writer.path
         if self._overwrite is False:
             raise FileExistsError(f"{path} is there, and overwrite is False")
         if self._overwrite is None:
             try:
-                lost = active.would_lose()
+                lost_names = writer.would_lose()
             except CheckpointError as error:
                 raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
-            if lost:
-                ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
-                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
+            if lost_names:
+                hint = "overwrite=True replaces it" + ('; mode="a" keeps it' if writer.adds else "")
+                raise FileExistsError(
+                    f"{path} holds what this save would lose: {some_of(lost_names, _MAX_SHOWN)}. {hint}"
+                )
 
-    def end(self, session: Session, opened: OpenFiles) -> None:
+    def end(self, session: Session, open_files: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
-        error = opened.error and with_final_names(opened.error)
+        error = open_files.error and with_final_names(open_files.error)
         with session.exchanging():
             session.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = gathered_pieces(joined(opened.pieces), session) if self.writer.checks else []
+            pieces = gathered_pieces(joined(open_files.pieces), session) if self.writer.checks else []
         session.broadcast_from_first(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
         assert self._active is not None
         path = self._active.path
-        if _complete.get(path, -1) > self._began:
+        if _last_complete.get(path, -1) > self._number:
             raise CheckpointError(
                 f"a save to {path} that began later is complete: that one stays, and this is dropped"
             )
         self._active.commit(pieces)
-        _complete[path] = self._began
+        _last_complete[path] = self._number
         self._active = None
 
     def placed(self, session: Session, name: str, chunks: list[EncodedChunk]) -> list[ChunkLocation]:
-        """Return where the *chunks* of this rank go. Collective, in rounds of chunks of one array."""
-        every = session.allgather(chunks)
-        begin = sum(map(len, every[: session.position]))
+        """Return the locations of the *chunks* of this rank. Collective, in rounds of chunks of one array."""
+        chunks_of_ranks = session.allgather(chunks)
+        first = sum(map(len, chunks_of_ranks[: session.position]))
 
         def placed() -> list[ChunkLocation]:
             assert self._active is not None
             with final_names():
                 return self._active.place(
-                    name, [(tuple(index), nbytes) for rank_chunks in every for index, nbytes in rank_chunks]
+                    name, [(tuple(index), nbytes) for rank_chunks in chunks_of_ranks for index, nbytes in rank_chunks]
                 )
 
-        what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        locations = session.broadcast_from_first(what, placed)
-        return locations[begin : begin + len(chunks)]
+        call = f"chunks of {name} in the save to {quote(str(self.path))}"
+        locations = session.broadcast_from_first(call, placed)
+        return locations[first : first + len(chunks)]
 
     def abandon(self) -> None:
-        """Remove what was made, unless it has its name."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.abandon()
+        """Remove the new files, unless they have their final name."""
+        writer, self._active = self._active, None
+        if writer is not None:
+            writer.abandon()
 
     def _text(self) -> str:
-        arrays = [_text_of(array) for array in self.content.arrays]
+        arrays = [_array_text(array) for array in self.content.arrays]
         options = f"metadata {quote(self.content.metadata)}; overwrite={self._overwrite}; mode={self._mode}"
         return f"{'; '.join(arrays)}; {options}"
 
@@ -418,8 +422,8 @@ class TreeSaving(Saving):
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
         options.refuse_unknown(list(leaves))
-        plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
-        self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
+        plain_arrays = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
+        self._plain_texts = [f"{name} is {plain_text(array)}" for name, array in plain_arrays.items()]
         self._tensors = {
             name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
             for name, leaf in leaves.items()
@@ -434,7 +438,7 @@ class TreeSaving(Saving):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
 
     def _refuse_missing(self, options: SaveOptions) -> None:
-        """Raise ``TypeError`` if the format has not what the options ask for."""
+        """Raise ``TypeError`` if the format cannot hold what the options ask for."""
         writer, suffix = self.writer, f"a {self.path.suffix} file" if self.path.suffix else "a checkpoint"
         if options.metadata and not writer.has_metadata:
             raise TypeError(f"{suffix} has no metadata; save to another format")
@@ -446,28 +450,28 @@ class TreeSaving(Saving):
             raise TypeError(f"{suffix} has no chunks and no compression: they are for .h5, .nc and .zarr")
 
     def _text(self) -> str:
-        return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
+        return "; ".join([super()._text(), *self._plain_texts, f"{len(self._per_rank)} values of each rank"])
 
-    def write(self, stored: list[Stored], opened: OpenFiles, session: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], open_files: OpenFiles, session: Session, limit: int | None) -> None:
         for array in stored:
             if array.chunks is None:
-                write_tensor(self._tensors[array.name], array, opened, limit)
+                write_tensor(self._tensors[array.name], array, open_files, limit)
             else:
                 placed = partial(self.placed, session, array.name)
-                write_chunks(self._tensors[array.name], array, opened, limit, placed)
+                write_chunks(self._tensors[array.name], array, open_files, limit, placed)
         if self._per_rank:  # device 0 writes the tree, with the values of all ranks
-            every = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
-            for number, node in enumerate(self._per_rank if every else ()):
-                node[1] = [values[number] for values in every]
+            values_of_ranks = session.gather_to_first([read(list, node, 1)[0] for node in self._per_rank])
+            for number, node in enumerate(self._per_rank if values_of_ranks else ()):
+                node[1] = [values[number] for values in values_of_ranks]
 
 
 def metadata_and_arrays(
     tensors: Mapping[str, DTensor], options: SaveOptions, has_attributes: bool, grows: Mapping[str, str]
 ) -> tuple[dict[str, object], list[ArrayToSave]]:
-    """Return the metadata of the file, and the arrays as *options* want them.
+    """Return the metadata of the file, and descriptions of the arrays with their *options*.
 
     With *has_attributes*, a dict in the metadata under the name of an array has the attributes of that array. Tensors
-    named in *grows* are snapshots, one behind the other.
+    named in *grows* consist of snapshots along their first axis.
     """
     metadata = dict(options.metadata or {})
     arrays = []
@@ -478,27 +482,27 @@ def metadata_and_arrays(
         else:
             attributes = {}
         shape = tensor.shape[1:] if name in grows else tensor.shape
-        axes = options.dims_of(name, shape)
+        dims = options.dims_of(name, shape)
         arrays.append(
             ArrayToSave(
                 name,
                 shape,
                 tensor.dtype,
                 f"{tensor.layout.specs_text} on {tensor.mesh.dims_text}",
-                axes,
+                dims,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
                 attributes,
                 grows.get(name),
-                tuple(axis for axis in axes or () if axis in options.unlimited),
+                tuple(axis for axis in dims or () if axis in options.unlimited),
                 tensor.shape[0] if name in grows else 1,
             )
         )
     return metadata, arrays
 
 
-def _text_of(array: ArrayToSave) -> str:
-    """Return what ranks compare of an array."""
+def _array_text(array: ArrayToSave) -> str:
+    """Return the text of an array that ranks compare."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
     keys = ("dims", "chunks", "codecs", "attributes", "unlimited")
     return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))

@@ -1,4 +1,4 @@
-"""What is loaded of an array: all of it, or a box of elements, which may be steps apart, as an index of NumPy says."""
+"""Selections of an array that is loaded: all of it, or the elements of a basic index of NumPy, also with steps."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -12,17 +12,17 @@ from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.slicing import AxisSlice, parsed_index
 
 READ_OVER = 2**15
-"""Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
+"""Bytes between two runs of a box that is loaded: up to this many are read, too. That costs less than another call."""
 
 READ_TOGETHER = 2**22
 """Bytes. Runs that lie close together are read in one call of at most this many bytes."""
 
 
 class Selection(NamedTuple):
-    """What is taken of an array of *shape*: *box* elements along each axis, from *start* on, *step* apart.
+    """A selection of an array of *shape*: *box* elements along each axis, from *start* on, *step* apart.
 
-    Axes that the index adds are *new*: the array has the length 1 there. Axes of which it takes one element are
-    *dropped*: the result is without them.
+    The index adds the axes *new*: there *shape* has the length 1. It takes one element of each axis in *dropped*: the
+    result is without these axes.
     """
 
     shape: Shape
@@ -34,34 +34,34 @@ class Selection(NamedTuple):
 
     @property
     def result(self) -> Shape:
-        """The shape of what is taken."""
+        """The shape of the selected array."""
         return tuple(n for axis, n in enumerate(self.box) if axis not in self.dropped)
 
     @property
     def takes_all(self) -> bool:
-        """Whether this is the whole array, as it is."""
+        """Whether this is the whole array, without steps."""
         return self.box == self.shape and not self.has_steps
 
     @property
     def has_steps(self) -> bool:
-        """Whether elements are not in the order of the array, or have others between them, along some axis."""
+        """Whether the step along some axis is not 1: there are gaps, or the order is reversed."""
         return self.step != (1,) * len(self.step)
 
     def turned(self) -> "Selection":
-        """Return the same of the transpose."""
+        """Return the same selection of the transposed array."""
         last = len(self.shape) - 1
         axes = (tuple(last - axis for axis in numbers) for numbers in (self.new, self.dropped))
         return Selection(self.shape[::-1], self.start[::-1], self.box[::-1], self.step[::-1], *axes)
 
     def narrowed(self, axis: int, first: int, last: int) -> "Selection":
-        """Return the elements *first* to *last* along *axis* of what this takes."""
+        """Return the elements *first* to *last* of this selection along *axis*."""
         start, box = list(self.start), list(self.box)
         start[axis] += first * self.step[axis]
         box[axis] = last - first
         return self._replace(start=tuple(start), box=tuple(box))
 
     def numpy_index(self) -> tuple[slice | int | None, ...]:
-        """Return what NumPy takes for it, for an array without the axes that are new.
+        """Return the index of NumPy for this selection, for an array without the new axes.
 
         >>> selected((10, 4), np.s_[8:1:-3, None, -1]).numpy_index()
         (slice(8, None, -3), None, 3)
@@ -74,48 +74,52 @@ class Selection(NamedTuple):
                 items.append(start if axis in self.dropped else AxisSlice(start, n, step).slice)
         return tuple(items)
 
-    # Where steps are short, what lies between the elements is read, too, and left out afterwards.
+    # Where steps are short, the elements between are read, too, and left out afterwards.
 
     def spread(self, axis: int, itemsize: int) -> int:
-        """Return how many elements are read along *axis* for each one that is taken."""
-        step, last, row = abs(self.step[axis]), 0, 1
+        """Return the number of elements that are read along *axis* for each selected one."""
+        step, last_offset, row_size = abs(self.step[axis]), 0, 1
         for n, length, other_step in zip(self.shape[:axis:-1], self.box[:axis:-1], self.step[:axis:-1], strict=True):
-            last += (length - 1) * abs(other_step) * row
-            row *= n
-        return step if (step * row - last - 1) * itemsize <= READ_OVER else 1
+            last_offset += (length - 1) * abs(other_step) * row_size
+            row_size *= n
+        return step if (step * row_size - last_offset - 1) * itemsize <= READ_OVER else 1
 
     def in_file(self, intervals: list[list[Interval]], itemsize: int) -> list[list[Interval]]:
-        """Return which indices of the array are read along each axis for *intervals* of what is taken.
+        """Return the indices of the array that are read along each axis for *intervals* of the selection.
 
         >>> selected((10, 4), np.s_[8:1:-3, 2:]).in_file([[(0, 2)], [(0, 1)]], 8)
         [[(5, 9)], [(2, 3)]]
         """
         return [
-            [read for pair in axis_intervals for read in self._read(axis, pair, itemsize)]
+            [
+                file_interval
+                for interval in axis_intervals
+                for file_interval in self._read_intervals(axis, interval, itemsize)
+            ]
             for axis, axis_intervals in enumerate(intervals)
         ]
 
-    def _read(self, axis: int, pair: Interval, itemsize: int) -> list[Interval]:
-        start, step, (first, last) = self.start[axis], self.step[axis], pair
+    def _read_intervals(self, axis: int, interval: Interval, itemsize: int) -> list[Interval]:
+        start, step, (first, last) = self.start[axis], self.step[axis], interval
         if step == 1:
             return [(start + first, start + last)]
-        size = self.spread(axis, itemsize)
-        if size < abs(step):
+        spread = self.spread(axis, itemsize)
+        if spread < abs(step):
             return [(start + k * step, start + k * step + 1) for k in range(first, last)]
         lowest = start + (first if step > 0 else last - 1) * step
-        return [(lowest, lowest + (last - first - 1) * size + 1)]
+        return [(lowest, lowest + (last - first - 1) * spread + 1)]
 
     def taken(self, block: Array, intervals: list[list[Interval]]) -> Array:
-        """Return what is taken of the *block* that was read for *intervals*."""
+        """Return the selected elements of the *block* that was read for *intervals*."""
         result = block
         for axis, axis_intervals in enumerate(intervals):
             step, itemsize = self.step[axis], block.dtype.itemsize
             if step == 1 or self.spread(axis, itemsize) < abs(step):
                 continue
             indices, offset = [], 0
-            for pair in axis_intervals:
-                ((low, high),) = self._read(axis, pair, itemsize)
-                indices.append(np.arange(*pair, dtype=np.intp) * step + (self.start[axis] - low + offset))
+            for interval in axis_intervals:
+                ((low, high),) = self._read_intervals(axis, interval, itemsize)
+                indices.append(np.arange(*interval, dtype=np.intp) * step + (self.start[axis] - low + offset))
                 offset += high - low
             if len(axis_intervals) == 1:
                 result = result[(slice(None),) * axis + (slice(indices[0][0], None, step),)]
@@ -135,19 +139,19 @@ def box_of(shape: Shape, start: Shape, box: Shape) -> Selection:
 
 
 def boxes(shape: Shape, itemsize: int, max_bytes: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
-    """Yield the start and the shape of boxes of at most *max_bytes*; together they are the array.
+    """Yield the start and the shape of boxes of at most *max_bytes*, which together are the array.
 
-    They are of whole chunks of the shape *chunk*, if that is given; then a chunk may have more.
+    With *chunk*, the shape of chunks, boxes consist of whole chunks; one chunk may have more bytes.
 
     >>> list(boxes((3, 4), 1, 8))
     [((0, 0), (2, 4)), ((2, 0), (1, 4))]
     """
     steps = [max(n, 1) for n in shape]
     for axis in range(len(shape)):
-        row = prod(steps[axis + 1 :]) * itemsize
-        if row * steps[axis] <= max_bytes:
+        row_bytes = prod(steps[axis + 1 :]) * itemsize
+        if row_bytes * steps[axis] <= max_bytes:
             break
-        steps[axis] = max(1, max_bytes // row)
+        steps[axis] = max(1, max_bytes // row_bytes)
     if chunk is not None:
         steps = [-(-step // n) * n for step, n in zip(steps, chunk, strict=True)]
     for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
@@ -155,48 +159,52 @@ def boxes(shape: Shape, itemsize: int, max_bytes: int, chunk: Shape | None = Non
 
 
 def selected(shape: Shape, index: object) -> Selection:
-    """Return what *index*, as NumPy's basic indexing takes it, selects of an array. ``IndexError`` as there.
+    """Return the selection of an array by *index*, an index of NumPy's basic indexing. ``IndexError`` as there.
 
-    So it is for lists and masks: what is read of a file is a box.
+    Lists and masks also raise ``IndexError``: only boxes are read from files.
 
     >>> selected((10, 4), np.s_[2:9:3, -1])
     Selection(shape=(10, 4), start=(2, 3), box=(3, 1), step=(3, 1), new=(), dropped=(1,))
     """
     for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
         _refuse_lists(item, axis)
-    left, parts, new, dropped = iter(shape), [], [], []
+    lengths, axis_selections, new, dropped = iter(shape), [], [], []
     for axis, item in enumerate(parsed_index(index, shape)):
         if item is None:
             new.append(axis)
-            parts.append((1, 0, 1, 1))
+            axis_selections.append((1, 0, 1, 1))
         elif isinstance(item, AxisSlice):
-            parts.append(
-                (next(left), item.start if item.length else 0, item.length, item.step if item.length > 1 else 1)
+            axis_selections.append(
+                (next(lengths), item.start if item.length else 0, item.length, item.step if item.length > 1 else 1)
             )
         else:
             dropped.append(axis)
-            parts.append((next(left), item, 1, 1))
-    of_shape, start, box, step = (tuple(part[k] for part in parts) for k in range(4))
-    return Selection(of_shape, start, box, step, tuple(new), tuple(dropped))
+            axis_selections.append((next(lengths), item, 1, 1))
+    selection_shape, start, box, step = (
+        tuple(axis_selection[k] for axis_selection in axis_selections) for k in range(4)
+    )
+    return Selection(selection_shape, start, box, step, tuple(new), tuple(dropped))
 
 
 def _refuse_lists(item: object, axis: int) -> None:
-    """Raise ``IndexError`` for a list of indices and for a mask, and say what to do instead."""
-    masks = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == np.dtype(bool)
+    """Raise ``IndexError`` for a list of indices and for a mask; the error says what to do instead."""
+    is_mask = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == np.dtype(bool)
     if isinstance(item, list) and item:
-        masks = all(isinstance(element, bool | list) for element in item)
-    if not masks and not isinstance(item, list) and not getattr(item, "ndim", 0):
+        is_mask = all(isinstance(element, bool | list) for element in item)
+    if not is_mask and not isinstance(item, list) and not getattr(item, "ndim", 0):
         return
-    what = "a mask" if masks else "a list of indices"
-    then = "t[mask]" if masks else f"numpy.take(t, indices, axis={axis})"
+    kind = "a mask" if is_mask else "a list of indices"
+    advice = "t[mask]" if is_mask else f"numpy.take(t, indices, axis={axis})"
     raise IndexError(
-        f"axis {axis} has {what}, but a box is read: integers, slices, ... and None say which one; load the box that "
-        f"has all that you need, then use {then}"
+        f"axis {axis} has {kind}, but a box is read: integers, slices, ... and None say which one; load the box that "
+        f"has all that you need, then use {advice}"
     )
 
 
 def close_runs(starts: Indices, lengths: Indices, gap: int, limit: int) -> list[tuple[int, int]]:
-    """Return the runs, from one to another, that are read together: with gaps of at most *gap*, *limit* in all.
+    """Return the first and last run (exclusive) of each read that joins runs.
+
+    Gaps between joined runs have at most *gap* elements, and a read at most *limit*.
 
     >>> close_runs(np.array([0, 10, 30]), np.array([5, 5, 5]), 5, 100)
     [(0, 2), (2, 3)]

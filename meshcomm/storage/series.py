@@ -28,14 +28,14 @@ T = TypeVar("T")
 class Series:
     """Snapshots of tensors in one file, along an axis that grows: HDF5, netCDF or zarr. Collective.
 
-    Other programs read the file while this one goes on. A job that is killed loses at most the snapshot that it was
-    writing, and the next one goes on after the last that is whole, with any number of ranks.
+    Other programs may read the file meanwhile. A job that is killed loses at most the snapshot that it was writing;
+    the next job continues after the last whole snapshot, with any number of ranks.
 
     Parameters
     ----------
-    path: its suffix says the format: ``.h5``, ``.nc`` or ``.zarr``. A file that is there goes on; of one that holds
-        other arrays, too, these stay
-    layouts: the layout of each tensor by its name, in which `Series` gives it back; `append` takes any layout
+    path: its suffix says the format: ``.h5``, ``.nc`` or ``.zarr``. An existing series is continued; other arrays in
+        the file stay
+    layouts: a dict of layouts by the names of tensors, in which `Series` returns them; `append` takes any layout
     shape: shape of a snapshot; or a dict of shapes by name
     dtype: dtype of the elements; or a dict of dtypes by name
     axis: the name of the axis that grows
@@ -78,28 +78,28 @@ class Series:
     ) -> None:
         self._mesh = common_mesh(meshes_of(layouts, None))
 
-        def checked() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
+        def checked_arguments() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
             check_limits(max_scratch_bytes)
-            where = as_path(path, "Series(path, layouts)")
-            writer = writer_for(where)
+            file_path = as_path(path, "Series(path, layouts)")
+            writer = writer_for(file_path)
             if not (writer.adds and writer.has_chunks):
-                raise CheckpointError(f"{where} cannot grow: a series is an .h5, .nc or .zarr file")
+                raise CheckpointError(f"{file_path} cannot grow: a series is an .h5, .nc or .zarr file")
             _check_names(layouts, axis)
-            return where, *_kinds(layouts, shape, dtype)
+            return file_path, *_shapes_and_dtypes(layouts, shape, dtype)
 
         self.path, self._shapes, self._dtypes = agree_on_result(
-            "Series", self._mesh, "the arguments of Series", checked
+            "Series", self._mesh, "the arguments of Series", checked_arguments
         )
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         codecs: Mapping[str, object] | None = _by_name(compression, layouts)
         self._options = SaveOptions(metadata, None, "a", _by_name(dims, layouts), _by_name(chunks, layouts), codecs)
-        self._open = True
-        self._look(axis)
+        self._is_open = True
+        self._find_snapshots(axis)
 
-    def _look(self, axis: str) -> None:
-        """Learn what is in the file. Collective over the mesh."""
+    def _find_snapshots(self, axis: str) -> None:
+        """Find how many snapshots the file has, and the names of its numbers. Collective over the mesh."""
 
-        def look() -> tuple[int, list[str] | None]:
+        def count_and_names() -> tuple[int, list[str] | None]:
             if not self.path.exists():
                 return 0, None
             file_contents = contents(self.path)
@@ -112,26 +112,28 @@ class Series:
             for name, shape in self._shapes.items():
                 if arrays[name].shape[1:] != shape or not arrays[name].shape:
                     raise ShapeError(f"{self.path}: {quote(name)} has {arrays[name].shape}; snapshots are {shape}")
-                along = file_contents.dims.get(name, (axis,))[0]
-                if along != axis:
-                    raise CheckpointError(f"{self.path}: the snapshots are along {quote(along)}, not {quote(axis)}")
+                dim = file_contents.dims.get(name, (axis,))[0]
+                if dim != axis:
+                    raise CheckpointError(f"{self.path}: the snapshots are along {quote(dim)}, not {quote(axis)}")
                 if arrays[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {arrays[name].dtype}, not {self._dtypes[name]}")
-            others = [
+            other_names = [
                 name
                 for name in arrays
                 if name not in self._layouts and file_contents.dims.get(name, ())[:1] == (axis,)
             ]
-            wide = next((name for name in others if len(arrays[name].shape) > 1), None)
-            if wide is not None:
-                raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
-            count = min(arrays[name].shape[0] for name in [*self._layouts, *others])
-            return count, others if count else None
+            wide_name = next((name for name in other_names if len(arrays[name].shape) > 1), None)
+            if wide_name is not None:
+                raise CheckpointError(
+                    f"{self.path} has {quote(wide_name)} along {quote(axis)}, too: the series needs it"
+                )
+            count = min(arrays[name].shape[0] for name in [*self._layouts, *other_names])
+            return count, other_names if count else None
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
-        count, numbers = broadcast_from_device("Series", self._mesh, text, look) or (0, None)
-        self._count: int = count
-        self._numbers: tuple[str, ...] | None = None if numbers is None else tuple(numbers)
+        count, number_names = broadcast_from_device("Series", self._mesh, text, count_and_names) or (0, None)
+        self._snapshot_count: int = count
+        self._number_names: tuple[str, ...] | None = None if number_names is None else tuple(number_names)
 
     def append(self, **values: object) -> None:
         """Write one more snapshot. Collective over the mesh.
@@ -155,38 +157,42 @@ class Series:
 
         def saving() -> TreeSaving:
             self._check_open()
-            tree = {name: self._check_snapshot(name, values) for name in self._layouts}
+            tensors = {name: self._check_snapshot(name, values) for name in self._layouts}
             scalars = {name: value for name, value in values.items() if name not in self._layouts}
-            along = scalars.get(self._axis)
-            if type(along) is int:
-                scalars[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
+            coordinate = scalars.get(self._axis)
+            if type(coordinate) is int:
+                scalars[self._axis] = float(coordinate)  # a time may begin with 0, and go on with 0.1
             numbers = {name: _number(name, value)[np.newaxis] for name, value in scalars.items()}
-            return self._snapshot_saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
+            return self._snapshot_saving(
+                {**{name: _as_step(tensor) for name, tensor in tensors.items()}, **numbers}, {}
+            )
 
-        self._run(agree_on_result("append", self._mesh, "the arguments of append", saving))
+        self._run_save(agree_on_result("append", self._mesh, "the arguments of append", saving))
 
     def _snapshot_saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
-        """Return the save of more snapshots, which each value of *steps* has along its first axis.
+        """Return the save of more snapshots: each value of *steps* has them along its first axis.
 
-        *fixed* is what the file has but once, if it is new.
+        A new file also gets the arrays of *fixed*, which have no snapshots.
         """
         self._check_numbers(tuple(name for name in steps if name not in self._layouts))
-        options = self._options if self._count == 0 else self._options._replace(metadata=None)
-        # What has the name of the axis comes last: in zarr a snapshot is whole when it is there.
-        ordered = dict(sorted(steps.items(), key=lambda item: item[0] == self._axis))
-        return TreeSaving(self.path, {**fixed, **ordered}, options, dict.fromkeys(steps, self._axis))
+        options = self._options if self._snapshot_count == 0 else self._options._replace(metadata=None)
+        # The coordinate, named as the axis, comes last: in zarr a snapshot is whole when it is there.
+        ordered_steps = dict(sorted(steps.items(), key=lambda item: item[0] == self._axis))
+        return TreeSaving(self.path, {**fixed, **ordered_steps}, options, dict.fromkeys(steps, self._axis))
 
-    def _run(self, saving: TreeSaving) -> None:
+    def _run_save(self, saving: TreeSaving) -> None:
         """Do all of a save. Collective over the mesh."""
         run_save("append", saving, self._limit)
-        growing = [array for array in saving.content.arrays if array.grows]
-        self._numbers = tuple(array.name for array in growing if array.name not in self._layouts)
-        self._count += growing[0].steps
+        growing_arrays = [array for array in saving.content.arrays if array.grows]
+        self._number_names = tuple(array.name for array in growing_arrays if array.name not in self._layouts)
+        self._snapshot_count += growing_arrays[0].steps
 
     def _check_snapshot(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
-            others = ", ".join(quote(other) for other in values)
-            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {others}")
+            given_names = ", ".join(quote(other) for other in values)
+            raise ValueError(
+                f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {given_names}"
+            )
         tensor = unwrapped(values[name])
         if not isinstance(tensor, DTensor):
             raise TypeError(f"{quote(name)} is a tensor, not {quote(tensor)}")
@@ -197,37 +203,41 @@ class Series:
         return tensor
 
     def _check_numbers(self, names: tuple[str, ...]) -> None:
-        had = self._numbers
-        if had is not None and set(had) != set(names):
-            missing = [name for name in had if name not in names]
-            wrong = (
-                f"needs {quote(missing[0])}, too" if missing else f"has no {quote(set(names).difference(had).pop())}"
+        number_names = self._number_names
+        if number_names is not None and set(number_names) != set(names):
+            missing = [name for name in number_names if name not in names]
+            problem = (
+                f"needs {quote(missing[0])}, too"
+                if missing
+                else f"has no {quote(set(names).difference(number_names).pop())}"
             )
-            raise ValueError(f"the series {wrong}: each of its snapshots has {', '.join([*self._layouts, *had])}")
+            raise ValueError(
+                f"the series {problem}: each of its snapshots has {', '.join([*self._layouts, *number_names])}"
+            )
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._is_open:
             raise ValueError(f"{self.path} is closed")
 
     def __len__(self) -> int:
-        return self._count
+        return self._snapshot_count
 
     def __getitem__(self, index: int) -> dict[str, object]:
         """Return a snapshot: the tensors in the layouts of the series, and the numbers. Collective over the mesh."""
         self._check_open()
         number = operator.index(index)
-        number += self._count * (number < 0)
-        if not 0 <= number < self._count:
-            raise IndexError(f"{self.path} has {self._count} snapshots, and none with the number {index}")
-        names = [*self._layouts, *(self._numbers or ())]
-        loaded = load(
+        number += self._snapshot_count * (number < 0)
+        if not 0 <= number < self._snapshot_count:
+            raise IndexError(f"{self.path} has {self._snapshot_count} snapshots, and none with the number {index}")
+        names = [*self._layouts, *(self._number_names or ())]
+        values = load(
             self.path,
-            {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._numbers or ()}},
+            {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._number_names or ()}},
             names=names,
             slices=dict.fromkeys(names, number),
             max_scratch_bytes=self._limit,
         )
-        return {**loaded, **{name: on_blocks(np.ndarray.item, loaded[name]) for name in self._numbers or ()}}
+        return {**values, **{name: on_blocks(np.ndarray.item, values[name]) for name in self._number_names or ()}}
 
     def close(self) -> None:
         """End the use of the series. Nothing waits to be written.
@@ -238,7 +248,7 @@ class Series:
         >>> series.append(u=mc.ones(3, int, layout))
         >>> series.close()
         """
-        self._open = False
+        self._is_open = False
 
     def __enter__(self) -> "Series":
         return self
@@ -247,8 +257,8 @@ class Series:
         self.close()
 
     def __repr__(self) -> str:
-        names = ", ".join([*self._layouts, *(self._numbers or ())])
-        return f"Series({str(self.path)!r}; {self._count} snapshots of {names})"
+        names = ", ".join([*self._layouts, *(self._number_names or ())])
+        return f"Series({str(self.path)!r}; {self._snapshot_count} snapshots of {names})"
 
 
 class StepSeries(Series):
@@ -262,7 +272,7 @@ class StepSeries(Series):
         steps: tensors, and arrays that are the same on all ranks, by name: the snapshots are along their first axis
         fixed: other arrays, for a new file
         """
-        self._run(
+        self._run_save(
             agree_on_result(
                 "append", self._mesh, "the arguments of append", lambda: self._snapshot_saving(steps, fixed)
             )
@@ -287,17 +297,17 @@ def _check_names(layouts: Mapping[str, Layout], axis: str) -> None:
         raise ValueError(f"{quote(axis)} is the name of the axis that grows, and cannot be that of a tensor")
 
 
-def _kinds(
+def _shapes_and_dtypes(
     layouts: Mapping[str, Layout], shape: Shape | Mapping[str, Shape], dtype: DTypeLike | Mapping[str, DTypeLike]
 ) -> tuple[dict[str, Shape], dict[str, DType]]:
     """Return the shape and the dtype of each tensor."""
     shapes, dtypes = {}, {}
     for name, layout in layouts.items():
         lengths = shape.get(name) if isinstance(shape, Mapping) else shape
-        kind = cast("Mapping[str, DTypeLike]", dtype).get(name) if isinstance(dtype, Mapping) else dtype
-        if lengths is None or kind is None:
-            raise ValueError(f"{'dtype' if kind is None else 'shape'} has nothing for {quote(name)}")
-        shapes[name], dtypes[name] = as_shape(lengths), as_dtype(kind)
+        dtype_like = cast("Mapping[str, DTypeLike]", dtype).get(name) if isinstance(dtype, Mapping) else dtype
+        if lengths is None or dtype_like is None:
+            raise ValueError(f"{'dtype' if dtype_like is None else 'shape'} has nothing for {quote(name)}")
+        shapes[name], dtypes[name] = as_shape(lengths), as_dtype(dtype_like)
         if layout.ndim != len(shapes[name]):
             raise LayoutError(f"snapshots of {quote(name)} have the shape {shapes[name]}, but its layout is {layout}")
         layout.check_fits(shapes[name])
@@ -305,7 +315,7 @@ def _kinds(
 
 
 def _by_name(option: Mapping[str, T] | T | None, names: Iterable[str]) -> Mapping[str, T] | None:
-    """Return an option as a dict by name: it is for tensors, and not for the numbers beside them."""
+    """Return an option as a dict by the names of tensors: it does not apply to the numbers."""
     return option if option is None or isinstance(option, Mapping) else dict.fromkeys(names, option)
 
 

@@ -1,4 +1,4 @@
-"""Signals that ask a program for something: how often each has arrived in this process.
+"""Signals that ask a program to save: how often each has arrived in this process.
 
 A batch system sends them to some ranks or to all, at any time. So a handler only counts; ranks compare their counts at
 a step that all of them reach. The simulated ranks of a process share its counts.
@@ -13,7 +13,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core.ranks.simulate import current_world
 
 _counts: dict[int, int] = {}
-"""How often each signal that is counted has arrived."""
+"""How often each counted signal has arrived, by its number."""
 
 
 def number_of(name: object) -> int:
@@ -37,10 +37,10 @@ def number_of(name: object) -> int:
 
 
 def count(number: int) -> None:
-    """Count a signal from now on. A handler of the program that is there already is called, too.
+    """Count a signal from now on. A handler that the program has set before is called, too.
 
     Python lets only the main thread set a handler. So another thread gets a ``ValueError`` if none is set yet; but
-    simulated ranks, which are threads, do without: there the signal does what it did before.
+    for simulated ranks, which are threads, there is no error: the signal does what it did before.
     """
     if number in _counts:
         return
@@ -48,13 +48,13 @@ def count(number: int) -> None:
         if current_world() is not None:
             return
         raise ValueError(f"{signal.Signals(number).name} is not handled yet, and only the main thread can begin to")
-    previous = signal.getsignal(number)
+    previous_handler = signal.getsignal(number)
     _counts[number] = 0
 
     def handler(number: int, frame: FrameType | None) -> None:
         _counts[number] += 1
-        if callable(previous):
-            previous(number, frame)
+        if callable(previous_handler):
+            previous_handler(number, frame)
 
     signal.signal(number, handler)
     signal.siginterrupt(number, False)  # calls of the system that MPI makes go on afterwards

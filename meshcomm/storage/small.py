@@ -31,35 +31,35 @@ class ReadBatch:
     arrays: tuple[Stored, ...]
     nbytes: int
 
-    def read(self, opened: OpenFiles) -> Bytes:
+    def read(self, open_files: OpenFiles) -> Bytes:
         """Return the bytes of the arrays, one after the other; zeros behind an error."""
-        packed, done = np.zeros(self.nbytes, dtype=_BYTE), 0
-        with opened.trying():
-            for file, byte_runs in self.runs:
-                stop = done + int(byte_runs[1].sum())
-                opened.fill(file, byte_runs, packed[done:stop])
-                done = stop
+        packed, offset = np.zeros(self.nbytes, dtype=_BYTE), 0
+        with open_files.trying():
+            for file_array, byte_runs in self.runs:
+                stop = offset + int(byte_runs[1].sum())
+                open_files.fill(file_array, byte_runs, packed[offset:stop])
+                offset = stop
         return packed
 
     def unpacked(self, packed: Bytes) -> Iterator[Array]:
-        """Yield each array, a view of what `read` has returned."""
-        done = 0
+        """Yield each array, a view of *packed*, the result of `read`."""
+        offset = 0
         for array in self.arrays:
             if array.nbytes:
-                yield np.ndarray(array.shape, array.dtype, buffer=packed.data, offset=done)
+                yield np.ndarray(array.shape, array.dtype, buffer=packed.data, offset=offset)
             else:
                 yield np.zeros(array.shape, array.dtype)
-            done += array.nbytes
+            offset += array.nbytes
 
     def reads(self) -> Iterator[Segment]:
-        """Yield what each call reads: bytes 0 to *stop* of it come from an offset of a file."""
-        for file, byte_runs in self.runs:
+        """Yield a segment for each call that reads: its bytes 0 to *stop* come from an offset of a file."""
+        for file_array, byte_runs in self.runs:
             for start, length in zip(*joined_reads(byte_runs)[0], strict=True):
-                yield Segment(file.name, 0, int(length), int(start))
+                yield Segment(file_array.name, 0, int(length), int(start))
 
     @cached_property
     def runs(self) -> list[tuple[Stored, ByteRuns]]:
-        """Where the bytes of the arrays are: in files, as arrays of their bytes, some runs of each."""
+        """The runs of bytes of the arrays in each file; a file is an array of its bytes."""
         segments = (segment for array in self.arrays for segment in array.segments)
         runs = []
         for name, file_segments in groupby(segments, key=lambda segment: segment.file):
@@ -71,9 +71,9 @@ class ReadBatch:
 
 
 def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[ReadBatch]:
-    """Yield the small *arrays* in batches of at most *limit* bytes, and no more than are read in one call.
+    """Yield the small *arrays* in batches of at most *limit* bytes, and of at most `READ_TOGETHER`.
 
-    An array that has more is a batch by itself.
+    A larger array is a batch by itself.
     """
     max_bytes = min(READ_TOGETHER, limit or DEFAULT_SCRATCH)
     batch: list[Stored] = []

@@ -1,4 +1,4 @@
-"""Where the arrays of a file are: values that ranks tell each other as JSON."""
+"""Where the arrays of a file are: values that ranks exchange as JSON."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 class Chunking(NamedTuple):
-    """How an array is cut into chunks of one *shape*, and what encodes each: names of codecs, with their levels."""
+    """How an array is cut into chunks of one *shape*, and the *codecs* that encode each: names with their levels."""
 
     shape: Shape
     codecs: tuple[tuple[str, int | None], ...]
@@ -41,9 +41,9 @@ StoredFields: TypeAlias = tuple[str, Shape, str, tuple[Segment, ...], bool, int,
 class Stored(NamedTuple):
     """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order.
 
-    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file. An array in
-    *chunks* has no segments: only a library can read it, and if it is written, where a chunk goes is known when its
-    bytes are.
+    Ranks that write it cut it at multiples of *unit* bytes, and it begins at such a multiple in its file. An array
+    in *chunks* has no segments: only a library can read it, and the location of a chunk is known only when the chunk
+    is encoded.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Stored(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """Where its bytes begin in the file that has the first of them; 0 if it has none."""
+        """The offset of its first byte in the file that has this byte; 0 if the array is empty."""
         return self.segments[0].offset if self.segments else 0
 
     def as_json(self) -> StoredFields:
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def from_json(cls, values: StoredFields) -> "Stored":
-        """Return the array that `as_json` has made *values* of, with lists in place of tuples."""
+        """Return the array of *values*, the result of `as_json` with lists in place of tuples."""
         name, shape, dtype, segments, fortran, unit, chunks = values
         if chunks is not None:
             chunks = Chunking(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
@@ -90,20 +90,20 @@ class Stored(NamedTuple):
 
         Runs follow one another in a block.
         """
-        done, ends = 0, [segment.stop for segment in self.segments]
+        block_offset, ends = 0, [segment.stop for segment in self.segments]
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             stop = start + length
-            at = int(np.searchsorted(ends, start, side="right"))
+            number = int(np.searchsorted(ends, start, side="right"))
             while start < stop:
-                segment = self.segments[at]
+                segment = self.segments[number]
                 end = min(stop, segment.stop)
-                yield segment, segment.offset + start - segment.start, done, end - start
-                done, start, at = done + end - start, end, at + 1
+                yield segment, segment.offset + start - segment.start, block_offset, end - start
+                block_offset, start, number = block_offset + end - start, end, number + 1
 
     def runs(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, Indices, Indices]]:
         """Yield (segment, offsets in its file, bytes) for runs of bytes of the array that are in order.
 
-        What is yielded later comes later in a block, too.
+        They follow one another in a block.
         """
         nonempty = lengths > 0
         starts, stops = starts[nonempty], (starts + lengths)[nonempty]
@@ -124,9 +124,9 @@ class Stored(NamedTuple):
     def calls(self, starts: Indices, lengths: Indices) -> int:
         """Return how many pieces `pieces` yields."""
         ends = np.array([segment.stop for segment in self.segments], dtype=np.intp)
-        runs = lengths > 0
-        first = np.searchsorted(ends, starts[runs], side="right")
-        last = np.searchsorted(ends, starts[runs] + lengths[runs] - 1, side="right")
+        nonempty = lengths > 0
+        first = np.searchsorted(ends, starts[nonempty], side="right")
+        last = np.searchsorted(ends, starts[nonempty] + lengths[nonempty] - 1, side="right")
         return int((last - first + 1).sum())
 
 

@@ -35,7 +35,7 @@ from meshcomm.storage.selection import READ_OVER, READ_TOGETHER, Selection, all_
 from meshcomm.storage.stored import Stored
 
 MAX_EXPECTED = 64
-"""Runs of a file. Of the next round, the system reads so many ahead. A compromise: each is a call."""
+"""Runs of a file. The system reads at most this many of the next round in advance. A compromise: each is a call."""
 
 FORGET_ABOVE = 2**30
 """Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better. A
@@ -43,21 +43,22 @@ compromise, not measured."""
 
 CACHED_READ = 1e-6
 """Seconds that a read of one run takes besides its bytes, if the file is in the memory of the system. Measured: 1.3e-6
-for runs of 16 KiB, compared with one read of as many bytes; on a busy machine."""
+for runs of 16 KiB, compared with one read of the same number of bytes; on a busy machine."""
 
 READ_WINDOW = 2**24
-"""Bytes of a file. While a rank reads its runs in so many, the system reads the next ones ahead. A compromise: time
-for the disk, and little of its cache."""
+"""Bytes of a file. While a rank reads its runs in one window of this size, the system reads the next window. A
+compromise: time for the disk, and little of its cache."""
 
 ByteRuns: TypeAlias = tuple[Indices, Indices]
 """Where runs of bytes begin in an array in row-major order, and how long they are."""
 
-KEPT_ROUNDS, KEPT_RUNS = 16, 2**12
-"""Rounds, and runs of bytes, of a reading that is kept for the next one. A compromise: plans of more take memory."""
+MAX_CACHED_ROUNDS, MAX_CACHED_RUNS = 16, 2**12
+"""The most rounds, and runs of bytes, of a tensor whose steps are kept for the next load. A compromise: they take
+memory."""
 
 
 class OpenFiles:
-    """The files that this rank has touched below *base*, and what went wrong with them.
+    """The files that this rank has opened below *base*, and its first error with them.
 
     With *checks* it remembers the checksums of all that is read or written.
     """
@@ -70,7 +71,10 @@ class OpenFiles:
         self.error: Exception | None = None
         self.progress: Progress | None = None
         self.agree: Callable[[], None] | None = None  # Collective: on the first error of the ranks
-        self.settled, self._sends = False, False  # whether they have agreed on all that was read; and sent something
+        self.settled, self._has_sent = (
+            False,
+            False,
+        )  # whether ranks have agreed on all reads; have sent data
         self.max_write = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
@@ -82,29 +86,29 @@ class OpenFiles:
         return file
 
     def settle(self) -> None:
-        """Let the ranks agree on what they have read since they agreed last, if they are to. Collective."""
+        """Let the ranks agree on the data that they have read since the last time, if `agree` is set. Collective."""
         if self.agree is not None and not self.settled:
             self.settled = True
             self.agree()
 
     def before_sending(self) -> None:
         """Let the ranks agree before they send for the first time: often they have read all by then. Collective."""
-        if not self._sends:
-            self._sends = True
+        if not self._has_sent:
+            self._has_sent = True
             self.settle()
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Remember the first error of what is tried."""
+        """Remember the first error, instead of raising it."""
         try:
             yield
-        except Exception as problem:
-            self.error = self.error or problem
+        except Exception as error:
+            self.error = self.error or error
 
     def fill(self, stored: Stored, byte_runs: ByteRuns, block: Bytes, max_bytes: int = READ_TOGETHER) -> None:
-        """Fill *block* from the runs of bytes of a box of the array: what lies close together in one call.
+        """Fill *block* from the runs of bytes of a box of the array.
 
-        Such a call reads at most *max_bytes*.
+        Runs that lie close together are read in one call, of at most *max_bytes*.
         """
         starts, lengths = byte_runs
         if len(starts) == 1:
@@ -112,27 +116,29 @@ class OpenFiles:
             return
         ends = np.cumsum(lengths)
         for first, last in close_runs(starts, lengths, READ_OVER, max_bytes):
-            begin = ends[first] - lengths[first]
+            block_start = ends[first] - lengths[first]
             if last == first + 1:
-                self.transfer(stored, (starts[first:last], lengths[first:last]), block[begin : ends[first]])
+                self.transfer(stored, (starts[first:last], lengths[first:last]), block[block_start : ends[first]])
                 continue
             span = starts[last - 1] + lengths[last - 1] - starts[first]
-            joined = np.empty(span, dtype=np.uint8)
-            self.transfer(stored, (starts[first : first + 1], np.array([span])), joined)
+            buffer = np.empty(span, dtype=np.uint8)
+            self.transfer(stored, (starts[first : first + 1], np.array([span])), buffer)
             for start, length, end in zip(starts[first:last], lengths[first:last], ends[first:last], strict=True):
-                block[end - length : end] = joined[start - starts[first] : start - starts[first] + length]
+                block[end - length : end] = buffer[start - starts[first] : start - starts[first] + length]
 
     def transfer(self, stored: Stored, byte_runs: ByteRuns, block: Bytes) -> None:
         """Write *block* to the runs of bytes of the array, or fill it from them."""
         for segment, offset, start, size in stored.pieces(*byte_runs):
             data, file = block[start : start + size], self.file(segment.file)
-            for step, at in [(data, offset)] if self.progress is None else self.progress.steps(data, offset):
+            for step_data, step_offset in (
+                [(data, offset)] if self.progress is None else self.progress.steps(data, offset)
+            ):
                 if self._writes:
-                    file.write(step, at)
+                    file.write(step_data, step_offset)
                 else:
-                    file.read(step, at)
+                    file.read(step_data, step_offset)
                 if self.checks:
-                    self.pieces += checksums.pieces_of(segment.file, step, at)
+                    self.pieces += checksums.pieces_of(segment.file, step_data, step_offset)
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         """Write a chunk to a file; to one of its own, it is on the disk when this returns."""
@@ -145,34 +151,34 @@ class OpenFiles:
         if self.progress is not None:
             self.progress.add(data.nbytes)
 
-    def read_runs(self, stored: Stored, byte_runs: ByteRuns, block: Bytes, *, ahead: bool) -> None:
+    def read_runs(self, stored: Stored, byte_runs: ByteRuns, block: Bytes, *, reads_ahead: bool) -> None:
         """Fill *block* from many runs of bytes of the array, which are in order.
 
-        With *ahead* the ranks of this node will read all bytes between the runs: the system reads the next window of
-        the file while this rank copies from one, so the disk sees large reads.
+        With *reads_ahead* the ranks of this node will read all bytes between the runs: the system reads the next
+        window of the file while this rank copies from one, so the disk sees large reads.
         """
-        done = 0
+        block_offset = 0
         for segment, offsets, lengths in stored.runs(*byte_runs):
             file, end = self.file(segment.file), segment.offset + segment.stop - segment.start
             windows = (offsets - offsets[0]) // READ_WINDOW
             borders = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(offsets)]
             for first, last in pairwise(borders):
-                for begin in offsets[last : last + 1].tolist() if ahead else ():
-                    if not file.is_in_memory(begin):
-                        file.expect(begin, min(READ_WINDOW, end - begin))
+                for next_offset in offsets[last : last + 1].tolist() if reads_ahead else ():
+                    if not file.is_in_memory(next_offset):
+                        file.expect(next_offset, min(READ_WINDOW, end - next_offset))
                 size = int(lengths[first:last].sum())
-                file.read_runs(block[done : done + size], offsets[first:last], lengths[first:last])
-                done += size
+                file.read_runs(block[block_offset : block_offset + size], offsets[first:last], lengths[first:last])
+                block_offset += size
                 if self.progress is not None:
                     self.progress.add(size)
 
-    def expect(self, turn: Round, nbytes: int) -> None:
+    def expect(self, round_: Round, nbytes: int) -> None:
         """Say that this rank is about to read or write *nbytes*, its share of a round."""
         if self.progress is not None:
-            self.progress.expect(prod(turn.shape()) * turn.route.itemsize, nbytes)
+            self.progress.expect(prod(round_.shape()) * round_.route.itemsize, nbytes)
 
     def expect_reads(self, stored: Stored, byte_runs: ByteRuns) -> None:
-        """Let the system read what this rank will ask for next, while the rank does something else."""
+        """Let the system read the runs that this rank needs next, while the rank does something else."""
         if self.error is None:
             for segment, offset, _, size in islice(stored.pieces(*byte_runs), MAX_EXPECTED):
                 with self.trying():
@@ -192,7 +198,7 @@ class OpenFiles:
 
 
 def write_tensor(
-    tensor: DTensor, stored: Stored, opened: OpenFiles, limit: int | None, chosen: Selection | None = None
+    tensor: DTensor, stored: Stored, open_files: OpenFiles, limit: int | None, selection: Selection | None = None
 ) -> None:
     """Write *tensor* to the files of *stored*. Collective over the mesh.
 
@@ -200,148 +206,164 @@ def write_tensor(
     ----------
     tensor: tensor to write
     stored: array in the file, with the location of its bytes
-    opened: open files
+    open_files: files that are written
     limit: scratch limit of this rank, in bytes
-    chosen: box of the array that *tensor* fills; by default the whole array
+    selection: box of the array that *tensor* fills; by default the whole array
     """
-    whole, scratch = chosen or all_of(stored.shape), limit or DEFAULT_SCRATCH
+    target, scratch_bytes = selection or all_of(stored.shape), limit or DEFAULT_SCRATCH
 
     def write(device: int) -> None:
-        route = route_of(tensor.layout, stored, whole, limit)
-        if not route.exchanges and not (route.owns(device) and opened.error is None):
+        route = route_of(tensor.layout, stored, target, limit)
+        if not route.exchanges and not (route.owns(device) and open_files.error is None):
             return
-        turns = list(route.rounds())
-        for turn in turns:
-            piece = tensor if len(turns) == 1 and not route.exchanges else _piece(tensor, turn, device)
-            if not is_direct(turn):
-                piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
-            if turn.route.owns(device) and opened.error is None:
-                with opened.trying():
-                    opened.expect(turn, piece._block.nbytes)
-                    is_like = piece._block.flags.c_contiguous and piece.dtype == stored.dtype
-                    max_bytes = opened.max_write if is_like else min(opened.max_write, scratch // 2)
-                    for box, byte_runs in _in_steps(piece._block, round_runs(turn, device, whole), max_bytes):
+        rounds = list(route.rounds())
+        for round_ in rounds:
+            round_tensor = (
+                tensor if len(rounds) == 1 and not route.exchanges else _round_tensor(tensor, round_, device)
+            )
+            if not is_direct(round_):
+                round_tensor = relayout(round_tensor, round_.target(), max_scratch_bytes=limit)
+            if round_.route.owns(device) and open_files.error is None:
+                with open_files.trying():
+                    open_files.expect(round_, round_tensor._block.nbytes)
+                    needs_no_copy = round_tensor._block.flags.c_contiguous and round_tensor.dtype == stored.dtype
+                    max_bytes = (
+                        open_files.max_write if needs_no_copy else min(open_files.max_write, scratch_bytes // 2)
+                    )
+                    for box, byte_runs in _in_steps(
+                        round_tensor._block, round_runs(round_, device, target), max_bytes
+                    ):
                         block = contiguous(box.astype(stored.dtype, copy=False))
-                        opened.transfer(stored, byte_runs, as_bytes(block))
+                        open_files.transfer(stored, byte_runs, as_bytes(block))
 
     on_device(tensor.mesh, write)
 
 
 def _in_steps(block: Array, byte_runs: ByteRuns, max_bytes: int) -> Iterator[tuple[Array, ByteRuns]]:
     """Yield boxes of *block* of at most *max_bytes*, or of one element, in row-major order, and the runs of each."""
-    size = block.dtype.itemsize
-    max_bytes = max(max_bytes, size)
+    itemsize = block.dtype.itemsize
+    max_bytes = max(max_bytes, itemsize)
     if block.nbytes <= max_bytes:
         yield block, byte_runs
         return
-    starts, ends = byte_runs[0], np.cumsum(byte_runs[1])
-    begins, done = ends - byte_runs[1], 0
-    axis = next(axis for axis in range(block.ndim) if prod(block.shape[axis + 1 :]) * size <= max_bytes)
-    rows = max_bytes // (prod(block.shape[axis + 1 :]) * size)
+    starts, run_ends = byte_runs[0], np.cumsum(byte_runs[1])
+    run_begins, offset = run_ends - byte_runs[1], 0
+    axis = next(axis for axis in range(block.ndim) if prod(block.shape[axis + 1 :]) * itemsize <= max_bytes)
+    rows = max_bytes // (prod(block.shape[axis + 1 :]) * itemsize)
     for index, first in product(np.ndindex(block.shape[:axis]), range(0, block.shape[axis], rows)):
         box = block[(*index, slice(first, first + rows))]
-        touched = slice(ends.searchsorted(done, side="right"), begins.searchsorted(done + box.nbytes))
-        ahead = np.maximum(done - begins[touched], 0)
-        done += box.nbytes
-        yield box, (starts[touched] + ahead, np.minimum(ends[touched], done) - begins[touched] - ahead)
+        touched_runs = slice(run_ends.searchsorted(offset, side="right"), run_begins.searchsorted(offset + box.nbytes))
+        bytes_before = np.maximum(offset - run_begins[touched_runs], 0)
+        offset += box.nbytes
+        yield (
+            box,
+            (
+                starts[touched_runs] + bytes_before,
+                np.minimum(run_ends[touched_runs], offset) - run_begins[touched_runs] - bytes_before,
+            ),
+        )
 
 
 class _ReadStep(NamedTuple):
-    """What this device does in a round: it reads *runs* of bytes to a block of *lengths*, in the layout *target*.
+    """What this device does in a round.
 
-    From there elements go to the part of its block in *box*, in the layout *source* of all that the round takes, of
-    this *shape*. Without *target*, the block is that part.
+    It reads *byte_runs* to a buffer, its block of *block_shape* in the layout *target*. A relayout moves them to the
+    layout *source*, in which the tensor of the round has this *shape*. They go to the elements at *block_index* of the
+    block of the device; without *target*, directly.
     """
 
-    turn: Round
-    box: tuple[EllipsisType | slice, ...]
+    round_: Round
+    block_index: tuple[EllipsisType | slice, ...]
     shape: Shape
     source: Layout
     target: Layout | None
-    lengths: Shape
-    runs: ByteRuns
+    block_shape: Shape
+    byte_runs: ByteRuns
 
 
 @dataclass(eq=False)
 class TensorReader:
-    """How a *device* fills its block of tensors in one layout with the box *chosen* of an array: in which rounds.
+    """Fills the block of a *device* with a *selection* of an array, in rounds, for tensors in one layout.
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
-    the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside.
-    *ahead* is as for `OpenFiles.read_runs`, and *limit* as for `write_tensor`.
+    the tensor is a slice on some rank. Where the selection has steps, the elements between are read, too, to a buffer.
+    *reads_ahead* is as for `OpenFiles.read_runs`, and *limit* as for `write_tensor`.
     """
 
     route: Route
     stored: Stored
-    chosen: Selection
+    selection: Selection
     limit: int | None
     device: int
     staged: bool
-    ahead: bool
-    _cached: list[_ReadStep] | None = None
+    reads_ahead: bool
+    _cached_steps: list[_ReadStep] | None = None
 
-    def fill(self, tensor: DTensor, opened: OpenFiles) -> None:
+    def fill(self, tensor: DTensor, open_files: OpenFiles) -> None:
         """Fill *tensor*. Collective over its mesh."""
         stored = self.stored
-        for step, after in pairwise(chain(self._steps(), [None])):
+        for step, next_step in pairwise(chain(self._steps(), [None])):
             assert step is not None
-            opened.settled = False
-            block = tensor._block[step.box]
+            open_files.settled = False
+            block = tensor._block[step.block_index]
             if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
-                self._read(block, step, opened)
+                self._read(block, step, open_files)
                 continue
-            new = new_block(step.lengths, stored.dtype)
-            self._read(new, step, opened)
-            if after is not None:
-                opened.expect_reads(stored, after.runs)
+            buffer = new_block(step.block_shape, stored.dtype)
+            self._read(buffer, step, open_files)
+            if next_step is not None:
+                open_files.expect_reads(stored, next_step.byte_runs)
             if step.target is not None:
-                opened.before_sending()
+                open_files.before_sending()
                 out = None if self.staged else make(block, step.source, step.shape, tensor.dtype)
-                read = make(new, step.target, step.shape, stored.dtype)
-                new = relayout(read, step.source, out=out, max_scratch_bytes=self.limit)._block
+                read_tensor = make(buffer, step.target, step.shape, stored.dtype)
+                buffer = relayout(read_tensor, step.source, out=out, max_scratch_bytes=self.limit)._block
                 if out is not None:
                     continue
-            with opened.trying():
-                convert(new, block)
+            with open_files.trying():
+                convert(buffer, block)
 
     def _steps(self) -> Iterable[_ReadStep]:
         """Return the steps, which are kept if they are short."""
-        if self._cached is None:
-            turns = self.route.rounds()
-            steps = [self._step(turn) for turn in islice(turns, KEPT_ROUNDS + 1)]
-            if len(steps) > KEPT_ROUNDS or sum(len(step.runs[0]) for step in steps) > KEPT_RUNS:
-                return chain(steps, map(self._step, turns))
-            self._cached = steps
-        return self._cached
+        if self._cached_steps is None:
+            rounds = self.route.rounds()
+            steps = [self._step(round_) for round_ in islice(rounds, MAX_CACHED_ROUNDS + 1)]
+            if len(steps) > MAX_CACHED_ROUNDS or sum(len(step.byte_runs[0]) for step in steps) > MAX_CACHED_RUNS:
+                return chain(steps, map(self._step, rounds))
+            self._cached_steps = steps
+        return self._cached_steps
 
-    def _step(self, turn: Round) -> _ReadStep:
-        shape, source = turn.shape(), turn.source()
-        target = None if is_direct(turn) else turn.target()
-        lengths = (target or source).block_shape(shape, self.device)
-        box, byte_runs = _index(turn, self.device), round_runs(turn, self.device, self.chosen)
-        return _ReadStep(turn, box, shape, source, target, lengths, byte_runs)
+    def _step(self, round_: Round) -> _ReadStep:
+        shape, source = round_.shape(), round_.source()
+        target = None if is_direct(round_) else round_.target()
+        block_shape = (target or source).block_shape(shape, self.device)
+        index, byte_runs = _index(round_, self.device), round_runs(round_, self.device, self.selection)
+        return _ReadStep(round_, index, shape, source, target, block_shape, byte_runs)
 
-    def _read(self, block: Array, step: _ReadStep, opened: OpenFiles) -> None:
-        if opened.error is not None:
+    def _read(self, block: Array, step: _ReadStep, open_files: OpenFiles) -> None:
+        if open_files.error is not None:
             return
-        with opened.trying():
-            opened.expect(step.turn, block.nbytes)
-            if not self.chosen.has_steps:
-                self._read_runs(block, step.runs, opened)
+        with open_files.trying():
+            open_files.expect(step.round_, block.nbytes)
+            if not self.selection.has_steps:
+                self._read_runs(block, step.byte_runs, open_files)
                 return
-            intervals = step.turn.file_intervals(self.device)
-            read = self.chosen.in_file(intervals, self.stored.dtype.itemsize)
-            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self.stored.dtype)
-            self._read_runs(aside, step.runs, opened)
-            convert(self.chosen.taken(aside, intervals), block)
+            intervals = step.round_.file_intervals(self.device)
+            file_intervals = self.selection.in_file(intervals, self.stored.dtype.itemsize)
+            buffer = new_block(
+                tuple(sum(stop - start for start, stop in axis_intervals) for axis_intervals in file_intervals),
+                self.stored.dtype,
+            )
+            self._read_runs(buffer, step.byte_runs, open_files)
+            convert(self.selection.taken(buffer, intervals), block)
 
-    def _read_runs(self, block: Array, byte_runs: ByteRuns, opened: OpenFiles) -> None:
-        if not self.chosen.takes_all:
-            opened.fill(self.stored, byte_runs, as_bytes(block), at_once(self.limit))
-        elif not opened.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():
-            opened.read_runs(self.stored, byte_runs, as_bytes(block), ahead=self.ahead)
+    def _read_runs(self, block: Array, byte_runs: ByteRuns, open_files: OpenFiles) -> None:
+        if not self.selection.takes_all:
+            open_files.fill(self.stored, byte_runs, as_bytes(block), joined_read_limit(self.limit))
+        elif not open_files.checks and len(byte_runs[0]) > 1 and (np.diff(byte_runs[0]) > 0).all():
+            open_files.read_runs(self.stored, byte_runs, as_bytes(block), reads_ahead=self.reads_ahead)
         else:
-            opened.transfer(self.stored, byte_runs, as_bytes(block))
+            open_files.transfer(self.stored, byte_runs, as_bytes(block))
 
 
 def convert(source: Array, target: Array) -> None:
@@ -352,22 +374,22 @@ def convert(source: Array, target: Array) -> None:
         np.copyto(target, source, casting="unsafe")
 
 
-def at_once(limit: int | None) -> int:
-    """Return how many bytes of a box one call reads at most: they are read to memory aside."""
+def joined_read_limit(limit: int | None) -> int:
+    """Return the most bytes that one call reads if it joins runs: they are read to a buffer."""
     return min(READ_TOGETHER, (limit or DEFAULT_SCRATCH) // 4)
 
 
-def round_reads(turn: Round, device: int, chosen: Selection, limit: int | None) -> tuple[ByteRuns, int]:
+def round_reads(round_: Round, device: int, selection: Selection, limit: int | None) -> tuple[ByteRuns, int]:
     """Return the runs of bytes that *device* reads in a round, and the scratch bytes of its largest read."""
-    byte_runs = round_runs(turn, device, chosen)
-    if chosen.takes_all:
+    byte_runs = round_runs(round_, device, selection)
+    if selection.takes_all:
         return byte_runs, 0
-    joined, beside = joined_reads(byte_runs, at_once(limit))
-    return joined, beside + (int(byte_runs[1].sum()) if chosen.has_steps else 0)
+    joined_runs, scratch_bytes = joined_reads(byte_runs, joined_read_limit(limit))
+    return joined_runs, scratch_bytes + (int(byte_runs[1].sum()) if selection.has_steps else 0)
 
 
 def joined_reads(byte_runs: ByteRuns, max_bytes: int = READ_TOGETHER) -> tuple[ByteRuns, int]:
-    """Return the runs that are read if close ones are read in one call, and the most bytes that such a call reads."""
+    """Return the runs that are read if close ones are joined, and the bytes of the largest joined one."""
     starts, lengths = byte_runs
     pairs = close_runs(starts, lengths, READ_OVER, max_bytes)
     firsts = np.array([first for first, _ in pairs], dtype=np.intp)
@@ -379,32 +401,34 @@ def joined_reads(byte_runs: ByteRuns, max_bytes: int = READ_TOGETHER) -> tuple[B
 def route_of(
     layout: Layout,
     stored: Stored,
-    chosen: Selection,
+    selection: Selection,
     limit: int | None,
     machine: Machine | None = None,
     *,
     staged: bool = False,
 ) -> Route:
-    """Return the route between a tensor in *layout* and the box of *stored* that is *chosen*.
+    """Return the route between a tensor in *layout* and the *selection* of *stored*.
 
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
     communicated yet. *staged* is as for `TensorReader`.
     """
-    itemsize, space = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
-    spread = [chosen.spread(axis, itemsize) for axis in range(len(chosen.box))]
-    staged = staged or chosen.has_steps
+    itemsize, round_bytes = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
+    spreads = [selection.spread(axis, itemsize) for axis in range(len(selection.box))]
+    staged = staged or selection.has_steps
     if staged:  # a round has a block for the file, and one of the tensor's layout, which replicas make larger
-        space //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spread)
+        round_bytes //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spreads)
     costs = machine_of(layout.mesh) if machine is None else machine
-    full = tuple(-(-n // step) for n, step in zip(chosen.shape, spread, strict=True))
-    return choose_route(layout, chosen.box, itemsize, space, costs, full=full, staged=staged, unit=stored.unit)
+    full = tuple(-(-n // step) for n, step in zip(selection.shape, spreads, strict=True))
+    return choose_route(
+        layout, selection.box, itemsize, round_bytes, costs, full=full, staged=staged, unit=stored.unit
+    )
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:
-    """Return the costs of loading, with or without *checks* of what is read.
+    """Return the costs of loading; *checks* says whether checksums are compared.
 
-    The memory in which the system of a node keeps files is shared: what one rank has let it read, others copy from
-    there. So on one node a short read costs little, and saves an exchange.
+    The ranks of a node share the page cache of the system: if it has read a file for one rank, others copy from the
+    cache. So on one node a short read costs little, and saves an exchange.
     """
     return machine if checks or not machine.one_node else _with_cheap_reads(machine)
 
@@ -414,31 +438,31 @@ def _with_cheap_reads(machine: Machine) -> Machine:
     return replace(machine, alpha_disk=min(machine.alpha_disk, CACHED_READ))
 
 
-def is_direct(turn: Round) -> bool:
+def is_direct(round_: Round) -> bool:
     """Return whether blocks go between memory and the file as they are."""
-    return not turn.route.exchanges or turn.source() == turn.target()
+    return not round_.route.exchanges or round_.source() == round_.target()
 
 
-def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
-    """Return what the round takes of *tensor*: the block of this *device* is a view."""
-    return make(tensor._block[_index(turn, device)], turn.source(), turn.shape(), tensor.dtype)
+def _round_tensor(tensor: DTensor, round_: Round, device: int) -> DTensor:
+    """Return the part of *tensor* that the round takes: the block of this *device* is a view."""
+    return make(tensor._block[_index(round_, device)], round_.source(), round_.shape(), tensor.dtype)
 
 
-def _index(turn: Round, device: int) -> tuple[EllipsisType | slice, ...]:
-    """Return the index of what a round takes of the block of *device*: of no axes, too, it gives a view."""
-    return (..., *(slice(*interval) for interval in turn.local_box(device)))
+def _index(round_: Round, device: int) -> tuple[EllipsisType | slice, ...]:
+    """Return the index of what a round takes of the block of *device*. It gives a view, even without axes."""
+    return (..., *(slice(*interval) for interval in round_.local_box(device)))
 
 
-def round_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
+def round_runs(round_: Round, device: int, selection: Selection) -> ByteRuns:
     """Return the runs of bytes of the array that *device* reads or writes in a round."""
-    if prod(chosen.box) * turn.route.itemsize <= PAGE:
-        return _few_byte_runs(turn, device, chosen)
-    return _byte_runs(turn, device, chosen)
+    if prod(selection.box) * round_.route.itemsize <= PAGE:
+        return _few_byte_runs(round_, device, selection)
+    return _byte_runs(round_, device, selection)
 
 
-def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
-    itemsize = turn.route.itemsize
-    starts, lengths = runs(chosen.in_file(turn.file_intervals(device), itemsize), chosen.shape)
+def _byte_runs(round_: Round, device: int, selection: Selection) -> ByteRuns:
+    itemsize = round_.route.itemsize
+    starts, lengths = runs(selection.in_file(round_.file_intervals(device), itemsize), selection.shape)
     return starts * itemsize, lengths * itemsize
 
 
@@ -446,7 +470,7 @@ _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints
 
 
 def gathered_pieces(local_pieces: list[checksums.Piece], session: Session) -> list[checksums.Piece]:
-    """Return on device 0 the checksums of what all ranks touched, joined; elsewhere none. Collective over the mesh.
+    """Return on device 0 the joined checksums of all ranks, and elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """

@@ -1,4 +1,4 @@
-"""What a checkpoint can hold of a tree: tensors, arrays and plain values."""
+"""Trees that a checkpoint can hold, of tensors, arrays and plain values."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -31,8 +31,8 @@ class PerRank:
 def per_rank(value: object) -> PerRank:
     """Return what saves a value of each rank in a tree, in a checkpoint: `load` gives each rank its own back.
 
-    So it is if as many ranks load it as have saved it. Else each gets a list of all values, in the order of the ranks
-    of the mesh. Other numbers and texts of a tree are saved as rank 0 has them.
+    This needs as many ranks in the load as in the save. Otherwise each rank gets a list of all values, in the order of
+    the ranks of the mesh. Other numbers and texts of a tree are saved as rank 0 has them.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def flattened(
 ) -> tuple[Node, Leaves]:
     """Return the node of *tree*, and its tensors by name: keys and indices joined by *separator*.
 
-    Arrays of another library become what *of_foreign* makes of them. ``TypeError`` for what no checkpoint can hold,
-    ``DTypeError`` for arrays that `distribute` refuses, too.
+    *of_foreign* converts arrays of other libraries. ``TypeError`` for values that no checkpoint can hold,
+    ``DTypeError`` for arrays that `distribute` also refuses.
 
     >>> flattened({"w": np.zeros(2), "steps": [1, 2.5]})[0]
     ['dict', {'w': ['array', 'w'], 'steps': ['list', [['value', 1], ['value', 2.5]]]}]
@@ -88,26 +88,26 @@ def flattened(
         entries, name = list(result[1]), name_at(path)
         for key, _ in entries:
             if type(key) is not int and not isinstance(key, str):
-                raise TypeError(f"a key of a saved tree is a str or an int, not {quote(key)} {_at(name)}")
+                raise TypeError(f"a key of a saved tree is a str or an int, not {quote(key)} {_location_text(name)}")
             _check_text(str(key), "a key", name)
         return "dict" if all(isinstance(key, str) for key, _ in entries) else "items", entries
 
-    def leaf(path: TreePath, value: object) -> Node:
+    def leaf_node(path: TreePath, value: object) -> Node:
         item, name = unwrapped(untraced(value)), name_at(path)
         if is_foreign(item) and not isinstance(item, DTensor):
             item = of_foreign(item)
         if not isinstance(item, DTensor | np.ndarray | np.generic):
-            return _plain(item, name)
+            return _plain_node(item, name)
         name = name or "array"
         if name in leaves:
             raise CheckpointError(f"two tensors of the tree have the name {name!r}; rename one of their keys")
         leaves[name] = item if isinstance(item, DTensor) else as_array(item)
         return ["array", name]
 
-    return node_of(tree, leaf, checked_branch), leaves
+    return node_of(tree, leaf_node, checked_branch), leaves
 
 
-def _plain(value: object, name: str) -> Node:
+def _plain_node(value: object, name: str) -> Node:
     if isinstance(value, float) and not isfinite(value):
         return ["float", repr(float(value))]  # JSON has no word for it
     if isinstance(value, str):
@@ -116,20 +116,20 @@ def _plain(value: object, name: str) -> Node:
         try:
             return ["per_rank", [node_of_value(value.value)]]
         except TypeError as error:
-            raise type(error)(f"per_rank {_at(name)}: {error}") from None  # also a DTypeError
+            raise type(error)(f"per_rank {_location_text(name)}: {error}") from None  # also a DTypeError
     if value is None or isinstance(value, bool | int | float | str):
         return ["value", value]
     raise TypeError(
-        f"{type(value).__name__} {_at(name)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
+        f"{type(value).__name__} {_location_text(name)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
         "tuples, modules, numbers, texts, None and per_rank"
     )
 
 
-def _check_text(text: str, what: str, path: str) -> None:
-    """Raise ``TypeError`` if the text has halves of characters, as names of files have that are no UTF-8."""
+def _check_text(text: str, subject: str, path: str) -> None:
+    """Raise ``TypeError`` if the text has lone surrogates, as Python makes of file names that are not UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise TypeError(f"{what} of a saved tree is Unicode text, not {quote(text)} {_at(path)}")
+        raise TypeError(f"{subject} of a saved tree is Unicode text, not {quote(text)} {_location_text(path)}")
 
 
-def _at(path: str) -> str:
+def _location_text(path: str) -> str:
     return f"at {quote(path)}" if path else "at the top of the tree"

@@ -1,4 +1,4 @@
-"""Values beside tensors, which ranks tell each other as JSON: attributes of files, and what each rank saves alone.
+"""Values other than tensors, which ranks exchange as JSON: attributes of files, and values of each rank.
 
 A node is a pair of a kind and its content, as in :mod:`meshcomm.core.arrays.trees`; arrays are in it with their bytes.
 """
@@ -26,10 +26,10 @@ def node_of_value(value: object) -> Node:
     >>> node_of_value({"a": [1, np.inf]})
     ['dict', {'a': ['list', [['value', 1], ['float', 'inf']]]}]
     """
-    return node_of(value, _leaf_node, _branch)
+    return node_of(value, _leaf_node, _checked_children)
 
 
-def _branch(value: object, path: TreePath) -> Children | None:
+def _checked_children(value: object, path: TreePath) -> Children | None:
     if len(path) > MAX_DEPTH:
         raise TypeError(f"a value has more than {MAX_DEPTH} levels")
     for key in value if isinstance(value, Mapping) else ():
@@ -53,7 +53,7 @@ def _leaf_node(_: TreePath, value: object) -> Node:
 
 
 def value_of_node(node: object) -> object:
-    """Return the value of a node. ``CheckpointError`` for what is none.
+    """Return the value of a node. ``CheckpointError`` if it is not a valid node.
 
     >>> value_of_node(node_of_value((None, np.arange(2))))
     (None, array([0, 1]))
@@ -81,17 +81,17 @@ def all_values(nodes: Sequence[object]) -> list[object]:
 
 
 def _array(text: str, shape: list[int], data: str) -> Array:
-    """Return an array of its own memory. ``ValueError`` if the bytes are not those of its shape."""
-    dtype, raw = dtype_of_text(text), b64decode(data, validate=True)
-    if dtype.hasobject or not are_counts(shape) or prod(shape) * dtype.itemsize != len(raw):
+    """Return a new array. ``ValueError`` if the number of bytes does not fit its shape."""
+    dtype, buffer = dtype_of_text(text), b64decode(data, validate=True)
+    if dtype.hasobject or not are_counts(shape) or prod(shape) * dtype.itemsize != len(buffer):
         raise ValueError(f"an array of {quote(shape)}")
-    return np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
+    return np.frombuffer(buffer, dtype).reshape(shape).copy() if len(buffer) else np.zeros(shape, dtype)
 
 
 def attribute(value: object) -> object:
     """Return the value of an attribute: a text, a number or a scalar of NumPy, an array, or a list of arrays.
 
-    Compound values stay so, unless they have texts or arrays of any length in them: those are tuples.
+    Compound values are unchanged, unless they contain texts or arrays of any length: then they become tuples.
 
     >>> attribute(b"m/s"), attribute(np.array(["a", "b"], object))
     ('m/s', array(['a', 'b'], dtype='<U1'))
@@ -105,11 +105,11 @@ def attribute(value: object) -> object:
     if isinstance(value, np.str_):
         return str(value)
     if isinstance(value, np.ndarray | np.generic):
-        return _of_numpy(value)
+        return _numpy_attribute(value)
     return value if value is None or isinstance(value, bool | int | float | complex | str) else str(value)
 
 
-def _of_numpy(value: Array | np.generic) -> object:
+def _numpy_attribute(value: Array | np.generic) -> object:
     """Return the value of an attribute that is an array or a scalar."""
     kind = value.dtype.kind
     if kind in "OST":
@@ -124,7 +124,7 @@ def _of_numpy(value: Array | np.generic) -> object:
 
 
 def with_numbers(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy of attributes as people use them: their numbers are those of Python.
+    """Return a copy of attributes with numbers of Python in place of scalars of NumPy.
 
     >>> with_numbers({"level": np.float32(0.5)})
     {'level': 0.5}
@@ -134,21 +134,21 @@ def with_numbers(attributes: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def decoded_text(raw: bytes) -> str:
-    """Return a text that a library wrote: in UTF-8, or as Latin-1, without the zeros at its end."""
-    raw = raw.rstrip(b"\0")
+def decoded_text(data: bytes) -> str:
+    """Return a text that a library wrote, in UTF-8 or else Latin-1, without the zero bytes at its end."""
+    data = data.rstrip(b"\0")
     try:
-        return raw.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return raw.decode("latin-1")
+        return data.decode("latin-1")
 
 
-_OF_PYTHON = {"f": "f8", "c": "c16", "M": "U", "m": "U"}
-"""What elements become before they are values of Python: a long double has none, and JSON has no dates."""
+_PYTHON_DTYPES = {"f": "f8", "c": "c16", "M": "U", "m": "U"}
+"""The dtype to convert to before ``tolist``, by kind: Python has no long double, and JSON no dates."""
 
 
 def as_json(value: object) -> object:
-    """Return the value of an attribute as JSON can hold it: arrays as lists, and as texts what JSON has no word for.
+    """Return the value of an attribute as JSON can hold it: arrays as lists, and as texts values that JSON has not.
 
     >>> as_json({"range": np.array([1.0, np.inf])})
     {'range': [1.0, 'inf']}
@@ -156,7 +156,7 @@ def as_json(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return as_json(value.astype(_OF_PYTHON.get(value.dtype.kind, value.dtype)).tolist())
+        return as_json(value.astype(_PYTHON_DTYPES.get(value.dtype.kind, value.dtype)).tolist())
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     if isinstance(value, complex) or (isinstance(value, float) and not isfinite(value)):

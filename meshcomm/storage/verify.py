@@ -1,4 +1,4 @@
-"""Checksums of checkpoints: compared with what was read, or with all that is there."""
+"""Checksums of checkpoints, compared with those of the data that were read, or of whole files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,34 +15,34 @@ from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.transfer import OpenFiles, gathered_pieces
 
 
-def compare_checksums(base: Path, contents: FileContents, opened: OpenFiles, session: Session) -> None:
-    """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
+def compare_checksums(base: Path, contents: FileContents, open_files: OpenFiles, session: Session) -> None:
+    """Raise ``CheckpointError`` unless the data read by all ranks have the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
-    pieces = gathered_pieces(opened.pieces, session)
+    pieces = gathered_pieces(open_files.pieces, session)
     session.agree_on_result("the checksums of a load", lambda: _compare(base, contents, pieces))
 
 
 def verify(path: Path, contents: FileContents) -> list[str]:
-    """Return what is wrong with the files of a checkpoint: a line for each range with another checksum."""
+    """Return the problems of the files of a checkpoint: a line for each range with a wrong checksum."""
     assert contents.checks is not None
-    wrong = []
+    problems = []
     for name, checks in contents.checks.items():
         with files.for_reading(path / name) as file:
-            for number, expected in enumerate(checks):
-                if _of_range(file, name, number, []) != expected:
-                    wrong.append(_text(path / name, contents, name, number))
-    return wrong
+            for number, expected_crc in enumerate(checks):
+                if _range_checksum(file, name, number, []) != expected_crc:
+                    problems.append(_damage_text(path / name, contents, name, number))
+    return problems
 
 
 def rest_of_ranges(pieces: Iterable[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Yield what is read to compare the checksums of *pieces*: the rest of their ranges, as file, offset and bytes.
+    """Yield the other bytes of the ranges of *pieces*, which are read to compare checksums: file, offset and length.
 
-    *sizes* has the bytes of each file.
+    *sizes* are the lengths of the files in bytes, by name.
     """
     for (name, number), range_pieces in _by_range(pieces).items():
-        for offset, length, crc in _spans(number, sizes[name], range_pieces):
+        for offset, length, crc in _range_spans(number, sizes[name], range_pieces):
             if crc is None:
                 yield name, offset, length
 
@@ -58,33 +58,33 @@ def _compare(base: Path, contents: FileContents, pieces: list[Piece]) -> None:
     assert contents.checks is not None
     for (name, number), range_pieces in _by_range(pieces).items():
         with files.for_reading(base / name) as file:
-            crc = _of_range(file, name, number, range_pieces)
+            crc = _range_checksum(file, name, number, range_pieces)
         if crc != contents.checks[name][number]:
-            raise CheckpointError(_text(base / name, contents, name, number))
+            raise CheckpointError(_damage_text(base / name, contents, name, number))
 
 
-def _spans(number: int, size: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
-    """Yield the offset, the bytes and the checksum of each of the *pieces* of a range, and of what is between them.
+def _range_spans(number: int, size: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
+    """Yield the offset, the length and the checksum of each of the *pieces* of a range, and of the gaps between them.
 
-    It is range *number* of a file of *size* bytes. What is between pieces has None. Ranks may have read the same
-    bytes: of pieces that overlap, the first one counts.
+    It is range *number* of a file of *size* bytes. The checksum of a gap is None. Ranks may have read the same bytes:
+    of pieces that overlap, the first one counts.
     """
-    done, stop = number * CHECKSUM_RANGE, min((number + 1) * CHECKSUM_RANGE, size)
+    span_start, stop = number * CHECKSUM_RANGE, min((number + 1) * CHECKSUM_RANGE, size)
     for _, offset, length, crc in pieces:
-        if offset < done or not length:
+        if offset < span_start or not length:
             continue
-        if offset > done:
-            yield done, offset - done, None
+        if offset > span_start:
+            yield span_start, offset - span_start, None
         yield offset, length, crc
-        done = offset + length
-    if done < stop:
-        yield done, stop - done, None
+        span_start = offset + length
+    if span_start < stop:
+        yield span_start, stop - span_start, None
 
 
-def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
-    """Return the checksum of a range, from those of its *pieces*, and of what is read between them."""
+def _range_checksum(file: File, name: str, number: int, pieces: list[Piece]) -> int:
+    """Return the checksum of a range, from those of its *pieces* and of the gaps, which are read."""
     checksum = 0
-    for offset, length, crc in _spans(number, file.size(), pieces):
+    for offset, length, crc in _range_spans(number, file.size(), pieces):
         if crc is None:
             data = np.frombuffer(files.section(file, offset, length), dtype=np.uint8)
             ((_, _, _, crc),) = pieces_of(name, data, offset)  # no piece goes beyond its range
@@ -92,8 +92,8 @@ def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
     return checksum
 
 
-def _text(path: Path, contents: FileContents, name: str, number: int) -> str:
-    """Return which bytes are damaged, and which arrays they belong to."""
+def _damage_text(path: Path, contents: FileContents, name: str, number: int) -> str:
+    """Return a text with the damaged bytes, and the arrays that they belong to."""
     assert contents.sizes is not None
     start = number * CHECKSUM_RANGE
     stop = min(start + CHECKSUM_RANGE, contents.sizes[name])

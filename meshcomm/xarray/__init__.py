@@ -1,4 +1,4 @@
-"""xarray's datasets: files are read and written in parallel, and functions that know no tensors work on blocks.
+"""xarray's datasets: files are read and written in parallel, and functions that do not support tensors run on blocks.
 
 It needs xarray, which nothing else of meshcomm imports.
 """

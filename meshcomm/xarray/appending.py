@@ -1,7 +1,7 @@
-"""Datasets that go on with a file: what is appended is as the file has it, and nothing of it is lost.
+"""Datasets that are appended to a file: they get the encoding of the file, and must not lose data.
 
-The rule is that of `meshcomm.Series`: no cast that loses, no coordinate that differs, no calendar but the file's.
-What xarray has encoded is decoded again, as the file will give it back, and compared.
+The rule is that of `meshcomm.Series`: no lossy cast, no different coordinates, no calendar but the file's. Values that
+xarray has encoded are decoded again, as a reader of the file would do, and compared.
 """
 
 import re
@@ -35,72 +35,72 @@ from meshcomm.xarray.encoding import Encoded, Encoding, Encodings, StorageOption
 from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
-"""The end of units such as "days since 2000-01-01 00:00:00", which xarray leaves out, or not."""
+"""The end of units such as "days since 2000-01-01 00:00:00", which xarray sometimes leaves out."""
 
-_TEXTS = "OSTU"
-_SAME = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
+_TEXT_KINDS = "OSTU"
+_CALENDAR_ALIASES = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
 """Calendars with two names."""
-_WIDER = "biufc"
-"""Kinds of numbers: none goes into one that stands before it, but integers of both kinds."""
+_KINDS_BY_WIDTH = "biufc"
+"""Kinds of numbers: none can be cast to an earlier one, except between both kinds of integers."""
 
 
 def append(path: Path, dataset: xarray.Dataset, dim: str, encodings: Encodings, options: StorageOptions) -> None:
-    """Write what lies along *dim* as snapshots of a series. Collective.
+    """Write the variables along *dim* as snapshots of a series. Collective.
 
     Parameters
     ----------
-    path: path of the file, which is made if it is not there
+    path: path of the file, which is made if it does not exist
     dataset: dataset to append
     dim: first dimension of the dataset, along which the file grows
     encodings: encodings by the name of a variable
     options: options of the file
     """
-    growing = _growing(dataset, dim)
+    growing_names = _growing_names(dataset, dim)
     mesh = common_mesh(meshes_in(dataset))
-    there = variables_there(path, (dim,), mesh)
-    _refuse_missing(path, dataset, dim, there)
-    common = {
+    file_variables = variables_there(path, (dim,), mesh)
+    _refuse_missing(path, dataset, dim, file_variables)
+    common_variables = {
         name: variable
-        for name, variable in there.items()
+        for name, variable in file_variables.items()
         if name in dataset.variables and (variable.grows or name in dataset.coords)
     }
-    compared = [name for name in growing if name in common]
-    file_data = encoded_as(path, dataset, common, encodings, compared=compared, mesh=mesh)
-    fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
-    _check_coordinates(path, file_data, fixed, mesh)
-    if there:
-        file_data = file_data.only(growing)
+    compared = [name for name in growing_names if name in common_variables]
+    file_data = encoded_as(path, dataset, common_variables, encodings, compared=compared, mesh=mesh)
+    fixed_names = [str(name) for name in dataset.coords if name in file_variables and name not in growing_names]
+    _check_coordinates(path, file_data, fixed_names, mesh)
+    if file_variables:
+        file_data = file_data.only(growing_names)
     _append_snapshots(path, file_data, dim, mesh, options)
 
 
 def encoded_as(
     path: Path,
     dataset: xarray.Dataset,
-    there: "Mapping[str, FileVariable]",
+    file_variables: "Mapping[str, FileVariable]",
     encodings: Encodings,
     *,
     compared: Iterable[str],
     mesh: Mesh,
 ) -> Encoded:
-    """Return a dataset in the encoding of a file. Errors on all ranks for what the file would change. Collective.
+    """Return a dataset in the encoding of a file. Errors on all ranks for values that would change. Collective.
 
     Parameters
     ----------
     path: path of the file
     dataset: dataset to encode
-    there: variables of both the file and the dataset
+    file_variables: variables of both the file and the dataset
     encodings: encodings by name, which are replaced by those of the file
-    compared: names of variables to compare with what the file will give back
+    compared: names of variables to compare with the values that a reader of the file would get
     mesh: mesh of the call
     """
-    steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
-    for name, variable in there.items():
+    steps = {}  # the distance of two numbers in the file, for encodings that round
+    for name, variable in file_variables.items():
         _check_kind(path, dataset[name], variable, encodings.get(name, {}))
         steps[name] = variable.step(encodings.get(name, dataset[name].encoding))
         encodings[name] = variable.encoding(dataset[name].variable)
-    file_data = _with_lengths(path, encode_dataset(dataset, encodings, path), there)
-    _check_units(path, file_data, there)
-    _check_kept(path, dataset, file_data, {name: (there[name], steps[name]) for name in compared}, mesh)
+    file_data = _with_lengths(path, encode_dataset(dataset, encodings, path), file_variables)
+    _check_units(path, file_data, file_variables)
+    _check_lossless(path, dataset, file_data, {name: (file_variables[name], steps[name]) for name in compared}, mesh)
     return file_data
 
 
@@ -112,30 +112,30 @@ def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
 def check_packed(
     path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Encoding], mesh: Mesh
 ) -> None:
-    """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
-    packed = {}
+    """Raise ``DTypeError`` if numbers do not fit into the integers of their encoding. Collective."""
+    packed_variables = {}
     for name, array in file_data.arrays.items():
         variable = dataset.variables[name]
         if variable.dtype.kind == "f" and array.dtype.kind in "iu":
             target = FileVariable(file_data.attributes[name], array.dtype.str, array.shape, False)
-            packed[name] = target, target.step(encodings.get(name, variable.encoding))
-    if packed:
-        _check_kept(path, dataset, file_data, packed, mesh)
+            packed_variables[name] = target, target.step(encodings.get(name, variable.encoding))
+    if packed_variables:
+        _check_lossless(path, dataset, file_data, packed_variables, mesh)
 
 
-def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
-    """Return the names of what has the dimension *dim*. ``ValueError`` unless that comes first in all of them."""
-    growing = [str(name) for name, variable in dataset.variables.items() if dim in variable.dims]
-    if not growing:
+def _growing_names(dataset: xarray.Dataset, dim: str) -> list[str]:
+    """Return the names of variables with the dimension *dim*. ``ValueError`` unless it is the first one of each."""
+    names = [str(name) for name, variable in dataset.variables.items() if dim in variable.dims]
+    if not names:
         raise ValueError(f"append_dim names {quote(dim)}; the dimensions are {', '.join(map(str, dataset.sizes))}")
-    later = next((name for name in growing if dataset[name].dims[0] != dim), None)
-    if later is not None:
-        raise ValueError(f"{quote(dim)} is not the first dimension of {quote(later)}: transpose it")
-    return growing
+    misplaced_name = next((name for name in names if dataset[name].dims[0] != dim), None)
+    if misplaced_name is not None:
+        raise ValueError(f"{quote(dim)} is not the first dimension of {quote(misplaced_name)}: transpose it")
+    return names
 
 
 class FileVariable(NamedTuple):
-    """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
+    """A variable of a file: attributes, text of its dtype, shape, whether it has a written dimension, dimensions."""
 
     attributes: dict[str, object]
     kind: str
@@ -150,19 +150,19 @@ class FileVariable(NamedTuple):
 
     @property
     def coding(self) -> Coding | None:
-        """How its numbers are decoded."""
+        """The coding of its numbers, if they are encoded."""
         return coding_of(self.attributes, self.dtype)
 
     def encoding(self, variable: xarray.Variable) -> dict[str, object]:
-        """Return how more of its elements, which are those of *variable*, are encoded."""
+        """Return the encoding for more elements of it, those of *variable*."""
         keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
         result = {key: value for key, value in self.attributes.items() if key in keys}
         return result if _is_text(variable) else {"dtype": self.dtype} | result
 
     def step(self, encoding: Encoding) -> float | None:
-        """Return how far apart two numbers are in the file, if the encoding says that others become these.
+        """Return the distance of two numbers in the file, if the encoding rounds numbers to these.
 
-        None if a number has to stay what it is.
+        None if numbers must be stored exactly.
         """
         if self.coding is not None and (self.coding.scale is not None or self.coding.offset is not None):
             return abs(float(1 if self.coding.scale is None else self.coding.scale))
@@ -176,16 +176,16 @@ def _is_time(variable: xarray.Variable) -> bool:
 
 
 def _is_text(variable: xarray.Variable) -> bool:
-    return variable.dtype.kind in _TEXTS and not _is_time(variable)
+    return variable.dtype.kind in _TEXT_KINDS and not _is_time(variable)
 
 
-def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str, FileVariable]:
-    """Return the variables of a file by name; nothing if it is not there. Collective.
+def variables_there(path: Path, written_dims: Collection[str], mesh: Mesh) -> dict[str, FileVariable]:
+    """Return the variables of a file by name; nothing if it does not exist. Collective.
 
-    *along* are the dimensions that are written to.
+    *written_dims* are the dimensions along which the dataset is written.
     """
 
-    def look() -> object:
+    def read_variables() -> object:
         if not path.exists():
             return node_of_value({})
         file_contents = contents(path)
@@ -194,55 +194,64 @@ def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str,
         variables = {}
         for name, (kind, shape) in kinds.items():
             dims = file_contents.dims.get(name, ())
-            grows = any(dim in along for dim in dims)
+            grows = any(dim in written_dims for dim in dims)
             variables[name] = [as_netcdf(file_contents.attributes.get(name, {})), kind, shape, grows, dims]
         return node_of_value(variables)
 
-    node = broadcast_from_device("save", mesh, f"variables of {path}", look) or look()
+    node = broadcast_from_device("save", mesh, f"variables of {path}", read_variables) or read_variables()
     return {name: FileVariable(*fields) for name, fields in read(dict, value_of_node(node)).items()}
 
 
-def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, FileVariable]) -> None:
-    """Raise ``ValueError`` unless a dataset has all that grows in the file."""
-    for name, variable in there.items():
+def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, file_variables: Mapping[str, FileVariable]) -> None:
+    """Raise ``ValueError`` unless a dataset has all variables that grow in the file."""
+    for name, variable in file_variables.items():
         if variable.grows and name not in dataset.variables:
             raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
 
 
 def _check_kind(path: Path, array: xarray.DataArray, target: FileVariable, encoding: Encoding) -> None:
-    """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units of *encoding*."""
+    """Raise errors unless the file can hold the array, by its dtype, calendar, and the units of *encoding*."""
     name, variable = str(array.name), array.variable
     calendar = calendar_of(variable)
-    has = str(target.attributes.get("calendar", "standard")).lower()
+    file_calendar = str(target.attributes.get("calendar", "standard")).lower()
     if calendar is not None:
-        fits = has in ("standard", "gregorian", "proleptic_gregorian") if variable.dtype.kind == "M" else False
-        if not (fits or _SAME.get(calendar, calendar) == _SAME.get(has, has)):
-            raise ValueError(f"{quote(name)} has the calendar {has} in {path}, and {calendar} here: convert it")
-    for key in ("units", "calendar") if _is_time(variable) else ():
-        if key in encoding and _plain(encoding[key]) != _plain(target.attributes.get(key)):
-            had = target.attributes.get(key)
+        is_supported = (
+            file_calendar in ("standard", "gregorian", "proleptic_gregorian") if variable.dtype.kind == "M" else False
+        )
+        if not (
+            is_supported
+            or _CALENDAR_ALIASES.get(calendar, calendar) == _CALENDAR_ALIASES.get(file_calendar, file_calendar)
+        ):
             raise ValueError(
-                f"{quote(name)} has the {key} {had} in {path}; its encoding asks for {quote(encoding[key])}"
+                f"{quote(name)} has the calendar {file_calendar} in {path}, and {calendar} here: convert it"
+            )
+    for key in ("units", "calendar") if _is_time(variable) else ():
+        if key in encoding and _normalized(encoding[key]) != _normalized(target.attributes.get(key)):
+            file_value = target.attributes.get(key)
+            raise ValueError(
+                f"{quote(name)} has the {key} {file_value} in {path}; its encoding asks for {quote(encoding[key])}"
             )
     kind, file_kind = variable.dtype.kind, target.dtype.kind if target.coding is None else target.coding.dtype.kind
-    wider = kind in _WIDER and file_kind in _WIDER and _rank(kind) > _rank(file_kind)
-    if (wider and target.step(encoding or variable.encoding) != 1.0) or _is_text(variable) != (file_kind in _TEXTS):
+    is_wider = kind in _KINDS_BY_WIDTH and file_kind in _KINDS_BY_WIDTH and _kind_order(kind) > _kind_order(file_kind)
+    if (is_wider and target.step(encoding or variable.encoding) != 1.0) or _is_text(variable) != (
+        file_kind in _TEXT_KINDS
+    ):
         raise DTypeError(f"{quote(name)} is {target.kind} in {path}, and {variable.dtype} here: convert it")
 
 
-def _rank(kind: str) -> int:
-    return _WIDER.replace("u", "i").index(kind.replace("u", "i"))
+def _kind_order(kind: str) -> int:
+    return _KINDS_BY_WIDTH.replace("u", "i").index(kind.replace("u", "i"))
 
 
-def _plain(units: object) -> str:
-    """Return units or a calendar, with one text for each meaning."""
+def _normalized(units: object) -> str:
+    """Return units or a calendar as text, the same for equal meanings."""
     return _MIDNIGHT.sub("", str(units))
 
 
-def _with_lengths(path: Path, file_data: Encoded, there: Mapping[str, FileVariable]) -> Encoded:
-    """Return encoded arrays whose texts are as long as those of the file. ``ValueError`` for a longer one."""
+def _with_lengths(path: Path, file_data: Encoded, file_variables: Mapping[str, FileVariable]) -> Encoded:
+    """Return encoded arrays with texts of the length of the file. ``ValueError`` for a longer one."""
     arrays = dict(file_data.arrays)
-    for name, variable in there.items():
+    for name, variable in file_variables.items():
         array, max_length = arrays[name], 0
         kind = variable.dtype.kind
         if kind == array.dtype.kind and (kind == "U" or (kind == "S" and path.suffix.lower() == ".zarr")):
@@ -263,74 +272,88 @@ def _with_lengths(path: Path, file_data: Encoded, there: Mapping[str, FileVariab
     return file_data._replace(arrays=arrays)
 
 
-def _check_units(path: Path, file_data: Encoded, there: Mapping[str, FileVariable]) -> None:
-    """Raise ``ValueError`` for other units than those of the file."""
-    for name, variable in there.items():
-        had, needs = (attributes.get("units") for attributes in (variable.attributes, file_data.attributes[name]))
-        if variable.grows and had is not None and needs is not None and _plain(had) != _plain(needs):
-            raise ValueError(f"{quote(name)} does not fit the units of the file, {had}: it needs {needs}")
+def _check_units(path: Path, file_data: Encoded, file_variables: Mapping[str, FileVariable]) -> None:
+    """Raise ``ValueError`` for units that are not those of the file."""
+    for name, variable in file_variables.items():
+        file_units, units = (
+            attributes.get("units") for attributes in (variable.attributes, file_data.attributes[name])
+        )
+        if (
+            variable.grows
+            and file_units is not None
+            and units is not None
+            and _normalized(file_units) != _normalized(units)
+        ):
+            raise ValueError(f"{quote(name)} does not fit the units of the file, {file_units}: it needs {units}")
 
 
-def _check_kept(
+def _check_lossless(
     path: Path,
     dataset: xarray.Dataset,
     file_data: Encoded,
-    there: Mapping[str, tuple[FileVariable, float | None]],
+    targets: Mapping[str, tuple[FileVariable, float | None]],
     mesh: Mesh,
 ) -> None:
-    """Raise ``ValueError`` if the file would not give back what is appended. Collective over *mesh*."""
+    """Raise ``DTypeError`` if a reader of the file would get other values. Collective over *mesh*."""
     pairs = {}
-    for name in there:
-        values, new = dataset.variables[name].data, file_data.arrays[name]
-        if isinstance(new, DTensor) and not isinstance(values, DTensor):
-            new = new.to_numpy()
+    for name in targets:
+        values, encoded = dataset.variables[name].data, file_data.arrays[name]
+        if isinstance(encoded, DTensor) and not isinstance(values, DTensor):
+            encoded = encoded.to_numpy()
         elif isinstance(values, DTensor):
-            is_same = isinstance(new, DTensor) and new.layout == values.layout
-            new = new._block if is_same else relayout(as_replicated_tensor(new, mesh), values.layout)._block
+            has_same_layout = isinstance(encoded, DTensor) and encoded.layout == values.layout
+            encoded = (
+                encoded._block
+                if has_same_layout
+                else relayout(as_replicated_tensor(encoded, mesh), values.layout)._block
+            )
             values = values._block
-        if not _is_text(dataset.variables[name]) and values is not None and new is not None:
-            pairs[name] = values, new
+        if not _is_text(dataset.variables[name]) and values is not None and encoded is not None:
+            pairs[name] = values, encoded
 
     def check() -> None:
-        for name, (values, new) in pairs.items():
-            target, step = there[name]
-            rows = zip(values, new, strict=True) if values.ndim > 1 else [(values, new)]  # these need little memory
-            if not all(_is_kept(value, number, target, step) for value, number in rows):
+        for name, (values, encoded) in pairs.items():
+            target, step = targets[name]
+            # These need little memory.
+            rows = zip(values, encoded, strict=True) if values.ndim > 1 else [(values, encoded)]
+            if not all(_is_lossless(value, number, target, step) for value, number in rows):
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {target.dtype}")
 
-    if there:
-        agree_on_result("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
+    if targets:
+        agree_on_result("save", mesh, f"what is appended to {path}: {', '.join(targets)}", check)
 
 
-def _is_kept(values: Array, new: Array, variable: FileVariable, step: float | None) -> bool:
-    """Return whether *values* are what becomes of *new*, which are in the file; but for half a *step*."""
+def _is_lossless(values: Array, encoded: Array, variable: FileVariable, step: float | None) -> bool:
+    """Return whether decoding *encoded* gives *values*, up to half a *step*."""
     units, kind = str(variable.attributes.get("units", "")), values.dtype.kind
     if kind in "MOm":
         if kind == "m":
-            decoded = decode_cf_timedelta(new, units)
+            decoded = decode_cf_timedelta(encoded, units)
         else:
             calendar = cast("str | None", variable.attributes.get("calendar"))
-            decoded = decode_cf_datetime(new, units, calendar, use_cftime=kind == "O")
+            decoded = decode_cf_datetime(encoded, units, calendar, use_cftime=kind == "O")
         return bool(((values == decoded) | (False if kind == "O" else np.isnat(values) & np.isnat(decoded))).all())
     coding = variable.coding
-    back = new if coding is None else coding.decoded(np.asarray(new))
+    numbers = encoded if coding is None else coding.decoded(np.asarray(encoded))
     if variable.attributes.get("dtype") == "bool":
-        back = back.astype(bool)
+        numbers = numbers.astype(bool)
     fills = () if coding is None else coding.fills
-    missing = np.isnan(back) & (np.isnan(values) | np.isin(values, fills)) if back.dtype.kind in "fc" else False
+    is_missing = (
+        np.isnan(numbers) & (np.isnan(values) | np.isin(values, fills)) if numbers.dtype.kind in "fc" else False
+    )
     if step is None:
-        signs = values.dtype.kind == "c" or back.dtype.kind == "c" or ((back < 0) == (values < 0))
+        same_sign = values.dtype.kind == "c" or numbers.dtype.kind == "c" or ((numbers < 0) == (values < 0))
         with np.errstate(invalid="ignore"):
-            return bool((missing | ((back.astype(values.dtype) == values) & signs)).all())
-    kinds = [array.dtype for array in (back, values, new) if array.dtype.kind in "fc"]
-    eps = max((float(np.finfo(dtype).eps) for dtype in kinds), default=0.0)
+            return bool((is_missing | ((numbers.astype(values.dtype) == values) & same_sign)).all())
+    dtypes = [array.dtype for array in (numbers, values, encoded) if array.dtype.kind in "fc"]
+    eps = max((float(np.finfo(dtype).eps) for dtype in dtypes), default=0.0)
     with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(back - values) <= step * 0.501 + 8 * eps * np.abs(values)
-    return bool((missing | close | (back == values)).all())
+        is_close = np.abs(numbers - values) <= step * 0.501 + 8 * eps * np.abs(values)
+    return bool((is_missing | is_close | (numbers == values)).all())
 
 
 def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: Mesh) -> None:
-    """Raise ``ValueError`` for coordinates of other dimensions that are not those of the file. Collective."""
+    """Raise ``ValueError`` if coordinates of other dimensions differ from those of the file. Collective."""
     arrays = {name: file_data.arrays[name] for name in names if not isinstance(file_data.arrays[name], DTensor)}
     if not arrays:
         return
@@ -339,45 +362,49 @@ def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: M
         file_contents = contents(path)
         with Store(path) as store:
             for name, array in arrays.items():
-                there = (
+                file_array = (
                     texts(path, name, file_contents.texts[name]) if name in file_contents.texts else store[name][...]
                 )
-                if not _equal(np.asarray(there), np.asarray(array)):
+                if not _are_equal(np.asarray(file_array), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
     broadcast_from_device("save", mesh, f"coordinates {', '.join(arrays)} of {path}", compare)
 
 
-def _equal(one: Array, other: Array) -> bool:
-    """Return whether coordinates are equal; texts may be characters, or have the length that they need."""
-    if one.dtype.kind in _TEXTS or other.dtype.kind in _TEXTS:
-        ndim = max(one.ndim, other.ndim)
-        return bool(np.array_equal(_as_texts(one, ndim), _as_texts(other, ndim)))
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc"))
+def _are_equal(a: Array, b: Array) -> bool:
+    """Return whether coordinates are equal; texts may be arrays of characters, or have different lengths."""
+    if a.dtype.kind in _TEXT_KINDS or b.dtype.kind in _TEXT_KINDS:
+        ndim = max(a.ndim, b.ndim)
+        return bool(np.array_equal(_as_texts(a, ndim), _as_texts(b, ndim)))
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc"))
 
 
 def _as_texts(array: Array, ndim: int) -> Array:
     if array.dtype.kind == "S":
-        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array
-        return np.char.decode(joined, "utf-8", "surrogateescape")
+        byte_strings = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array
+        return np.char.decode(byte_strings, "utf-8", "surrogateescape")
     return array.astype("U")
 
 
 def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: StorageOptions) -> None:
-    """Append what is along the dimension *dim*; the rest is for a new file. Collective over *mesh*."""
+    """Append the variables along *dim*; other variables are for a new file. Collective over *mesh*."""
     steps = {name: array for name, array in file_data.arrays.items() if file_data.dims[name][:1] == (dim,)}
-    fixed = {name: array for name, array in file_data.arrays.items() if name not in steps}
+    fixed_arrays = {name: array for name, array in file_data.arrays.items() if name not in steps}
     if not len(next(iter(steps.values()))):
-        if fixed:
+        if fixed_arrays:
             save_tree(
-                path, fixed, mode="a", max_scratch_bytes=options.limit, **options.of(file_data.only(list(fixed)))
+                path,
+                fixed_arrays,
+                mode="a",
+                max_scratch_bytes=options.limit,
+                **options.of(file_data.only(list(fixed_arrays))),
             )
         return
-    wide = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
-    if not wide:
-        wide = {name: array for name, array in steps.items() if name != dim}
-    tensors = {name: as_replicated_tensor(array, mesh) for name, array in wide.items()}
-    numbers = {name: np.asarray(array) for name, array in steps.items() if name not in wide}
+    tensor_arrays = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
+    if not tensor_arrays:
+        tensor_arrays = {name: array for name, array in steps.items() if name != dim}
+    tensors = {name: as_replicated_tensor(array, mesh) for name, array in tensor_arrays.items()}
+    numbers = {name: np.asarray(array) for name, array in steps.items() if name not in tensor_arrays}
     dims = {
         name: names[1:] if name in steps else names for name, names in file_data.dims.items() if name not in numbers
     }
@@ -388,9 +415,9 @@ def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, opti
         dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,
         max_scratch_bytes=options.limit,
-        **options.of(Encoded({**tensors, **fixed}, dims, file_data.attributes)),
+        **options.of(Encoded({**tensors, **fixed_arrays}, dims, file_data.attributes)),
     )
-    series.extend({**tensors, **numbers}, fixed)
+    series.extend({**tensors, **numbers}, fixed_arrays)
 
 
 def as_replicated_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:

@@ -24,22 +24,23 @@ def map_blocks(
     args: Iterable[object] = (),
     kwargs: Mapping[str, object] | None = None,
 ) -> xarray.DataArray:
-    """Return what a function makes of the block of each rank, as one array. Collective over the mesh.
+    """Return the results of a function of the block of each rank, as one array. Collective over the mesh.
 
     For functions of xarray that do not support tensors, and would gather the whole array: ``interp``, ``rank``,
     ``interpolate_na``, ``ffill``, ``curvefit``, `apply_ufunc` with ``vectorize=True``.
 
     Parameters
     ----------
-    func: takes the block of a rank, an array of NumPy with its coordinates, then *args* and *kwargs*. Its result has
-        the dimensions along which the ranks have different blocks, in the same lengths; it may drop or add others
-    array: with a tensor as data
-    whole: dimensions of which *func* needs all elements: they are whole on each rank, and others are cut for them
-    args, kwargs: passed to *func*
+    func: function of the block of a rank, an array of NumPy with its coordinates, and of *args* and *kwargs*. Its
+        result has the dimensions along which the ranks have different blocks, in the same lengths; it may drop or add
+        others
+    array: array with a tensor as data
+    whole: dimensions of which *func* needs all elements: they become whole on each rank, and other dimensions are cut
+    args, kwargs: arguments that are passed to *func*
 
     A rank that has no elements calls *func* with one element along each cut dimension, a NaN or 0. ``LayoutError`` if
-    the array holds no tensor, ``ShapeError`` if a result does not fit. What *func* raises on one rank, all raise.
-    Source: `xarray.map_blocks`.
+    the array holds no tensor, ``ShapeError`` if a result does not fit. If *func* raises an error on one rank, all
+    ranks raise it. Source: `xarray.map_blocks`.
 
     >>> import numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> def program():
@@ -59,20 +60,22 @@ def map_blocks(
     if missing is not None:
         raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
     tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
-    mapped = _MappedArray(array, tensor, names)
+    mapped_array = _MappedArray(array, tensor, names)
 
     def run() -> xarray.DataArray:
-        return mapped.checked(func(mapped.block(), *args, **(kwargs or {})))
+        return mapped_array.checked(func(mapped_array.block(), *args, **(kwargs or {})))
 
     result = agree_on_result(
         "map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run
     )
-    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.common_text(result)}", lambda: None)
-    return mapped.joined(result)
+    agree_on_result(
+        "map_blocks", tensor.mesh, f"a result of map_blocks: {mapped_array.common_text(result)}", lambda: None
+    )
+    return mapped_array.joined(result)
 
 
 class _MappedArray:
-    """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
+    """An array that is cut over ranks: it makes the block of this rank, and joins the blocks of a result."""
 
     def __init__(self, array: xarray.DataArray, tensor: DTensor, core_dims: Container[Hashable]) -> None:
         self._array, self._tensor, layout = array, tensor, tensor.layout
@@ -89,13 +92,15 @@ class _MappedArray:
                 if dim in self._mesh_dims:
                     self._indices[dim] = layout.global_indices(tensor.shape, device, axis)
         self._is_nonempty = device is not None and all(map(len, self._indices.values()))
-        self._coordinates = {name: self._piece(coordinate.variable) for name, coordinate in array.coords.items()}
+        self._coordinates = {
+            name: self._block_variable(coordinate.variable) for name, coordinate in array.coords.items()
+        }
 
-    def _piece(self, variable: xarray.Variable) -> xarray.Variable:
-        """Return what belongs to the block of this rank of a variable. Collective over the mesh for a tensor."""
+    def _block_variable(self, variable: xarray.Variable) -> xarray.Variable:
+        """Return the part of a variable for the block of this rank. Collective over the mesh for a tensor."""
         if not isinstance(variable.data, DTensor):
-            where = self._indices if self._is_nonempty else {dim: slice(0, 1) for dim in self._mesh_dims}
-            return variable.isel({dim: index for dim, index in where.items() if dim in variable.dims})
+            indices = self._indices if self._is_nonempty else {dim: slice(0, 1) for dim in self._mesh_dims}
+            return variable.isel({dim: index for dim, index in indices.items() if dim in variable.dims})
         layout = Layout([self._mesh_dims.get(dim, ()) for dim in variable.dims], self._tensor.mesh)
         local = relayout(variable.data, layout)._block
         data = local if self._is_nonempty else self._placeholder(variable.dims, variable.dtype)
@@ -108,13 +113,13 @@ class _MappedArray:
         return np.zeros(shape, dtype) if fill is None else np.full(shape, fill, dtype)
 
     def block(self) -> xarray.DataArray:
-        """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
+        """Return the block of this rank; on a rank without elements, one element along each cut dimension."""
         array, tensor = self._array, self._tensor
         local = tensor._block if self._is_nonempty else self._placeholder(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, result: object) -> xarray.DataArray:
-        """Return a result; errors unless it fits the block."""
+        """Return *result*; raise errors unless it fits the block."""
         if not isinstance(result, xarray.DataArray):
             raise TypeError(f"the function of map_blocks returns a DataArray, not {quote(result)}")
         for dim, indices in self._indices.items():
@@ -155,7 +160,7 @@ class _MappedArray:
             else:
                 data = self._tensor_of(variable)
                 values = data.to_numpy() if name in result.xindexes else data
-                if values is not None:  # on a rank outside of the mesh
+                if values is not None:  # None on a rank outside of the mesh
                     coordinates[name] = xarray.Variable(variable.dims, values, variable.attrs, variable.encoding)
         return xarray.DataArray(self._tensor_of(result.variable), coordinates, result.dims, result.name, result.attrs)
 

@@ -1,4 +1,4 @@
-"""xarray's datasets as they are in files: xarray encodes them by netCDF's conventions (CF)."""
+"""xarray's datasets in the encoding of files: xarray encodes them by netCDF's conventions (CF)."""
 
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -16,9 +16,9 @@ from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
 
 Encoding: TypeAlias = Kwargs
-"""How a variable is in a file, as xarray has it: "dtype", "units" and others."""
+"""The encoding of a variable in a file, as in xarray: "dtype", "units" and others."""
 Encodings: TypeAlias = dict[str, Kwargs]
-"""Encodings by the name of a variable, which a function may change."""
+"""Encodings by the name of a variable; functions may change them."""
 
 _CHUNKS = ("chunksizes", "chunks")
 _CODEC_OF_OPTION = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
@@ -30,9 +30,9 @@ KNOWN = (
 
 
 class Encoded(NamedTuple):
-    """A dataset as it is in a file: arrays, the names of their axes, and attributes.
+    """An encoded dataset: arrays, the names of their axes, and attributes.
 
-    *attributes* holds the file's attributes, and for each array, under its name, a dict of its attributes.
+    *attributes* holds the attributes of the file, and under the name of each array a dict of its attributes.
     """
 
     arrays: dict[str, Any]
@@ -53,12 +53,12 @@ class StorageOptions(NamedTuple):
 
     def of(self, file_data: Encoded) -> Kwargs:
         """Return the options of `meshcomm.save` for these arrays."""
-        chunks, codecs = (_only(option, file_data.arrays) for option in (self.chunks, self.compression))
+        chunks, codecs = (_for_names(option, file_data.arrays) for option in (self.chunks, self.compression))
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}
 
 
-def _only(option: object, names: Container[str]) -> object:
-    """Return what options by name say of *names*; others are for all arrays."""
+def _for_names(option: object, names: Container[str]) -> object:
+    """Return an option for *names* only, if it is a dict by name; others apply to all arrays."""
     return {name: value for name, value in option.items() if name in names} if isinstance(option, Mapping) else option
 
 
@@ -87,34 +87,34 @@ def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Encoding], p
     variables, attributes = encode_dataset_coordinates(dataset)
     missing = {}
     for name, variable in variables.items():
-        variables[name] = copied = variable.copy(deep=False)
+        variables[name] = variable_copy = variable.copy(deep=False)
         variable_encoding = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
         # As in xarray, a given encoding replaces the variable's entirely.
-        copied.encoding = dict(encodings.get(str(name), variable_encoding))
-        missing[name] = _several_missing(copied)
+        variable_copy.encoding = dict(encodings.get(str(name), variable_encoding))
+        missing[name] = _take_missing_values(variable_copy)
     variables, attributes = cf_encoder(variables, attributes)
     for name, values in missing.items():
         if values is not None:
             variables[name].attrs["missing_value"] = values.astype(variables[name].dtype)
-    converted = {str(name): _with_texts(variable, str(name), path) for name, variable in variables.items()}
-    both = [name for name in converted if name in attributes]
-    if both:
-        raise ValueError(f"{quote(both[0])} is the name of a variable and of an attribute of the dataset")
+    file_variables = {str(name): _with_texts(variable, str(name), path) for name, variable in variables.items()}
+    common_names = [name for name in file_variables if name in attributes]
+    if common_names:
+        raise ValueError(f"{quote(common_names[0])} is the name of a variable and of an attribute of the dataset")
     return Encoded(
-        {name: variable.data for name, variable in converted.items()},
-        {name: tuple(map(str, variable.dims)) for name, variable in converted.items()},
+        {name: variable.data for name, variable in file_variables.items()},
+        {name: tuple(map(str, variable.dims)) for name, variable in file_variables.items()},
         plain_attributes(attributes)
         | {
             name: plain_attributes(dict(sorted(variable.attrs.items(), key=lambda item: str(item[0]))))
-            for name, variable in converted.items()
+            for name, variable in file_variables.items()
         },
     )
 
 
-def _several_missing(variable: xarray.Variable) -> Array | None:
-    """Take several missing values out of the encoding, for which xarray takes one: NaN becomes the first of them."""
+def _take_missing_values(variable: xarray.Variable) -> Array | None:
+    """Remove several missing values from the encoding, and return them. xarray supports one: NaN becomes the first."""
     values = np.ravel(variable.encoding.get("missing_value", ()))
     if len(values) < 2:
         return None
@@ -125,9 +125,9 @@ def _several_missing(variable: xarray.Variable) -> Array | None:
 
 
 def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Variable:
-    """Return a variable whose texts are as the file holds them: characters in netCDF, else texts of one length.
+    """Return a variable with texts as the file holds them: characters in netCDF, otherwise texts of one length.
 
-    Texts are in UTF-8. Bytes stay what they are.
+    Texts are in UTF-8. Bytes are unchanged.
     """
     if variable.dtype.kind not in "SU":
         return variable

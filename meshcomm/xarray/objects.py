@@ -1,4 +1,4 @@
-"""Python objects in datasets: before anything is decided by dtypes, they get those that xarray gives them in files."""
+"""Python objects in datasets: before decisions by dtype, they are converted to the dtypes that xarray writes."""
 
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def calendar_of(variable: xarray.Variable) -> str | None:
-    """Return the calendar of dates; None for what are none."""
+    """Return the calendar of a variable of dates; None for other variables."""
     if variable.dtype.kind not in "MO":
         return None
     try:
@@ -30,47 +30,47 @@ def calendar_of(variable: xarray.Variable) -> str | None:
 
 
 def without_objects(dataset: xarray.Dataset) -> xarray.Dataset:
-    """Return a dataset with texts, bytes and numbers instead of objects: numbers of which one is missing are floats.
+    """Return a dataset with texts, bytes and numbers instead of objects; with missing values, numbers become floats.
 
-    Dates stay objects. ``ValueError`` for objects of several classes, and for those that are none of these.
+    Dates stay objects. ``ValueError`` for objects of several classes, and for other objects.
     """
-    plain = {
-        name: _of_dtype(variable, str(name))
+    converted_variables = {
+        name: _without_object_dtype(variable, str(name))
         for name, variable in dataset.variables.items()
         if isinstance(variable.dtype, np.dtype) and variable.dtype.kind in "OT" and calendar_of(variable) is None
-        if not isinstance(dataset.xindexes.get(name), xarray.indexes.PandasMultiIndex)  # that has its own error
+        if not isinstance(dataset.xindexes.get(name), xarray.indexes.PandasMultiIndex)  # it raises its own error
     }
-    coords = {name: variable for name, variable in plain.items() if name in dataset.coords}
-    changed = dataset.assign_coords(coords) if coords else dataset
-    data = {name: variable for name, variable in plain.items() if name not in coords}
-    return changed.assign(data) if data else changed
+    coords = {name: variable for name, variable in converted_variables.items() if name in dataset.coords}
+    result = dataset.assign_coords(coords) if coords else dataset
+    data_variables = {name: variable for name, variable in converted_variables.items() if name not in coords}
+    return result.assign(data_variables) if data_variables else result
 
 
-def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
+def _without_object_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
     """Return a variable of texts, bytes or numbers. ``ValueError`` for other objects."""
     if variable.dtype.kind == "T" or (not variable.size and variable.encoding.get("dtype") is str):
         values = np.asarray(variable.data, object)
         return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
     result: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
-    kind = strings.check_vlen_dtype(result.dtype)
-    return result if kind is None else result.copy(data=_texts(result.data, kind))
+    text_type = strings.check_vlen_dtype(result.dtype)
+    return result if text_type is None else result.copy(data=_texts(result.data, text_type))
 
 
-def _texts(values: Array, kind: type) -> Array:
-    """Return texts as an array of one length: those of class *kind*, which is str or bytes, as UTF-8."""
+def _texts(values: Array, text_type: type) -> Array:
+    """Return texts as a fixed-length array of *text_type*, str or bytes in UTF-8."""
 
     def text(value: str | bytes) -> str | bytes:
-        if isinstance(value, kind):
+        if isinstance(value, text_type):
             return value
         return value.encode() if isinstance(value, str) else value.decode()
 
-    return np.array([text(value) for value in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
+    return np.array([text(value) for value in values.ravel().tolist()], np.dtype(text_type)).reshape(values.shape)
 
 
 def plain_attributes(attributes: Mapping[K, object]) -> dict[K, object]:
-    """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
+    """Return attributes with plain texts, as xarray writes them, in place of bytes, StringDType and objects."""
 
-    def plain(value: object) -> object:
+    def plain_value(value: object) -> object:
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
         elements = np.asarray(value).ravel().tolist() if is_array else [value]
         is_text = all(isinstance(element, str | bytes) for element in elements) and (
@@ -78,4 +78,4 @@ def plain_attributes(attributes: Mapping[K, object]) -> dict[K, object]:
         )
         return attribute(value) if is_text else value
 
-    return {key: plain(value) for key, value in attributes.items()}
+    return {key: plain_value(value) for key, value in attributes.items()}

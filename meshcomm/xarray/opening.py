@@ -1,6 +1,6 @@
 """Files as xarray's datasets: variables are read where they are used, each rank its block; xarray decodes them.
 
-Source of the conventions: https://cfconventions.org. xarray's names for what a backend has to be:
+Source of the conventions: https://cfconventions.org. The interface of a backend of xarray:
 https://docs.xarray.dev/en/stable/internals/how-to-add-new-backend.html.
 """
 
@@ -36,7 +36,7 @@ from meshcomm.storage.request import LoadRequest, PathLike
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 Cuts: TypeAlias = Mapping[str, Spec]
-"""How dimensions are cut, by their names: what a `Layout` takes for an axis."""
+"""The sharding spec of each dimension, by its name."""
 
 
 def open(
@@ -55,28 +55,28 @@ def open(
     combine_attrs: object = "override",
     **options: Any,
 ) -> xarray.Dataset:
-    """Return a file as a dataset of xarray, whose variables are tensors. Collective over the mesh.
+    """Return a file as a dataset of xarray with tensors as variables. Collective over the mesh.
 
-    Nothing but the header and the coordinates of dimensions is read before it is used: select first, then compute.
-    A variable that has a dimension in *layout* becomes a tensor, which each rank reads its block of. Coordinates of
-    dimensions, texts, dates and all others are arrays of NumPy, the same on all ranks.
+    Only the header and the coordinates of dimensions are read at once, other data when they are used: select first,
+    then compute. A variable with a dimension in *layout* becomes a tensor; each rank reads its block. Coordinates of
+    dimensions, texts, dates and all other variables are arrays of NumPy, the same on all ranks.
 
     Parameters
     ----------
     path: a netCDF file, a zarr store of version 2 or 3, an HDF5 file, or another one that `load` reads; or a list of
         them, or a pattern such as ``"tas_*.nc"``: these are read at once, and joined by their coordinates as
         `xarray.combine_by_coords` does. For ``combine="nested"`` also a list of lists
-    layout: how dimensions are cut: ``{"lat": "x"}``, or ``{"lat": "x", "lon": "y"}``; the names are those of mesh
-        dimensions
-    mesh: by default that of `default_mesh`, or all ranks along the only mesh dimension that *layout* names
+    layout: mesh dimensions that cut dimensions of the dataset: ``{"lat": "x"}``, or ``{"lat": "x", "lon": "y"}``
+    mesh: mesh of the tensors; by default that of `default_mesh`, or all ranks along the only mesh dimension that
+        *layout* names
     group: the path of a group in the file
-    preprocess: what is done to the dataset of each file first, such as a selection
-    combine, concat_dim, compat, data_vars, coords, join, combine_attrs: how several files are joined, as
-        `xarray.open_mfdataset` has them: ``join="outer"`` where they have other coordinates
-    options: those of `xarray.open_dataset`, such as ``decode_times=False``, ``drop_variables=["a"]``
+    preprocess: function that is applied to the dataset of each file first, such as a selection
+    combine, concat_dim, compat, data_vars, coords, join, combine_attrs: how several files are joined, as for
+        `xarray.open_mfdataset`: ``join="outer"`` if their coordinates differ
+    options: options of `xarray.open_dataset`, such as ``decode_times=False``, ``drop_variables=["a"]``
 
     ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, ``ValueError`` for files that
-    cannot be joined so, and the errors of `meshcomm.load`.
+    cannot be joined in this way, and the errors of `meshcomm.load`.
 
     >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> path = tempfile.mkdtemp() + "/a.nc"
@@ -89,35 +89,35 @@ def open(
     ...     world.run(program)[0]
     ((2, 3), [4.5, 5.5, 6.5])
     """
-    alone = isinstance(path, str | os.PathLike) and not has_magic(os.fspath(path))
+    is_single = isinstance(path, str | os.PathLike) and not has_magic(os.fspath(path))
     paths: list[Any] = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise ValueError("open needs a path, or a list with one path at least")
-    if not alone and isinstance(path, str | os.PathLike):
+    if not is_single and isinstance(path, str | os.PathLike):
         cuts = _cuts(layout, mesh)
         mesh = _mesh_for(cuts, mesh)
-        paths = _matching(os.fspath(path), mesh)
+        paths = _matching_files(os.fspath(path), mesh)
     if combine != "nested" and (combine != "by_coords" or concat_dim is not None):
         raise ValueError(f"combine={quote(combine)}: it is 'by_coords', or 'nested', which has a concat_dim")
 
-    def opened(one_path: PathLike) -> xarray.Dataset:
+    def open_one(one_path: PathLike) -> xarray.Dataset:
         dataset = xarray.open_dataset(one_path, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
         dataset = preprocess(dataset) if preprocess else dataset
-        return dataset if alone else dataset.load()  # xarray would make arrays of NumPy of what is not
+        return dataset if is_single else dataset.load()  # otherwise xarray would convert lazy data to arrays of NumPy
 
-    if alone:
-        return opened(paths[0])
-    how: Kwargs = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
-    how |= {"combine_attrs": combine_attrs} | ({"concat_dim": concat_dim} if combine == "nested" else {})
+    if is_single:
+        return open_one(paths[0])
+    join_options: Kwargs = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
+    join_options |= {"combine_attrs": combine_attrs} | ({"concat_dim": concat_dim} if combine == "nested" else {})
     join_all = xarray.combine_nested if combine == "nested" else xarray.combine_by_coords
-    joined = join_all(_of_all(opened, paths), **how)
-    assert isinstance(joined, xarray.Dataset)  # of arrays without names it would be another one
-    return joined
+    result = join_all(_map_nested(open_one, paths), **join_options)
+    assert isinstance(result, xarray.Dataset)  # for arrays without names it would have another type
+    return result
 
 
-def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[Any]:
-    """Return the results for paths, in lists of lists as these are."""
-    return [_of_all(function, path) if isinstance(path, list | tuple) else function(path) for path in paths]
+def _map_nested(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[Any]:
+    """Return the results of *function* for paths, in the same nested lists as *paths*."""
+    return [_map_nested(function, path) if isinstance(path, list | tuple) else function(path) for path in paths]
 
 
 class Backend(BackendEntrypoint):
@@ -150,8 +150,8 @@ class Backend(BackendEntrypoint):
         ----------
         filename_or_obj: the path of the file
         layout, mesh, group: as for `open`
-        drop_variables: names of variables that are left out
-        mask_and_scale: whether fill values, scale and offset are applied; or a dict of that by variable
+        drop_variables: names of variables to leave out
+        mask_and_scale: whether fill values, scale and offset are applied; or a dict by variable
         decoders: the other options of `xarray.decode_cf`
         """
         cuts = _cuts(layout, mesh)
@@ -161,7 +161,7 @@ class Backend(BackendEntrypoint):
 
 
 def _cuts(layout: Cuts | None, mesh: Mesh | None) -> Cuts:
-    """Return how dimensions are cut. ``LayoutError`` and ``MeshError`` for what is no layout and no mesh."""
+    """Return a copy of *layout*. ``LayoutError`` or ``MeshError`` if *layout* is no dict, or *mesh* no mesh."""
     if not isinstance(layout, Mapping | None):
         raise LayoutError(f"the layout of a dataset is a dict such as {{'lat': 'x'}}, not {quote(layout)}")
     if not isinstance(mesh, Mesh | None):
@@ -169,19 +169,19 @@ def _cuts(layout: Cuts | None, mesh: Mesh | None) -> Cuts:
     return {} if layout is None else dict(layout)
 
 
-def _matching(pattern: str, mesh: Mesh) -> list[PathLike]:
-    """Return the files that match a pattern, as the first rank finds them; a file of that very name is alone.
+def _matching_files(pattern: str, mesh: Mesh) -> list[PathLike]:
+    """Return the files that match a pattern on the first rank; only the file *pattern* if there is one of that name.
 
     Collective over the mesh. ``FileNotFoundError`` if there is none.
     """
 
-    def look() -> list[str]:
+    def find_files() -> list[str]:
         matches = [pattern] if os.path.exists(pattern) else sorted(glob(os.path.expanduser(pattern)))
         if not matches:
             raise FileNotFoundError(errno.ENOENT, "No file matches the pattern", pattern)
         return matches
 
-    return list(broadcast_from_device("open", mesh, f"open {pattern}", look) or look())
+    return list(broadcast_from_device("open", mesh, f"open {pattern}", find_files) or find_files())
 
 
 def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
@@ -195,7 +195,7 @@ def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
 
 
 class DatasetFile(AbstractDataStore):
-    """The variables of a file, not decoded. Collective over *mesh*.
+    """The variables of a file, before decoding. Collective over *mesh*.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class DatasetFile(AbstractDataStore):
     cuts: cut of each dimension, by its name
     mesh: mesh of the variables
     group: path of a group in the file
-    mask_and_scale: whether fill values, scale and offset are applied to tensors; or a dict of that by variable
+    mask_and_scale: whether fill values, scale and offset are applied to tensors; or a dict by variable
     """
 
     def __init__(
@@ -219,23 +219,25 @@ class DatasetFile(AbstractDataStore):
         shapes = {name: stored.array_shape for name, stored in self.contents.arrays.items()} | dict(
             self.contents.texts
         )
-        start = len(self._prefix)  # arrays are in the group, and not in one below it
-        names = [name for name in shapes if name.startswith(self._prefix) and "/" not in name[start:]]
+        prefix_length = len(self._prefix)  # arrays are in the group, and not in one below it
+        names = [name for name in shapes if name.startswith(self._prefix) and "/" not in name[prefix_length:]]
         self._shapes = {name: shapes[name] for name in names}
         if self._prefix and not self._shapes:
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
         self._dims = _named_axes(self._shapes, self.contents.dims)
         all_dims = {dim for dims in self._dims.values() for dim in dims}
-        wrong = next((dim for dim in cuts if dim not in all_dims), None)
-        if wrong is not None:
-            raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(all_dims))}")
+        unknown_dim = next((dim for dim in cuts if dim not in all_dims), None)
+        if unknown_dim is not None:
+            raise LayoutError(
+                f"{self.path} has no dimension {quote(unknown_dim)}; it has {', '.join(sorted(all_dims))}"
+            )
 
     def get_attrs(self) -> dict[str, object]:
         """Return the attributes of the file."""
         return {} if self._prefix else as_netcdf(self.contents.metadata)
 
     def get_encoding(self) -> dict[str, object]:
-        """Return which dimensions may grow."""
+        """Return the names of the dimensions that may grow."""
         return {
             "unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.contents.unlimited}
         }
@@ -262,16 +264,16 @@ class DatasetFile(AbstractDataStore):
             coding = coding_of(attributes, dtype) if self._decodes(short_name) and not _is_time(attributes) else None
         if coding is not None:
             encoding |= {"dtype": dtype} | {key: attributes.pop(key) for key in CODING if key in attributes}
-        data = indexing.LazilyIndexedArray(_OnDisk(self, name, layout, coding))
+        data = indexing.LazilyIndexedArray(_LazyArray(self, name, layout, coding))
         return xarray.Variable(dims, data, attributes, encoding)
 
     def _decodes(self, name: str) -> bool:
-        """Return whether a tensor is decoded as it is read: xarray would decode a copy of the whole array."""
+        """Return whether a tensor is decoded when it is read: xarray would decode a copy of the whole array."""
         option = self.mask_and_scale
         return bool(option.get(name, True) if isinstance(option, Mapping) else option in (None, True))
 
     def _texts(self, name: str) -> Array:
-        """Return texts of any length, which the first rank reads. Collective over the mesh."""
+        """Return texts of any length; the first rank reads them. Collective over the mesh."""
 
         def read() -> list[str]:
             result: list[str] = texts(self.path, name, self.contents.texts[name]).ravel().tolist()
@@ -286,28 +288,30 @@ class DatasetFile(AbstractDataStore):
 
 
 def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the axes of each array. Axes without a name have the same if they have the same length.
+    """Return the names of the axes of each array. Unnamed axes of the same length get the same name.
 
     >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {"b": ("", "x")})
     {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'x')}
     """
     result: dict[str, tuple[str, ...]] = {}
-    lengths: list[int] = []  # the lengths of these dimensions
+    lengths: list[int] = []  # lengths of the unnamed dimensions, by their numbers
     for name, shape in shapes.items():
-        used: list[int] = []
+        used_numbers: list[int] = []
         names = list(dims.get(name, ("",) * len(shape)))
         for axis, n in enumerate(shape):
             if not names[axis]:
-                number = next((k for k, length in enumerate(lengths) if length == n and k not in used), len(lengths))
+                number = next(
+                    (k for k, length in enumerate(lengths) if length == n and k not in used_numbers), len(lengths)
+                )
                 lengths += [n] if number == len(lengths) else []
-                used.append(number)
+                used_numbers.append(number)
                 names[axis] = f"phony_dim_{number}"
         result[name] = tuple(names)
     return result
 
 
-class _OnDisk(BackendArray):
-    """A variable that is read when it is indexed: a tensor in *layout*, or without one an array of NumPy."""
+class _LazyArray(BackendArray):
+    """A variable that is read when it is indexed: a tensor in *layout*; without a layout, an array of NumPy."""
 
     read_by_all_ranks = True
 
@@ -341,6 +345,6 @@ class _OnDisk(BackendArray):
 
 
 def _is_time(attributes: Mapping[str, object]) -> bool:
-    """Return whether attributes are those of dates or durations, which xarray decodes as a whole."""
+    """Return whether the variable has dates or durations, which xarray decodes as a whole."""
     units = str(attributes.get("units", ""))
     return " since " in units or units in _DURATIONS

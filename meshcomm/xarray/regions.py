@@ -1,4 +1,4 @@
-"""Datasets that replace a region of what a file has. The rules are those of xarray's `to_zarr(region=)`."""
+"""Datasets that replace a region of the variables in a file, by the rules of xarray's `to_zarr(region=)`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from meshcomm.xarray.appending import FileVariable, as_replicated_tensor, encode
 from meshcomm.xarray.encoding import Encodings
 
 Region: TypeAlias = Mapping[str, slice]
-"""Where a dataset goes, along each dimension of the region; along others it has all elements."""
+"""The slice of the file for each dimension of the region; along other dimensions the dataset has all elements."""
 
 
 def save_region(path: Path, dataset: xarray.Dataset, region: Region, encodings: Encodings, limit: int | None) -> None:
@@ -32,45 +32,49 @@ def save_region(path: Path, dataset: xarray.Dataset, region: Region, encodings: 
     check_limits(limit)
     mesh = common_mesh(meshes_in(dataset))
     _check_names(dataset, region)
-    there = variables_there(path, region, mesh)
-    if not there:
+    file_variables = variables_there(path, region, mesh)
+    if not file_variables:
         raise FileNotFoundError(2, "There is no file that has the region", str(path))
-    starts = {str(name): _start(path, dataset, str(name), there, region) for name in dataset.variables}
-    variables = {name: there[name] for name in starts}
+    starts = {str(name): _start(path, dataset, str(name), file_variables, region) for name in dataset.variables}
+    variables = {name: file_variables[name] for name in starts}
     file_data = encoded_as(path, dataset, variables, encodings, compared=starts, mesh=mesh)
     boxes = {}
     for name, array in file_data.arrays.items():
-        kind, shape, start = variables[name].dtype, variables[name].shape, starts[name]
-        if kind.hasobject:
+        dtype, shape, start = variables[name].dtype, variables[name].shape, starts[name]
+        if dtype.hasobject:
             raise DTypeError(f"{path} has texts of any length in {quote(name)}: no region of these can be written")
-        if array.dtype.newbyteorder("=") != kind.newbyteorder("="):
-            raise DTypeError(f"{quote(name)} is {kind} in {path}, and {array.dtype} here: convert it")
+        if array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+            raise DTypeError(f"{quote(name)} is {dtype} in {path}, and {array.dtype} here: convert it")
         boxes[name] = Box(as_replicated_tensor(array, mesh), start + (0,) * (len(shape) - len(start)), shape)
     save_boxes(path, boxes, mesh, limit)
 
 
 def _check_names(dataset: xarray.Dataset, region: object) -> None:
-    """Raise errors unless *region* names dimensions of which all variables have one."""
+    """Raise errors unless *region* names dimensions, and each variable has at least one of them."""
     if not isinstance(region, Mapping) or not region:
         raise TypeError(f"region is a dict such as {{'time': slice(10, 20)}}, not {quote(region)}")
-    for dim, part in region.items():
+    for dim, dim_slice in region.items():
         if dim not in dataset.dims:
             raise ValueError(f"region names {quote(dim)}; the dimensions are {', '.join(map(str, dataset.sizes))}")
-        if not isinstance(part, slice):
-            raise TypeError(f"the region along {quote(dim)} is a slice, not {quote(part)}")
-        if part.step not in (1, None):
-            raise ValueError(f"the region along {quote(dim)} has the step {quote(part.step)}; it may be 1 only")
-    without = [str(name) for name, variable in dataset.variables.items() if region.keys().isdisjoint(variable.dims)]
-    if without:
+        if not isinstance(dim_slice, slice):
+            raise TypeError(f"the region along {quote(dim)} is a slice, not {quote(dim_slice)}")
+        if dim_slice.step not in (1, None):
+            raise ValueError(f"the region along {quote(dim)} has the step {quote(dim_slice.step)}; it may be 1 only")
+    unrelated_names = [
+        str(name) for name, variable in dataset.variables.items() if region.keys().isdisjoint(variable.dims)
+    ]
+    if unrelated_names:
         raise ValueError(
-            f"{quote(without[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
-            f"written, so drop them first: dataset.drop_vars({without})"
+            f"{quote(unrelated_names[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
+            f"written, so drop them first: dataset.drop_vars({unrelated_names})"
         )
 
 
-def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, FileVariable], region: Region) -> Shape:
-    """Return where a variable begins in the array of the file. ``ValueError`` unless it fits there."""
-    variable, target = dataset.variables[name], there.get(name)
+def _start(
+    path: Path, dataset: xarray.Dataset, name: str, file_variables: Mapping[str, FileVariable], region: Region
+) -> Shape:
+    """Return the start of a variable along each axis of its array in the file. ``ValueError`` unless it fits."""
+    variable, target = dataset.variables[name], file_variables.get(name)
     if target is None:
         raise ValueError(f"{path} has no variable {quote(name)}: a region is of variables that are there")
     dims = tuple(map(str, variable.dims))
@@ -80,16 +84,18 @@ def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, F
     for dim, n, length in zip(dims, target.shape, variable.shape, strict=False):
         first, last = _bounds(region[dim], n, dim) if dim in region else (0, n)
         if last - first != length:
-            where = f"the region {first} to {last}" if dim in region else f"{n} elements"
-            raise ValueError(f"{quote(name)} has {length} elements along {quote(dim)}, which is {where} in {path}")
+            extent_text = f"the region {first} to {last}" if dim in region else f"{n} elements"
+            raise ValueError(
+                f"{quote(name)} has {length} elements along {quote(dim)}, which is {extent_text} in {path}"
+            )
         start.append(first)
     return tuple(start)
 
 
-def _bounds(part: slice, n: int, dim: str) -> tuple[int, int]:
-    """Return where a slice of *n* elements begins and ends. ``ValueError`` if it names others."""
-    for end in (part.start, part.stop):
-        if end is not None and not -n <= as_integer(end, f"the region along {quote(dim)}") <= n:
-            raise ValueError(f"the region along {quote(dim)} names {end}; the file has {n} elements there")
-    first, last, _ = part.indices(n)
+def _bounds(dim_slice: slice, n: int, dim: str) -> tuple[int, int]:
+    """Return start and stop of a slice of *n* elements. ``ValueError`` if it goes beyond them."""
+    for bound in (dim_slice.start, dim_slice.stop):
+        if bound is not None and not -n <= as_integer(bound, f"the region along {quote(dim)}") <= n:
+            raise ValueError(f"the region along {quote(dim)} names {bound}; the file has {n} elements there")
+    first, last, _ = dim_slice.indices(n)
     return first, max(first, last)

@@ -1,4 +1,4 @@
-"""xarray's datasets are saved here: xarray encodes them by netCDF's conventions (CF), and all ranks write them."""
+"""Saving of xarray's datasets: xarray encodes them by netCDF's conventions (CF), and all ranks write them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -38,23 +38,23 @@ def save(
     Parameters
     ----------
     path: an ``.nc``, ``.zarr`` or ``.h5`` file
-    dataset: or a `DataArray`
-    mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these variables
-    append_dim: add what lies along this dimension behind what is in the file. It is the first dimension of all
-        variables that have it. The others are written only if the file is new
-    region: write to this part of what is in the file, such as ``{"time": slice(10, 20)}``, and change nothing else.
+    dataset: a `Dataset` or a `DataArray`
+    mode: ``"w"``, or ``"a"`` to keep the contents of the file, and add or replace these variables
+    append_dim: dimension along which to append the dataset to the file. It is the first dimension of all variables
+        that have it. Other variables are written only if the file is new
+    region: part of the variables in the file to overwrite, such as ``{"time": slice(10, 20)}``; nothing else changes.
         All variables are in the file, with these dimensions and dtypes, and have a dimension of the region. Drop
         others first
-    encoding: by the name of a variable: ``dtype``, ``scale_factor``, ``add_offset``, ``_FillValue``, ``units``,
-        ``calendar``, as xarray has them, and ``zlib``, ``complevel``, ``shuffle``, ``chunksizes``
+    encoding: a dict by the name of a variable, with ``dtype``, ``scale_factor``, ``add_offset``, ``_FillValue``,
+        ``units``, ``calendar``, as in xarray, and ``zlib``, ``complevel``, ``shuffle``, ``chunksizes``
     unlimited_dims: names of dimensions that other programs may make longer, in .nc and .h5; by default those of the
         file that the dataset was opened from
     overwrite, chunks, compression, max_scratch_bytes: as for `meshcomm.save`
 
     The errors of `meshcomm.save`; ``ValueError`` if *append_dim* does not fit, or if numbers are out of the range of
-    the integers that an encoding packs them into. What is appended is refused, with a
-    ``ValueError`` on all ranks, if the file would give back something else: a cast that loses, a longer text, a value
-    out of the range of packed numbers, coordinates or a calendar that are not those of the file.
+    the integers that an encoding packs them into. Appended data are refused, with a ``ValueError`` on all ranks, if
+    the file would return other values: for a lossy cast, a longer text, a value out of the range of packed numbers,
+    and coordinates or a calendar that are not those of the file.
 
     >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> path = tempfile.mkdtemp() + "/a.nc"
@@ -71,9 +71,9 @@ def save(
         dataset = dataset.to_dataset(name=dataset.name or "__xarray_dataarray_variable__")
     if not isinstance(dataset, xarray.Dataset):
         raise TypeError(f"save takes a Dataset or a DataArray of xarray, not {quote(dataset)}")
-    where = as_path(path, "save(path, dataset)")
-    if not writer_for(where).has_attributes:
-        raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {where}")
+    file_path = as_path(path, "save(path, dataset)")
+    if not writer_for(file_path).has_attributes:
+        raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {file_path}")
     dataset = without_objects(dataset)
     _check_names(dataset, encoding or {})
     encodings = {name: dict(entry) for name, entry in (encoding or {}).items()}
@@ -81,36 +81,36 @@ def save(
     if region is not None:
         if append_dim is not None:
             raise ValueError("region is for what is in the file, append_dim for what comes behind it: give one")
-        save_region(where, dataset, region, encodings, max_scratch_bytes)
+        save_region(file_path, dataset, region, encodings, max_scratch_bytes)
         return
     if append_dim is not None:
-        append(where, dataset, append_dim, encodings, file_options._replace(limit=max_scratch_bytes))
+        append(file_path, dataset, append_dim, encodings, file_options._replace(limit=max_scratch_bytes))
         return
-    free = _unlimited(dataset, unlimited_dims)
-    file_data = encode_dataset(dataset, encodings, where)
-    check_packed(where, dataset, file_data, encodings, common_mesh(meshes_in(dataset)))
-    options = SaveOptions(overwrite=overwrite, mode=mode, unlimited=free, **file_options.of(file_data))
-    save_with(where, file_data.arrays, options, max_scratch_bytes)
+    unlimited = _unlimited(dataset, unlimited_dims)
+    file_data = encode_dataset(dataset, encodings, file_path)
+    check_packed(file_path, dataset, file_data, encodings, common_mesh(meshes_in(dataset)))
+    options = SaveOptions(overwrite=overwrite, mode=mode, unlimited=unlimited, **file_options.of(file_data))
+    save_with(file_path, file_data.arrays, options, max_scratch_bytes)
 
 
 def _unlimited(dataset: xarray.Dataset, option: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the names of dimensions that may grow. ``ValueError`` for those that the dataset has not."""
+    """Return the names of dimensions that may grow. ``ValueError`` for names that the dataset has not."""
     if option is None:
         return tuple(sorted(dim for dim in dataset.encoding.get("unlimited_dims", ()) if dim in dataset.dims))
     names = (option,) if isinstance(option, str) else tuple(option)
     unknown = next((name for name in names if name not in dataset.dims), None)
     if unknown is not None:
-        has = ", ".join(map(str, dataset.sizes))
-        raise ValueError(f"unlimited_dims names {quote(unknown)}; the dimensions are {has}")
+        dims_text = ", ".join(map(str, dataset.sizes))
+        raise ValueError(f"unlimited_dims names {quote(unknown)}; the dimensions are {dims_text}")
     return names
 
 
 def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Encoding]) -> None:
     """Raise ``ValueError`` for names that no file can have, and encodings that xarray does not know."""
     names = list(map(str, dataset.variables))
-    within = next((name for name in names if "/" in name), None)
-    if within is not None:
-        raise ValueError(f"no name of a variable: {quote(within)}; it has a /, which is for groups")
+    nested_name = next((name for name in names if "/" in name), None)
+    if nested_name is not None:
+        raise ValueError(f"no name of a variable: {quote(nested_name)}; it has a /, which is for groups")
     for name, entry in encoding.items():
         if name not in names:
             raise ValueError(f"encoding names {quote(name)}; the variables are {', '.join(names)}")

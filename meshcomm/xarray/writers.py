@@ -1,4 +1,4 @@
-"""xarray's own `to_netcdf` and `to_zarr`, of datasets that hold tensors: they write what `save` writes."""
+"""xarray's own `to_netcdf` and `to_zarr`, for datasets with tensors: they write the same files as `save`."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _ALLOWED: dict[str, dict[str, tuple[object, ...]]] = {
         "consolidated": (None, False),
     },
 }
-"""The values of arguments that all ranks can write by. Other arguments are hints, or the same for `save`."""
+"""The values of arguments that `save` supports. Other arguments are hints, or passed to `save`."""
 
 
 def write(name: str, dataset: xarray.Dataset, arguments: Kwargs) -> None:
@@ -40,33 +40,33 @@ def write(name: str, dataset: xarray.Dataset, arguments: Kwargs) -> None:
     dataset: dataset with tensors
     arguments: arguments by name; "path" is the file to write
 
-    ``NotImplementedError`` on all ranks, before any file is touched, for what only one process can write.
+    ``NotImplementedError`` on all ranks, before any file is touched, for files that only one process can write.
     """
     path = arguments["path"]
     suffix = Path(path).suffix.lower() if isinstance(path, str | Path) else ""
     writer = FORMATS[suffix][0] if suffix in FORMATS else None
-    fits = writer is not None and writer.has_attributes and (suffix == ".zarr") == (name == "to_zarr")
-    wrong = [
+    is_supported = writer is not None and writer.has_attributes and (suffix == ".zarr") == (name == "to_zarr")
+    refused_arguments = [
         f"{key}={quote(arguments[key])}"
-        for key, allowed in _ALLOWED[name].items()
-        if key in arguments and arguments[key] not in allowed
+        for key, allowed_values in _ALLOWED[name].items()
+        if key in arguments and arguments[key] not in allowed_values
     ]
-    if wrong or not fits:
-        what = wrong[0] if wrong else f"path {quote(path)}"
+    if refused_arguments or not is_supported:
+        problem = refused_arguments[0] if refused_arguments else f"path {quote(path)}"
         raise NotImplementedError(
-            f"{name} of tensors, which all ranks write, takes no {what}: meshcomm.xarray.save(path, dataset) writes "
-            "an .nc, .h5 or .zarr file; of dataset.load() with arrays of NumPy, one rank may write the others"
+            f"{name} of tensors, which all ranks write, takes no {problem}: meshcomm.xarray.save(path, dataset) "
+            "writes an .nc, .h5 or .zarr file; of dataset.load() with arrays of NumPy, one rank may write the others"
         )
-    mode, along, region = arguments.get("mode"), arguments.get("append_dim"), arguments.get("region")
+    mode, append_dim, region = arguments.get("mode"), arguments.get("append_dim"), arguments.get("region")
     if mode in (("r+",) if region is None else ("w", "w-")):
         raise ValueError(f"mode {quote(mode)} with region={quote(region)}: a region is written with mode 'r+' or 'a'")
     save(
         path,
         dataset,
-        mode="a" if mode == "a" and along is None else "w",
-        append_dim=along,
+        mode="a" if mode == "a" and append_dim is None else "w",
+        append_dim=append_dim,
         region=region,
         encoding=arguments.get("encoding") or None,
         unlimited_dims=arguments.get("unlimited_dims"),
-        overwrite=None if mode == "a" or along is not None else mode == "w",
+        overwrite=None if mode == "a" or append_dim is not None else mode == "w",
     )

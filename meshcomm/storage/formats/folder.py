@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with the bytes of all arrays, and a manifest that says what they are.
+"""Checkpoints: a folder with the bytes of all arrays, and a manifest that describes them.
 
 ::
 
@@ -45,17 +45,17 @@ from meshcomm.storage.values import all_values
 MANIFEST = "manifest.json"
 KIND, VERSION = "meshcomm checkpoint", 1
 MAX_MANIFEST_LENGTH = 2**30
-_DATA = re.compile(r"data-[0-9a-f]{16}")
-_END = re.compile(rb',\n"crc32": ([0-9]{1,10})\}\n')
+_DATA_NAME = re.compile(r"data-[0-9a-f]{16}")
+_CHECKSUM_LINE = re.compile(rb',\n"crc32": ([0-9]{1,10})\}\n')
 
 
 class FolderWriter(IndexedWriter):
-    """A new checkpoint, in a folder that is new or holds an old one."""
+    """Writes a new checkpoint, in a new folder or in place of an old checkpoint."""
 
     checks: ClassVar[bool] = True
     any_tree: ClassVar[bool] = True
-    data_names = _DATA
-    _new = False  # whether this save has made the folder
+    data_names = _DATA_NAME
+    _made_folder = False  # whether this save made the folder
 
     @property
     def index(self) -> Path:
@@ -69,7 +69,7 @@ class FolderWriter(IndexedWriter):
 
     def would_lose(self) -> list[str]:
         if not (self.path / MANIFEST).is_file() or not _may_be_replaced(self.path):
-            return []  # nothing, or what `begin` refuses
+            return []  # there is nothing, or `begin` refuses the folder
         try:
             return lost(contents(self.path), [array.name for array in self.arrays])
         except CheckpointError:  # it is damaged
@@ -81,22 +81,26 @@ class FolderWriter(IndexedWriter):
             raise FileExistsError(f"{path} is a file; a checkpoint is a folder")
         if path.is_dir() and not _may_be_replaced(path):
             raise FileExistsError(f"{path} holds other files and is no checkpoint; save to a new folder")
-        _encoded([self.node, self.metadata, [array.name for array in self.arrays]])  # an error comes before the work
-        self._new = files.make_folder(path)
+        # Raises an error before the work begins.
+        _json_bytes([self.node, self.metadata, [array.name for array in self.arrays]])
+        self._made_folder = files.make_folder(path)
         self.remove_leftovers()
-        self._name = f"data-{self.tag}"
-        with self.new_data(self._name) as file:
+        self._data_name = f"data-{self.tag}"
+        with self.new_data(self._data_name) as file:
             stored = self._lay_out(file)
             file.sync()
         return path, stored
 
     def _lay_out(self, file: File) -> list[Stored]:
-        stored, offset, largest = [], 0, file.unit()
+        stored, offset, file_unit = [], 0, file.unit()
         for array in self.arrays:
-            shared = array.nbytes >= 2 * MAX_UNEVEN * largest  # else ranks do not share it by `largest`
-            unit = largest if shared else PAGE
+            # Else ranks do not cut it at multiples of `file_unit`.
+            is_shared = array.nbytes >= 2 * MAX_UNEVEN * file_unit
+            unit = file_unit if is_shared else PAGE
             offset += -offset % unit
-            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name)._replace(unit=unit))
+            stored.append(
+                in_one_file(array.name, array.shape, array.dtype, offset, self._data_name)._replace(unit=unit)
+            )
             offset += array.nbytes
         offset += -offset % PAGE
         file.sized(offset)
@@ -122,10 +126,10 @@ class FolderWriter(IndexedWriter):
             "metadata": self.metadata,
             "tree": self.node,
             "arrays": entries,
-            "file": {"name": self._name, "size": self._size, "range": CHECKSUM_RANGE},
-            "checksums": _of_ranges(pieces, self._size),
+            "file": {"name": self._data_name, "size": self._size, "range": CHECKSUM_RANGE},
+            "checksums": _range_checksums(pieces, self._size),
         }
-        text = _in_lines(manifest)
+        text = _manifest_lines(manifest)
         text += f',\n"crc32": {zlib.crc32(text)}}}\n'.encode()
         if len(text) > MAX_MANIFEST_LENGTH:
             raise CheckpointError(f"the manifest of a checkpoint has at most {MAX_MANIFEST_LENGTH} bytes")
@@ -133,45 +137,47 @@ class FolderWriter(IndexedWriter):
 
     def abandon(self) -> None:
         super().abandon()
-        if self._new:
+        if self._made_folder:
             files.remove_if_empty(self.path)
 
 
-def _encoded(value: object) -> bytes:
+def _json_bytes(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _in_lines(manifest: Mapping[str, object]) -> bytes:
-    """Return *manifest* as JSON without its last brace: a line for each key, and for each array."""
+def _manifest_lines(manifest: Mapping[str, object]) -> bytes:
+    """Return *manifest* as JSON without its last brace, with a line for each key and for each array."""
     lines = []
     for key, value in manifest.items():
         if key == "arrays" and isinstance(value, dict):
-            lines_of_arrays = b",\n".join(_encoded(name) + b": " + _encoded(entry) for name, entry in value.items())
-            lines.append(_encoded(key) + b": {\n" + lines_of_arrays + b"}")
+            lines_of_arrays = b",\n".join(
+                _json_bytes(name) + b": " + _json_bytes(entry) for name, entry in value.items()
+            )
+            lines.append(_json_bytes(key) + b": {\n" + lines_of_arrays + b"}")
         else:
-            lines.append(_encoded(key) + b": " + _encoded(value))
+            lines.append(_json_bytes(key) + b": " + _json_bytes(value))
     return b"{" + b",\n".join(lines)
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether the folder holds a checkpoint, or nothing but what a save that was cut off has left."""
+    """Return whether the folder holds a checkpoint, or only files that unfinished saves have left."""
     if (path / MANIFEST).exists():
         with files.for_reading(path / MANIFEST) as file:
             return KIND.encode() in files.section(file, 0, min(file.size(), PAGE))
-    return all(_DATA.fullmatch(entry.name.removeprefix(f"{MANIFEST}.")) for entry in files.entries(path))
+    return all(_DATA_NAME.fullmatch(entry.name.removeprefix(f"{MANIFEST}.")) for entry in files.entries(path))
 
 
-def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
+def _range_checksums(pieces: list[Piece], size: int) -> list[int]:
     """Return the checksum of each range of the data file; bytes between arrays are zeros."""
     crcs = []
-    at = 0
+    number = 0
     for start in range(0, size, CHECKSUM_RANGE):
-        stop, crc, done = min(start + CHECKSUM_RANGE, size), 0, start
-        while at < len(pieces) and pieces[at][1] < stop:
-            _, offset, length, piece = pieces[at]
-            crc = combine_checksums(_with_zeros(crc, offset - done), piece, length)
-            done, at = offset + length, at + 1
-        crcs.append(_with_zeros(crc, stop - done))
+        stop, crc, end = min(start + CHECKSUM_RANGE, size), 0, start
+        while number < len(pieces) and pieces[number][1] < stop:
+            _, offset, length, piece_crc = pieces[number]
+            crc = combine_checksums(_with_zeros(crc, offset - end), piece_crc, length)
+            end, number = offset + length, number + 1
+        crcs.append(_with_zeros(crc, stop - end))
     return crcs
 
 
@@ -183,33 +189,37 @@ def _with_zeros(crc: int, count: int) -> int:
 
 
 def contents(path: Path) -> FileContents:
-    """Return what the checkpoint holds. ``CheckpointError`` if there is none, or if it is damaged."""
+    """Return the contents of the checkpoint. ``CheckpointError`` if there is none, or if it is damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path} is no checkpoint, which is a folder")
-    what, manifest = f"{path / MANIFEST}", _manifest(path)
+    label, manifest = f"{path / MANIFEST}", _manifest(path)
     origins = {"": (MANIFEST, *files.identity(path / MANIFEST))}
     data = manifest["file"]
-    if not isinstance(data, dict) or not _DATA.fullmatch(str(data.get("name"))) or type(data.get("size")) is not int:
-        raise CheckpointError(f"{what} names no data file")
+    if (
+        not isinstance(data, dict)
+        or not _DATA_NAME.fullmatch(str(data.get("name")))
+        or type(data.get("size")) is not int
+    ):
+        raise CheckpointError(f"{label} names no data file")
     if data.get("range") != CHECKSUM_RANGE:
-        raise CheckpointError(f"{what}: ranges of {quote(data.get('range'))} bytes; they must have {CHECKSUM_RANGE}")
+        raise CheckpointError(f"{label}: ranges of {quote(data.get('range'))} bytes; they must have {CHECKSUM_RANGE}")
     data_file, nbytes, checks = str(data["name"]), read(int, data, "size"), manifest["checksums"]
     if not isinstance(checks, list) or len(checks) != -(-nbytes // CHECKSUM_RANGE):
-        raise CheckpointError(f"{what} has not one checksum for each range of the data")
+        raise CheckpointError(f"{label} has not one checksum for each range of the data")
     _refuse_link(path / data_file)
     try:
         with files.for_reading(path / data_file) as file:
             size = file.size()
     except FileNotFoundError:
-        raise CheckpointError(f"{what} names the file {data_file}, which is not there") from None
+        raise CheckpointError(f"{label} names the file {data_file}, which is not there") from None
     if size != nbytes:
         raise CheckpointError(f"{path / data_file} has {size} bytes; by its manifest it has {nbytes}")
-    entries = _entries(manifest, what)
-    arrays = {name: _stored_array(name, entry, nbytes, what, data_file) for name, entry in entries.items()}
-    refuse_overlaps(arrays, what)
+    entries = _entries(manifest, label)
+    arrays = {name: _stored_array(name, entry, nbytes, label, data_file) for name, entry in entries.items()}
+    refuse_overlaps(arrays, label)
     missing = [name for name in names_in(manifest["tree"], all_values) if name not in arrays]
     if missing:
-        raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
+        raise CheckpointError(f"{label}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
     return FileContents(
         arrays,
         read(dict, manifest, "metadata"),
@@ -232,13 +242,13 @@ def _manifest(path: Path) -> JsonObject:
         text = files.whole(path / MANIFEST, MAX_MANIFEST_LENGTH)
     except FileNotFoundError:
         checkpoints = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
-        what = (
+        advice = (
             f"It has checkpoints, such as {checkpoints[-1]}"
             if checkpoints
             else "It is another folder, or its save was cut off"
         )
-        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}. {what}") from None
-    end = _END.search(text, max(0, len(text) - 40))
+        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}. {advice}") from None
+    end = _CHECKSUM_LINE.search(text, max(0, len(text) - 40))
     if end is None or end.end() != len(text) or zlib.crc32(text[: end.start()]) != int(end[1]):
         raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is wrong")
     manifest = parsed_json(text, path / MANIFEST)
@@ -254,23 +264,25 @@ def _manifest(path: Path) -> JsonObject:
     return manifest
 
 
-def _entries(manifest: JsonObject, what: str) -> dict[str, JsonObject]:
+def _entries(manifest: JsonObject, subject: str) -> dict[str, JsonObject]:
     arrays = manifest["arrays"]
     arrays = arrays if isinstance(arrays, dict) else {"": None}
     entries = {name: entry for name, entry in arrays.items() if isinstance(entry, dict)}
     if len(entries) < len(arrays):
-        raise CheckpointError(f"{what}: arrays are no object of objects")
+        raise CheckpointError(f"{subject}: arrays are no object of objects")
     return entries
 
 
-def _stored_array(name: str, entry: JsonObject, size: int, what: str, file: str) -> Stored:
+def _stored_array(name: str, entry: JsonObject, size: int, subject: str, file: str) -> Stored:
     try:
         dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:
-        raise CheckpointError(f"{what}: array {quote(name)}: {error}") from None
-    checked_dtype(dtype, f"{what}: array {quote(name)}")
-    shape = checked_shape(entry.get("shape"), f"{what}: array {quote(name)}", dtype.itemsize)
+        raise CheckpointError(f"{subject}: array {quote(name)}: {error}") from None
+    checked_dtype(dtype, f"{subject}: array {quote(name)}")
+    shape = checked_shape(entry.get("shape"), f"{subject}: array {quote(name)}", dtype.itemsize)
     offset, nbytes = entry.get("offset"), prod(shape) * dtype.itemsize
     if type(offset) is not int or offset < 0 or offset + nbytes > size:
-        raise CheckpointError(f"{what}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data")
+        raise CheckpointError(
+            f"{subject}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data"
+        )
     return in_one_file(name, shape, dtype, offset, file)

@@ -1,4 +1,4 @@
-"""What h5py has, as far as it is used here: the library has no types of its own."""
+"""Types for the part of h5py that is used here: the library has none."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from meshcomm.storage.formats.base import Sliced
 from meshcomm.storage.libraries import library
 
 Low: TypeAlias = Any
-"""An object of the library's lower interface, which is that of HDF5 in C."""
+"""An object of the low-level interface of h5py, which is that of HDF5 in C."""
 
 
 def h5py_library() -> ModuleType:
@@ -30,7 +30,7 @@ class Attributes(Protocol):
 
 
 class Hdf5Object(Protocol):
-    """What has a name in a file: a group or a dataset."""
+    """A named object in a file: a group or a dataset."""
 
     name: str
     attrs: Attributes
@@ -48,7 +48,7 @@ class Hdf5Axis(Protocol):
 
 
 class Hdf5Dataset(Hdf5Object, Sliced, Protocol):
-    """A dataset. Of one without elements, the shape is None."""
+    """A dataset. Its shape is None if it has no elements."""
 
     ndim: int
     file: "Hdf5File"
@@ -76,15 +76,15 @@ class Hdf5Group(Hdf5Object, Protocol):
     def __iter__(self) -> Iterator[str]: ...
     def __contains__(self, name: object) -> bool: ...
     def __getitem__(self, name: object) -> Hdf5Dataset: ...
-    def __setitem__(self, name: str, thing: object) -> None: ...
+    def __setitem__(self, name: str, item: object) -> None: ...
     def __delitem__(self, name: str) -> None: ...
     def get(self, name: str, default: object = None, getlink: bool = False) -> Hdf5Dataset | None: ...
     def values(self) -> Iterable[Hdf5Dataset]: ...
-    def create_dataset(self, name: str, shape: Shape, dtype: str, **more: object) -> Hdf5Dataset: ...
+    def create_dataset(self, name: str, shape: Shape, dtype: str, **options: object) -> Hdf5Dataset: ...
 
 
 class Hdf5File(Hdf5Group, AbstractContextManager["Hdf5File"], Protocol):
-    """A file, which is its first group."""
+    """A file, which is also its root group."""
 
     userblock_size: int
 

@@ -1,4 +1,4 @@
-"""Where bytes of a dataset are that is in the file already: those of a box of it."""
+"""Locations of the bytes of a box of a dataset that is in the file already."""
 
 from itertools import product
 from math import prod
@@ -9,35 +9,38 @@ from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Segment, Stored, in_one_file
 
 
-def located(dataset: Hdf5Dataset, name: str, chosen: Selection) -> Stored | None:
-    """Return where what is *chosen* of a dataset is; None if it is not in runs that anybody may write.
+def located(dataset: Hdf5Dataset, name: str, selection: Selection) -> Stored | None:
+    """Return the locations of a *selection* of a dataset; None if ranks cannot write it without the library.
 
-    So are contiguous datasets, and chunks of whole rows, or of parts of one, without filters, that are there.
+    They can for contiguous datasets, and for existing chunks without filters that consist of whole rows, or of parts
+    of one row.
     """
-    how, shape = dataset.id.get_create_plist(), dataset.shape
-    if shape != chosen.shape or not has_type_of(dataset, dataset.dtype) or how.get_external_count():
+    properties, shape = dataset.id.get_create_plist(), dataset.shape
+    if shape != selection.shape or not has_type_of(dataset, dataset.dtype) or properties.get_external_count():
         return None
-    if how.get_layout() == h5py_library().h5d.CONTIGUOUS:
+    if properties.get_layout() == h5py_library().h5d.CONTIGUOUS:
         offset = dataset.id.get_offset()
         return None if offset is None else in_one_file(name, shape, dataset.dtype, offset)
     chunk, ndim = dataset.chunks, len(shape)
-    if chunk is None or how.get_nfilters():
+    if chunk is None or properties.get_nfilters():
         return None
-    inner = 1 if chunk[0] == 1 and ndim > 1 else 0  # the axis along which runs follow one another
-    if chunk[inner + 1 :] != shape[inner + 1 :]:
+    run_axis = 1 if chunk[0] == 1 and ndim > 1 else 0  # the axis along which runs follow one another
+    if chunk[run_axis + 1 :] != shape[run_axis + 1 :]:
         return None
-    touched = [
-        range(chosen.start[axis] // chunk[axis], -(-(chosen.start[axis] + chosen.box[axis]) // chunk[axis]))
-        for axis in range(inner + 1)
+    chunk_ranges = [
+        range(selection.start[axis] // chunk[axis], -(-(selection.start[axis] + selection.box[axis]) // chunk[axis]))
+        for axis in range(run_axis + 1)
     ]
-    size = prod(shape[inner + 1 :]) * dataset.dtype.itemsize
+    row_bytes = prod(shape[run_axis + 1 :]) * dataset.dtype.itemsize
     segments = []
-    for numbers in product(*touched):
-        at = tuple(k * n for k, n in zip(numbers, chunk, strict=False)) + (0,) * (ndim - inner - 1)
-        offset = dataset.id.get_chunk_info_by_coord(at).byte_offset
+    for chunk_index in product(*chunk_ranges):
+        start = tuple(k * n for k, n in zip(chunk_index, chunk, strict=False)) + (0,) * (ndim - run_axis - 1)
+        offset = dataset.id.get_chunk_info_by_coord(start).byte_offset
         if offset is None:
             return None
-        row = at[0] * shape[1] if inner else 0
-        stop = min(at[inner] + chunk[inner], shape[inner])
-        segments.append(Segment("", (row + at[inner]) * size, (row + stop) * size, offset))
+        row_offset = start[0] * shape[1] if run_axis else 0
+        stop = min(start[run_axis] + chunk[run_axis], shape[run_axis])
+        segments.append(
+            Segment("", (row_offset + start[run_axis]) * row_bytes, (row_offset + stop) * row_bytes, offset)
+        )
     return Stored(name, shape, dataset.dtype, tuple(segments))

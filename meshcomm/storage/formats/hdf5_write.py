@@ -1,8 +1,8 @@
-"""HDF5 and netCDF-4 files are written here: one rank makes what describes the arrays, all ranks write their data.
+"""Writing of HDF5 and netCDF-4 files: one rank writes the descriptions of the arrays, all ranks write their data.
 
 The library, whose wheels are serial, writes to `Changes`: a new file gets its name, and an old one its changes, when
-all data are on the disk. It says where the data go: a contiguous dataset has one run of bytes. For a chunk it reserves
-space when it is given zeros of the right size.
+all data are on the disk. The library also decides the locations of the data: a contiguous dataset has one run of
+bytes. For a chunk it reserves space when it writes zeros of the right size.
 
 netCDF-4 is HDF5 in which axes have dimension scales. Source: "netCDF-4 File Format" in the NetCDF User's Guide, which
 Unidata publishes.
@@ -45,31 +45,31 @@ MAX_CHUNK_BYTES = 2**32 - 1
 """Bytes of a chunk, by the format."""
 
 _NETCDF = frozenset(("f4", "f8", "S1", *(f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8))))
-"""Elements that netCDF has, by their names in NumPy."""
+"""The dtypes of elements in netCDF, by their names in NumPy."""
 
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
 """Filters that are registered with the HDF Group, and come with hdf5plugin."""
 
 _ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
-"""What encodes a chunk, by the number of the filter."""
+"""The codecs of chunks, by the number of the filter."""
 
 
 class Hdf5Writer(SnapshotWriter):
-    """A new HDF5 file, or an old one that gets more datasets."""
+    """Writes a new HDF5 file, or adds datasets to an old one."""
 
     metadata_types: ClassVar[tuple[type, ...]] = (str, int, float, bool, list)
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
 
-    _opened: Hdf5File | None = None
+    _h5_file: Hdf5File | None = None
     _journal: File | None = None
     _changes: Changes | None = None
 
     @property
     def _hdf5(self) -> Hdf5File:
-        """The file, as the library has it."""
-        assert self._opened is not None
-        return self._opened
+        """The file as an object of the library."""
+        assert self._h5_file is not None
+        return self._h5_file
 
     @classmethod
     def holds(cls, value: object) -> bool:
@@ -82,11 +82,15 @@ class Hdf5Writer(SnapshotWriter):
         if self.path.is_dir() or not self.path.stat().st_size:
             return []  # `begin` refuses a folder
         recover(self.path)
-        with reading(self.path), h5py_library().File(self.path, "r") as opened:
-            things = list(inventory(opened))
-            ours = is_ours(opened, things)
-        saved = {array.name for array in self.arrays}
-        return [text for name, text, _ in things if not (ours and (name in saved or not text.startswith("dataset")))]
+        with reading(self.path), h5py_library().File(self.path, "r") as h5_file:
+            entries = list(inventory(h5_file))
+            file_is_ours = is_ours(h5_file, entries)
+        saved_names = {array.name for array in self.arrays}
+        return [
+            text
+            for name, text, _ in entries
+            if not (file_is_ours and (name in saved_names or not text.startswith("dataset")))
+        ]
 
     def begin(self) -> tuple[Path, list[Stored]]:
         if self.path.is_dir():
@@ -99,29 +103,29 @@ class Hdf5Writer(SnapshotWriter):
         else:
             self._create()
         self._datasets: dict[str, Hdf5Dataset] = {}
-        self._replaced: list[Hdf5Dataset] = []  # while these are open, the library leaves their space alone
+        self._replaced_datasets: list[Hdf5Dataset] = []  # while these are open, the library does not reuse their space
         with files.at_files():
             self.count_snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
-            default = self.netcdf or any(array.grows for array in self.arrays)
+            name_all = self.netcdf or any(array.grows for array in self.arrays)
             scales = Scales(self._hdf5, new=self._journal is None)
-            for array in sorted(self.arrays, key=_is_later):
-                name_axes(scales, self._datasets[array.name], array, name_all=default)
+            for array in sorted(self.arrays, key=_is_named_later):
+                name_axes(scales, self._datasets[array.name], array, name_all=name_all)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._hdf5, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for array in stored for segment in array.segments]
-        self._file.sized(max([self._end, *ends]))
+        self._file.sized(max([self._old_end, *ends]))
         return self.aside if self._journal is None else self.path, stored
 
     def _create(self) -> None:
         files.create(self.aside, self.path).close()
         self._file = files.for_writing(self.aside)
         self.hold(self._file)
-        self._end = 0
+        self._old_end = 0
         self._changes = Changes(self._file, 0)
         with files.at_files():
-            self._opened = h5py_library().File(self._changes, "w", track_order=self.netcdf)
-        self._marks = True
+            self._h5_file = h5py_library().File(self._changes, "w", track_order=self.netcdf)
+        self._writes_mark = True
 
     def _open(self) -> None:
         self._journal = begin_journal(self.path)
@@ -131,25 +135,25 @@ class Hdf5Writer(SnapshotWriter):
             raise BlockingIOError(11, "another program has the file open for writing", str(self.path))
         if files.section(self._file, 0, min(3, self._file.size())) == b"CDF":
             raise CheckpointError(f"{self.path} is a classic netCDF file, which is only read: save to a new file")
-        self._end = _end_of(self._file)
-        self._changes = Changes(self._file, self._end)
+        self._old_end = _end_of(self._file)
+        self._changes = Changes(self._file, self._old_end)
         with reading(self.path):
-            self._opened = h5py_library().File(self._changes, "r+")
+            self._h5_file = h5py_library().File(self._changes, "r+")
         if self._hdf5.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
-            grows = not self.metadata and all(array.grows for array in self.arrays)
-            if grows:
+            only_grows = not self.metadata and all(array.grows for array in self.arrays)
+            if only_grows:
                 self.count_snapshots()
-                grows = self._count > 0
-            self._marks = not grows and is_ours(self._hdf5)  # snapshots leave the mark as it is
-            if not grows:
-                contents_in(self._hdf5, self._file)  # else it would get what nobody can load
+                only_grows = self._count > 0
+            self._writes_mark = not only_grows and is_ours(self._hdf5)  # snapshots do not change the mark
+            if not only_grows:
+                contents_in(self._hdf5, self._file)  # raises an error if the file could not be loaded afterwards
 
     def _check(self, array: ArrayToSave) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
-            holds = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
-            raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
+            supported = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
+            raise DTypeError(f"a netCDF file holds {supported}, not {array.dtype} as {quote(array.name)} has")
         if self.netcdf and (array.name.strip() != array.name or len(array.name) > MAX_NAME_LENGTH):
             raise ValueError(f"no name of netCDF: {quote(array.name)}; it begins or ends with a space, or is too long")
         chunks = self._chunks_of(array)
@@ -160,69 +164,71 @@ class Hdf5Writer(SnapshotWriter):
             )
 
     def _chunks_of(self, array: ArrayToSave) -> Shape | None:
-        """Return the lengths of the chunks; None for an array that is in one run."""
+        """Return the lengths of the chunks; None for a contiguous array."""
         if array.grows:
             return chunks_of_snapshots(array)
         if array.unlimited and not array.chunks:
-            first = array.dims is not None and array.dims[0] in array.unlimited
-            rows = chunks_of_snapshots(array._replace(shape=array.shape[1:]))
-            return rows if first else default_chunk(array.shape, array.dtype.itemsize)
+            first_is_unlimited = array.dims is not None and array.dims[0] in array.unlimited
+            row_chunk = chunks_of_snapshots(array._replace(shape=array.shape[1:]))
+            return row_chunk if first_is_unlimited else default_chunk(array.shape, array.dtype.itemsize)
         if not array.unlimited and (not array.nbytes or not array.shape or not (array.chunks or array.codecs)):
             return None
         return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
     def _lay_out(self, array: ArrayToSave) -> Stored:
-        """Make the dataset, and return where its data go."""
+        """Make the dataset, and return the location of its data."""
         chunks = self._chunks_of(array)
-        old = self._old(array.name)
-        dataset = self._new(array, array.shape, chunks)
-        self._link(array.name, dataset, old)
+        old_dataset = self._existing_dataset(array.name)
+        dataset = self._new_dataset(array, array.shape, chunks)
+        self._link(array.name, dataset, old_dataset)
         if chunks is not None:
             return Stored(array.name, array.shape, array.dtype, (), chunks=Chunking(chunks, _codecs(dataset)))
         return in_one_file(array.name, array.shape, array.dtype, dataset.id.get_offset() or 0)
 
-    def _new(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Hdf5Dataset:
-        """Return a new dataset, which has no name yet."""
+    def _new_dataset(self, array: ArrayToSave, shape: Shape, chunks: Shape | None) -> Hdf5Dataset:
+        """Return a new dataset without a name."""
         h5py = h5py_library()
-        how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         if chunks is None:
-            how.set_layout(h5py.h5d.CONTIGUOUS)
-            how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            properties.set_layout(h5py.h5d.CONTIGUOUS)
+            properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         else:
-            how.set_chunk(chunks)
+            properties.set_chunk(chunks)
             for codec, level in with_levels(array.codecs):
-                _set_filter(h5py, how, codec, level)
-        how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names where an axis may grow
-        free = (array.grows, *array.unlimited)
-        max_shape = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
-        space = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-        kind = _kind(h5py, array.name, array.dtype)
-        return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, kind, space, how))
+                _set_filter(h5py, properties, codec, level)
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names of axes, or lengths
+        unlimited_dims = (array.grows, *array.unlimited)
+        max_shape = tuple(
+            h5py.h5s.UNLIMITED if dim in unlimited_dims else n for dim, n in zip(dims, shape, strict=True)
+        )
+        dataspace = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+        h5_type = _h5_type(h5py, array.name, array.dtype)
+        return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, h5_type, dataspace, properties))
 
     def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
-        dataset = self._old(name)
+        dataset = self._existing_dataset(name)
         return None if dataset is None else (dataset.shape, dataset.dtype, dataset.maxshape[:1] == (None,))
 
     def _grow(self, array: ArrayToSave) -> Stored:
-        """Reserve space for snapshots, and return where their data go."""
-        dataset = self._old(array.name)
+        """Reserve space for snapshots, and return the location of their data."""
+        dataset = self._existing_dataset(array.name)
         if dataset is None:
-            dataset = self._new(array, (0, *array.shape), self._chunks_of(array))
+            dataset = self._new_dataset(array, (0, *array.shape), self._chunks_of(array))
             self._link(array.name, dataset, None)
         self._datasets[array.name] = dataset
         dataset.resize(self._count + array.steps, axis=0)
         assert dataset.chunks is not None
         return self.lay_out_snapshots(array, Chunking(dataset.chunks, _codecs(dataset)))
 
-    def _old(self, name: str) -> Hdf5Dataset | None:
+    def _existing_dataset(self, name: str) -> Hdf5Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
         if self._journal is None:  # the file is new
             return None
         h5py = h5py_library()
-        for above in groups_above(name):
-            if above in self._hdf5 and not isinstance(self._hdf5[above], h5py.Group):
-                raise CheckpointError(f"{self.path}: {quote(above)} is an array, so {quote(name)} cannot be in it")
+        for group in groups_above(name):
+            if group in self._hdf5 and not isinstance(self._hdf5[group], h5py.Group):
+                raise CheckpointError(f"{self.path}: {quote(group)} is an array, so {quote(name)} cannot be in it")
         if self._hdf5.get(name, getlink=True) is None:
             return None
         member = self._hdf5.get(name)
@@ -231,15 +237,15 @@ class Hdf5Writer(SnapshotWriter):
         kind = "a group" if isinstance(member, h5py.Group) else "a link"
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 
-    def _link(self, name: str, dataset: Hdf5Dataset, old: Hdf5Dataset | None) -> None:
-        """Give the dataset its name, and the scales of the one that had it."""
-        if old is not None:
-            self._replaced.append(old)
+    def _link(self, name: str, dataset: Hdf5Dataset, old_dataset: Hdf5Dataset | None) -> None:
+        """Give the dataset its name, and the scales of the old dataset with this name."""
+        if old_dataset is not None:
+            self._replaced_datasets.append(old_dataset)
             del self._hdf5[name]
         self._hdf5[name] = dataset
         self._datasets[name] = dataset
-        if old is not None:
-            transfer_scales(self._hdf5, old, dataset)
+        if old_dataset is not None:
+            transfer_scales(self._hdf5, old_dataset, dataset)
 
     def _put_attributes(
         self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, object], dtype: DType | None
@@ -250,11 +256,11 @@ class Hdf5Writer(SnapshotWriter):
             if dtype is None and isinstance(value, Mapping):
                 names = ", ".join(array.name for array in self.arrays)
                 raise TypeError(f"the metadata {quote(key)} are a dict, as an array has them; the arrays are {names}")
-            converted = _attribute(value, self.netcdf)
+            h5_value = _attribute(value, self.netcdf)
             if dtype is not None and key in ("_FillValue", "missing_value"):
-                converted = np.asarray(converted, dtype).reshape(-1)
+                h5_value = np.asarray(h5_value, dtype).reshape(-1)
             try:
-                owner.attrs[key] = converted
+                owner.attrs[key] = h5_value
             except (TypeError, ValueError, OSError, RuntimeError) as error:
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
@@ -269,66 +275,66 @@ class Hdf5Writer(SnapshotWriter):
             self._changes.reserved = 0
         return "", int(dataset_id.get_chunk_info_by_coord(start).byte_offset)
 
-    def located(self, name: str, chosen: Selection) -> Stored | None:
-        """Return where what is *chosen* of an array is in the file; None if the library has to write it."""
+    def located(self, name: str, selection: Selection) -> Stored | None:
+        """Return the locations of a *selection* of an array in the file; None if the library has to write it."""
         dataset = self._hdf5[name]
         with files.at_files():
-            return located(dataset, name, chosen)
+            return located(dataset, name, selection)
 
     def write_box(self, name: str, index: tuple[slice, ...], block: Array) -> None:
-        """Write a *block* to a box of an array, by the library: it is in the file after `commit`."""
+        """Write a *block* to a box of an array, through the library: it is in the file after `commit`."""
         dataset = self._hdf5[name]
         with files.at_files():
-            for axis, box in enumerate(index):  # netCDF says that what is not there is filled
-                if box.stop > dataset.shape[axis]:
-                    dataset.resize(box.stop, axis=axis)
+            for axis, axis_slice in enumerate(index):  # a netCDF dataset may be shorter than its array
+                if axis_slice.stop > dataset.shape[axis]:
+                    dataset.resize(axis_slice.stop, axis=axis)
             dataset[index] = block
 
     def commit(self, pieces: object) -> None:
-        opened, self._opened = self._opened, None
-        assert opened is not None
+        h5_file, self._h5_file = self._h5_file, None
+        assert h5_file is not None
         with files.at_files():
-            if self._marks:
-                opened.attrs[MARK] = mark_of(opened)
-            opened.flush()
+            if self._writes_mark:
+                h5_file.attrs[MARK] = mark_of(h5_file)
+            h5_file.flush()
             assert self._changes is not None
             self._changes.last = [
-                span for dataset in self._lengthened() for span in pieces_of_header(dataset, self._changes)
+                span for dataset in self._grown_datasets() for span in pieces_of_header(dataset, self._changes)
             ]
-            self._datasets, self._replaced = {}, []
-            opened.close()
+            self._datasets, self._replaced_datasets = {}, []
+            h5_file.close()
         self._changes.apply(self._journal)
         if self._journal is None:
             super().commit([])
             return
         journal, self._journal = self._journal, None
-        with suppress(OSError):  # all is on the disk: this save has not failed
+        with suppress(OSError):  # all data are on the disk: this save has not failed
             end_journal(self.path, journal)
         with suppress(OSError):
             self.release()
 
-    def _lengthened(self) -> Iterator[Hdf5Dataset]:
-        """Yield the datasets that have become longer: snapshots, and then the scales of their first axis."""
-        growing = [self._datasets[array.name] for array in self.arrays if array.grows]
-        yield from sorted(growing, key=lambda dataset: dataset.is_scale)
-        for dataset in growing:
+    def _grown_datasets(self) -> Iterator[Hdf5Dataset]:
+        """Yield the datasets that have grown: snapshots, and then the scales of their first axis."""
+        growing_datasets = [self._datasets[array.name] for array in self.arrays if array.grows]
+        yield from sorted(growing_datasets, key=lambda dataset: dataset.is_scale)
+        for dataset in growing_datasets:
             yield from dataset.dims[0].values()
 
     def abandon(self) -> None:
-        opened, self._opened = self._opened, None
-        self._datasets, self._replaced = {}, []
+        h5_file, self._h5_file = self._h5_file, None
+        self._datasets, self._replaced_datasets = {}, []
         with suppress(Exception):
-            if opened is not None:
-                opened.close()
+            if h5_file is not None:
+                h5_file.close()
         if self.mode == "w" or self._journal is None:
             super().abandon()
             return
         journal, self._journal = self._journal, None
         with suppress(OSError):
-            if self._changes is None:  # another program has the file, or it is none of HDF5
+            if self._changes is None:  # another program has the file open, or it is not an HDF5 file
                 end_journal(self.path, journal)
             elif not self._changes.begun:
-                self._file.ended(self._end)
+                self._file.ended(self._old_end)
                 end_journal(self.path, journal)
         journal.close()
         with suppress(OSError):
@@ -336,60 +342,60 @@ class Hdf5Writer(SnapshotWriter):
 
 
 class NetcdfWriter(Hdf5Writer):
-    """A new netCDF-4 file, or an old one that gets more variables."""
+    """Writes a new netCDF-4 file, or adds variables to an old one."""
 
     netcdf: ClassVar[bool] = True
 
 
-def _is_later(array: ArrayToSave) -> bool:
-    """Return whether the axes of an array are named after those scales that have several axes."""
+def _is_named_later(array: ArrayToSave) -> bool:
+    """Return whether the axes of an array are named later than scales with several axes."""
     dims = array.dims or ()
     return len(dims) < 2 or not is_scale(array.name, dims)
 
 
-def _kind(h5py: ModuleType, name: str, dtype: DType) -> Low:
-    """Return the type of elements in the file."""
+def _h5_type(h5py: ModuleType, name: str, dtype: DType) -> Low:
+    """Return the type of the library for elements of *dtype*."""
     if dtype.isbuiltin == 2:  # of another package, such as bfloat16
         raise DTypeError(f"an HDF5 file cannot hold {dtype}, of array {quote(name)}: save it to a folder")
     try:
-        kind = h5py.h5t.py_create(dtype, logical=True)
+        h5_type = h5py.h5t.py_create(dtype, logical=True)
     except TypeError as error:
         raise DTypeError(f"an HDF5 file cannot hold {dtype}: {error}; save it to a folder") from None
-    if kind.get_size() != dtype.itemsize:
+    if h5_type.get_size() != dtype.itemsize:
         raise DTypeError(f"an HDF5 file has elements of another size for {dtype}; save it to a folder")
-    return kind
+    return h5_type
 
 
-def _set_filter(h5py: ModuleType, how: Low, codec: str, level: int) -> None:
+def _set_filter(h5py: ModuleType, properties: Low, codec: str, level: int) -> None:
     if codec == "shuffle":
-        how.set_shuffle()
+        properties.set_shuffle()
     elif codec == "gzip":
-        how.set_deflate(level)
+        properties.set_deflate(level)
     else:
         if not h5py.h5z.filter_avail(_PLUGINS[codec]):
             library("hdf5plugin", f"{codec} in HDF5 files needs hdf5plugin")
         values = (level,) if codec == "zstd" else (0, 0, 0, 0, level, 1, 1)
-        how.set_filter(_PLUGINS[codec], 0, values)
+        properties.set_filter(_PLUGINS[codec], 0, values)
 
 
 def _codecs(dataset: Hdf5Dataset) -> Codecs:
-    """Return what encodes the chunks of a dataset. ``CheckpointError`` for a filter that is not known."""
-    how = dataset.id.get_create_plist()
+    """Return the codecs of the chunks of a dataset. ``CheckpointError`` for an unknown filter."""
+    properties = dataset.id.get_create_plist()
     codecs: list[tuple[str, int | None]] = []
-    for number in range(how.get_nfilters()):
-        code, _, values, name = how.get_filter(number)
-        if code not in _ENCODERS:
+    for number in range(properties.get_nfilters()):
+        filter_id, _, values, name = properties.get_filter(number)
+        if filter_id not in _ENCODERS:
             raise CheckpointError(
                 f"chunks of {quote(dataset.name)} have the filter {quote(name)}, which is not known here"
             )
-        codec = _ENCODERS[code]
+        codec = _ENCODERS[filter_id]
         levels = {"zlib": values[:1], "zstd": values[:1], "blosc": values[4:5]}.get(codec, ())
         codecs.append((codec, int(levels[0]) if len(levels) else None))
     return tuple(codecs)
 
 
 def _attribute(value: object, netcdf: bool) -> object:
-    """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
+    """Return a value of metadata converted for the library. ``TypeError`` for dicts and None."""
     if isinstance(value, str):
         return value
     try:
@@ -409,10 +415,15 @@ def _attribute(value: object, netcdf: bool) -> object:
 
 
 def _end_of(file: File) -> int:
-    """Return where the file ends, as its superblock says: a save that was cut off may have left more."""
-    head = files.section(file, 0, min(file.size(), 64))
-    if not head.startswith(b"\x89HDF\r\n\x1a\n") or len(head) < 48:
+    """Return the end of the file by its superblock: a save that was cut off may have left more bytes."""
+    superblock = files.section(file, 0, min(file.size(), 64))
+    if not superblock.startswith(b"\x89HDF\r\n\x1a\n") or len(superblock) < 48:
         return file.size()
-    version = head[8]
-    size, first = (head[13], 24 + 4 * (version == 1)) if version < 2 else (head[9], 12)
-    return min(file.size(), int.from_bytes(head[first + 2 * size : first + 3 * size], "little"))
+    version = superblock[8]
+    address_size, addresses_offset = (superblock[13], 24 + 4 * (version == 1)) if version < 2 else (superblock[9], 12)
+    return min(
+        file.size(),
+        int.from_bytes(
+            superblock[addresses_offset + 2 * address_size : addresses_offset + 3 * address_size], "little"
+        ),
+    )

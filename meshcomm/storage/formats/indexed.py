@@ -1,8 +1,8 @@
-"""Formats of several files, of which a small one, the index, names the others.
+"""Formats of several files: a small one, the index, names the others.
 
-A save writes data files with new names beside the old ones, and then gives a new index the name of the old one: that
-is the step at which all changes, as a whole. Only then the old data files go. So whatever process dies at any time,
-the old arrays are there or the new ones.
+A save writes data files with new names beside the old ones, and then renames a new index to the old one: in this step
+all arrays change at once. Only then the old data files are removed. So if a process dies at any time, either all old
+arrays are there or all new ones.
 """
 
 import re
@@ -18,80 +18,80 @@ from meshcomm.storage.formats.base import ArrayToSave, Writer
 
 
 class IndexedWriter(Writer):
-    """New data files, and a new index."""
+    """Writes new data files, and a new index."""
 
     def __init__(
         self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
-        self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save
-        self._data: list[Path] = []
-        self._last_step = False  # whether the save has come to the step at which all changes
+        self.tag = self.aside.name.split(".")[-2]  # part of the names of all data files of this save
+        self._data_files: list[Path] = []
+        self._has_put_index = False  # whether the new index is written, and replaces the old one next
 
     @property
     @abstractmethod
     def index(self) -> Path:
-        """The index; data files are in the same folder."""
+        """The path of the index; data files are in the same folder."""
 
     @property
     @abstractmethod
     def data_names(self) -> re.Pattern[str]:
-        """The names that data files of this index can have."""
+        """The pattern of the names of data files of this index."""
 
     @abstractmethod
     def named(self) -> set[str]:
         """Return the data files that the index names. ``CheckpointError`` or ``OSError`` if it cannot be read."""
 
     def has_index(self) -> bool:
-        """Return whether there is an index, be it damaged, that may name data files of this save's."""
+        """Return whether there is an index, also a damaged one, that may name data files."""
         return self.index.exists()
 
     def new_data(self, name: str) -> File:
         """Return a new data file with the permissions of the old index, if there is one: see `new_file`."""
-        self._data.append(self.index.parent / name)
-        return self.new_file(self._data[-1], self.index)
+        self._data_files.append(self.index.parent / name)
+        return self.new_file(self._data_files[-1], self.index)
 
     def swap(self, text: bytes) -> None:
-        """Give a new index the name of the old one."""
+        """Replace the index by a new one with this *text*."""
         files.sync_folder(self.index.parent)
-        for path, file in zip(self._data, self._locked, strict=True):
+        for path, file in zip(self._data_files, self._locked, strict=True):
             if not file.has_a_name():
                 raise FileNotFoundError(f"another save has removed {path}, the data of this one")
         self.refuse_another()
         files.put(self._new_index, text, self.index)
-        self._last_step = True
+        self._has_put_index = True
         files.replace(self._new_index, self.index)
         self.release()
         with suppress(OSError):  # the next save tries again
             self.remove_leftovers()
 
     def abandon(self) -> None:
-        if self._last_step and not self._not_named(self._data):
+        if self._has_put_index and not self._unnamed_files(self._data_files):
             self.release()  # the index has changed
             return
-        for path in (self._new_index, *self._data):
+        for path in (self._new_index, *self._data_files):
             with suppress(OSError):
                 files.remove(path)
         with suppress(OSError):
             self.release()
 
     def remove_leftovers(self) -> None:
-        """Remove data files that no process holds and the index does not name, and new indices for these."""
-        free = []
+        """Remove data files that no process holds and the index does not name, and the new indices of their saves."""
+        free_files = []
         for entry in files.entries(self.index.parent):
-            data = entry.with_name(entry.name.removeprefix(f"{self.index.name}."))
-            if self.data_names.fullmatch(data.name) and files.is_free(data):
-                free.append(entry)
-        # The index is read after that: a save lets go of its data when the index names them.
-        for path in self._not_named(free):
+            data_file = entry.with_name(entry.name.removeprefix(f"{self.index.name}."))
+            if self.data_names.fullmatch(data_file.name) and files.is_free(data_file):
+                free_files.append(entry)
+        # Read the index after that: a save unlocks its data files only when the index names them.
+        for path in self._unnamed_files(free_files):
             files.remove(path)
 
     @property
     def _new_index(self) -> Path:
-        return self.index.with_name(f"{self.index.name}.{self._data[0].name if self._data else self.tag}")
+        return self.index.with_name(f"{self.index.name}.{self._data_files[0].name if self._data_files else self.tag}")
 
-    def _not_named(self, paths: list[Path]) -> list[Path]:
-        """Return those of *paths* that the index does not name; none of them, if it cannot be read."""
+    def _unnamed_files(self, paths: list[Path]) -> list[Path]:
+        """Return the *paths* that the index does not name; none of them if it cannot be read."""
         if not paths:
             return []
         try:

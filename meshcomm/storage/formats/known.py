@@ -1,4 +1,4 @@
-"""Which format a path has, by its suffix."""
+"""The known formats, and the format of a path by its suffix."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,19 +24,19 @@ from meshcomm.storage.formats import (
 from meshcomm.storage.formats.base import FileContents, Reader, Sliced, Writer
 
 WAIT_FOR_WRITERS = 1.0
-"""Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
-for less than a millisecond, as measured on one disk."""
+"""Seconds for which a header is read again while another program changes the file. A save locks an HDF5 file for less
+than a millisecond, as measured on one disk."""
 
 
 def _hdf5_or_classic(path: Path) -> FileContents:
-    """Return what an HDF5 file or a classic netCDF file holds. ``CheckpointError`` for HDF4, and for another file."""
-    begins = _begins(path)
-    if begins == b"\x0e\x03\x13\x01":
+    """Return the contents of an HDF5 file or a classic netCDF file. ``CheckpointError`` for HDF4 and other files."""
+    first_bytes = _first_bytes(path)
+    if first_bytes == b"\x0e\x03\x13\x01":
         raise CheckpointError(f"{path} is an HDF4 file; it becomes HDF5 by h4toh5, a program of The HDF Group")
-    return netcdf3.contents(path) if begins[:3] == netcdf3.MAGIC else hdf5.contents(path)
+    return netcdf3.contents(path) if first_bytes[:3] == netcdf3.MAGIC else hdf5.contents(path)
 
 
-def _begins(path: Path) -> bytes:
+def _first_bytes(path: Path) -> bytes:
     with files.for_reading(path) as file:
         return files.section(file, 0, min(4, file.size()))
 
@@ -49,10 +49,11 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     **dict.fromkeys(hdf5.NETCDF, (hdf5_write.NetcdfWriter, _hdf5_or_classic)),
     ".zarr": (zarr.ZarrWriter, zarr_read.contents),
 }
-"""What writes and reads each format, by the suffix in small letters."""
-ALMOST = 0.81
-"""A suffix that is so similar to one of a format is a mistake: .npyy and .safetensor. 1 is equal, by `difflib`."""
-OTHERS = frozenset(
+"""The writer and the reader of each format, by the suffix in lower case."""
+MIN_SIMILARITY = 0.81
+"""Suffixes with at least this similarity to one of a format are mistakes, such as .npyy and .safetensor. The measure
+is that of `difflib`: 1 means equal."""
+FOREIGN_SUFFIXES = frozenset(
     (
         *("arrow", "avro", "bin", "bmp", "bp", "bz2", "cdf", "cgns", "csv", "dat", "db", "exr", "feather", "fits"),
         *("gguf", "gif", "grib", "grib2", "gz", "html", "jpeg", "jpg", "joblib", "json", "las", "log", "mat"),
@@ -62,13 +63,14 @@ OTHERS = frozenset(
         *("yaml", "yml", "zip", "zst"),
     )
 )
-"""Suffixes of formats of others, which are no names for checkpoints. Others, as in ``run.v2``, may be."""
+"""Suffixes of formats of other programs, which names of checkpoints must not have. Any other one is fine, as in
+``run.v2``."""
 
 
 def writer_for(path: Path) -> type[Writer]:
-    """Return what makes files of the format of *path*: a checkpoint if its suffix is none of a format.
+    """Return the writer for the format of *path*, by its suffix; that of checkpoints if no format has the suffix.
 
-    ``CheckpointError`` for the suffix of another format, and for one that is almost known.
+    ``CheckpointError`` for the suffix of another format, and for one that is similar to a known one.
     """
     if path.name.endswith(safetensors.INDEX):
         return safetensors.SafetensorsIndexWriter
@@ -77,36 +79,36 @@ def writer_for(path: Path) -> type[Writer]:
         return FORMATS[suffix][0]
     from difflib import get_close_matches  # here, as its import takes long
 
-    close = get_close_matches(suffix, FORMATS, 1, ALMOST) if suffix[1:].isalnum() else []
-    if suffix[1:] in OTHERS or close:
-        meant = f"; did you mean {close[0]}?" if close else f": a file with {quote(path.suffix)} has another one."
+    similar = get_close_matches(suffix, FORMATS, 1, MIN_SIMILARITY) if suffix[1:].isalnum() else []
+    if suffix[1:] in FOREIGN_SUFFIXES or similar:
+        hint = f"; did you mean {similar[0]}?" if similar else f": a file with {quote(path.suffix)} has another one."
         raise CheckpointError(
-            f"{path} has no format that can be saved{meant} Save to {', '.join(FORMATS)}, {safetensors.INDEX}, or to "
+            f"{path} has no format that can be saved{hint} Save to {', '.join(FORMATS)}, {safetensors.INDEX}, or to "
             "a checkpoint, which is a folder without such a suffix"
         )
     return folder.FolderWriter
 
 
 def contents(path: Path) -> FileContents:
-    """Return what *path* holds. ``FileNotFoundError`` if nothing is there, ``CheckpointError`` for another format.
+    """Return the contents of *path*. ``FileNotFoundError`` if there is none, ``CheckpointError`` for other formats.
 
-    What changes while it is read is read once more.
+    A file that changes while it is read is read once more.
     """
     if not path.exists():
         raise FileNotFoundError(2, "No such file or checkpoint", str(path))
     if path.is_dir() or path.name.endswith(safetensors.INDEX):
         return _contents(path)
-    end = monotonic() + WAIT_FOR_WRITERS
+    deadline = monotonic() + WAIT_FOR_WRITERS
     while True:
         identity, error = files.identity(path), None
         try:
             file_contents = _contents(path)
         except (CheckpointError, BlockingIOError) as problem:
             error = problem
-        changed = files.identity(path) != identity or isinstance(error, BlockingIOError)
-        if error is None and not changed:
+        has_changed = files.identity(path) != identity or isinstance(error, BlockingIOError)
+        if error is None and not has_changed:
             return file_contents._replace(origins={"": ("", *identity)})
-        if not changed or monotonic() > end:
+        if not has_changed or monotonic() > deadline:
             raise error or CheckpointError(f"{path} changes while it is read: try again")
         sleep(0.001)
 
@@ -130,13 +132,13 @@ def texts(path: Path, name: str, shape: Shape) -> Array:
 
 @contextmanager
 def open_array(path: Path, name: str, shape: Shape) -> Iterator[Sliced]:
-    """Have an array of this *shape* that is not in plain runs, as its library has it, while its file is open."""
+    """Open an array of this *shape* that is not in uncompressed runs, and yield it as an array of its library."""
     if path.is_dir():
         yield zarr_library.open_array(path, name)
     elif path.suffix.lower() == ".npz":
         with closing(npz.Member(path, name)) as member:
             yield member
-    elif _begins(path)[:3] == netcdf3.MAGIC:
+    elif _first_bytes(path)[:3] == netcdf3.MAGIC:
         with closing(netcdf3.Records(path, name)) as records:
             yield records
     else:

@@ -28,7 +28,7 @@ DTYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">
 
 
 class ClassicVariable(NamedTuple):
-    """An array: its rows begin *apart* bytes from each other, from *begin* on, if it *has_records*."""
+    """An array from the offset *begin* on; if it *has_records*, its rows are in records, and begin there."""
 
     name: str
     dims: tuple[str, ...]
@@ -40,26 +40,26 @@ class ClassicVariable(NamedTuple):
 
 
 class _HeaderReader:
-    """What is read of a header, from its beginning on."""
+    """Reads a header, from its beginning on."""
 
     def __init__(self, data: bytes, path: Path) -> None:
-        self._data, self._at, self._path = data, 0, path
+        self._data, self._offset, self._path = data, 0, path
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
             raise CheckpointError(f"{path} is no netCDF file of a known version")
-        self._at = 4
-        self.wide = 8 if self.version == 5 else 4
+        self._offset = 4
+        self.count_size = 8 if self.version == 5 else 4
 
     def number(self, size: int | None = None) -> int:
-        """Return the next integer, of *size* bytes; by default that of counts."""
-        return int.from_bytes(self._take(size or self.wide), "big")
+        """Return the next integer, of *size* bytes; by default the size of counts."""
+        return int.from_bytes(self._take(size or self.count_size), "big")
 
     def text(self) -> str:
         """Return the next name."""
         return decoded_text(self._padded(self.number()))
 
     def entries(self, tag: int) -> range:
-        """Return the numbers of the entries of the list that follows; its kind is *tag*."""
+        """Return a range with the length of the list that follows; its kind is *tag*."""
         kind, count = self.number(4), self.number()
         if kind not in (0, tag) or (kind == 0 and count):
             raise CheckpointError(f"{self._path} is damaged: a list of kind {kind}; it must be {tag}")
@@ -79,8 +79,8 @@ class _HeaderReader:
         result: dict[str, object] = {}
         for _ in self.entries(_ATTRIBUTES):
             name, (kind, dtype), count = self.text(), self.dtype(), self.number()
-            raw = self._padded(count * dtype.itemsize)
-            value = raw if kind == _CHAR else np.frombuffer(raw, dtype)
+            data = self._padded(count * dtype.itemsize)
+            value = data if kind == _CHAR else np.frombuffer(data, dtype)
             result[name] = attribute(value[0] if kind != _CHAR and count == 1 else value)
         return result
 
@@ -88,71 +88,73 @@ class _HeaderReader:
         return self._take(size + -size % 4)[:size]
 
     def _take(self, size: int) -> bytes:
-        data = self._data[self._at : self._at + size]
+        data = self._data[self._offset : self._offset + size]
         if len(data) < size:
             raise CheckpointError(f"{self._path} is damaged: its header ends early")
-        self._at += size
+        self._offset += size
         return data
 
 
-class Classic(NamedTuple):
-    """What a classic netCDF file says of itself; records are *apart* bytes from each other."""
+class ClassicHeader(NamedTuple):
+    """The header of a classic netCDF file of *size* bytes; records begin *record_bytes* from each other."""
 
     attributes: dict[str, object]
     variables: dict[str, ClassicVariable]
-    apart: int
+    record_bytes: int
     size: int
 
 
-def header(path: Path) -> Classic:
-    """Return what the header says. ``CheckpointError`` if it is damaged."""
+def header(path: Path) -> ClassicHeader:
+    """Return the header of a file. ``CheckpointError`` if it is damaged."""
     with files.for_reading(path) as file:
         size = file.size()
-        read = _HeaderReader(files.section(file, 0, min(size, MAX_HEADER_LENGTH)), path)
-    records = read.number()
-    dims = [(read.text(), read.number()) for _ in read.entries(_DIMENSIONS)]
-    attributes = read.attributes()
-    listed = [_variable(read, dims, path) for _ in read.entries(_VARIABLES)]
-    in_records = [variable for variable in listed if variable.has_records]
-    rows = [prod(variable.shape[1:]) * variable.dtype.itemsize for variable in in_records]
-    apart = rows[0] if len(rows) == 1 else sum(row + -row % 4 for row in rows)
-    begin = min((variable.begin for variable in in_records), default=0)
-    if records == 256**read.wide - 1:  # a program that never knew how many it wrote
-        records = (size - begin) // apart if apart else 0
+        reader = _HeaderReader(files.section(file, 0, min(size, MAX_HEADER_LENGTH)), path)
+    records = reader.number()
+    dims = [(reader.text(), reader.number()) for _ in reader.entries(_DIMENSIONS)]
+    attributes = reader.attributes()
+    header_variables = [_variable(reader, dims, path) for _ in reader.entries(_VARIABLES)]
+    record_variables = [variable for variable in header_variables if variable.has_records]
+    row_sizes = [prod(variable.shape[1:]) * variable.dtype.itemsize for variable in record_variables]
+    record_bytes = row_sizes[0] if len(row_sizes) == 1 else sum(row_size + -row_size % 4 for row_size in row_sizes)
+    records_begin = min((variable.begin for variable in record_variables), default=0)
+    if records == 256**reader.count_size - 1:  # a program wrote records without counting them
+        records = (size - records_begin) // record_bytes if record_bytes else 0
     variables = {}
-    for variable in listed:
+    for variable in header_variables:
         shape = (records, *variable.shape[1:]) if variable.has_records else variable.shape
-        what = f"{path}: array {quote(variable.name)}"
+        subject = f"{path}: array {quote(variable.name)}"
         if variable.name in variables:
-            raise CheckpointError(f"{what} is there twice")
-        variables[variable.name] = variable._replace(shape=checked_shape(shape, what, variable.dtype.itemsize))
-    return Classic(attributes, variables, apart, size)
+            raise CheckpointError(f"{subject} is there twice")
+        variables[variable.name] = variable._replace(shape=checked_shape(shape, subject, variable.dtype.itemsize))
+    return ClassicHeader(attributes, variables, record_bytes, size)
 
 
-def _variable(read: _HeaderReader, dims: list[tuple[str, int]], path: Path) -> ClassicVariable:
-    name, numbers = read.text(), [read.number() for _ in range(read.number())]
-    attributes, (_, dtype), _ = read.attributes(), read.dtype(), read.number()
-    begin = read.number(4 if read.version == 1 else 8)
-    if any(number >= len(dims) for number in numbers) or any(dims[number][1] == 0 for number in numbers[1:]):
+def _variable(reader: _HeaderReader, dims: list[tuple[str, int]], path: Path) -> ClassicVariable:
+    name, dim_numbers = reader.text(), [reader.number() for _ in range(reader.number())]
+    attributes, (_, dtype), _ = reader.attributes(), reader.dtype(), reader.number()
+    begin = reader.number(4 if reader.version == 1 else 8)
+    if any(number >= len(dims) for number in dim_numbers) or any(dims[number][1] == 0 for number in dim_numbers[1:]):
         raise CheckpointError(f"{path}: array {quote(name)} has dimensions that are not there")
-    shape = tuple(dims[number][1] for number in numbers)
-    names = tuple(dims[number][0] for number in numbers)
+    shape = tuple(dims[number][1] for number in dim_numbers)
+    names = tuple(dims[number][0] for number in dim_numbers)
     return ClassicVariable(name, names, shape, dtype, attributes, begin, bool(shape) and shape[0] == 0)
 
 
 def contents(path: Path) -> FileContents:
-    """Return what the file holds. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
+    """Return the contents of the file. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
     classic = header(path)
     arrays: dict[str, Stored] = {}
     for name, variable in classic.variables.items():
-        row = prod(variable.shape[1:]) * variable.dtype.itemsize
-        apart = classic.apart if variable.has_records else row
+        row_bytes = prod(variable.shape[1:]) * variable.dtype.itemsize
+        stride = classic.record_bytes if variable.has_records else row_bytes
         nbytes = prod(variable.shape) * variable.dtype.itemsize
-        end = variable.begin + (nbytes if apart == row or not nbytes else (variable.shape[0] - 1) * apart + row)
+        end = variable.begin + (
+            nbytes if stride == row_bytes or not nbytes else (variable.shape[0] - 1) * stride + row_bytes
+        )
         if nbytes and end > classic.size:
             raise CheckpointError(f"{path}: array {quote(name)} ends at byte {end}; the file has {classic.size}")
         arrays[name] = in_one_file(name, variable.shape, variable.dtype, variable.begin)
-        if apart != row and nbytes:
+        if stride != row_bytes and nbytes:
             arrays[name] = arrays[name].by_library((1, *variable.shape[1:]))
     refuse_overlaps(arrays, path)
     attributes = {name: variable.attributes for name, variable in classic.variables.items() if variable.attributes}
@@ -162,20 +164,20 @@ def contents(path: Path) -> FileContents:
 
 
 class Records:
-    """An array whose rows are in records, as libraries have arrays: slices read the rows that they need."""
+    """An array with rows in records, as a `Sliced`: indexing reads the rows that it needs."""
 
     def __init__(self, path: Path, name: str) -> None:
         classic = header(path)
         variable = classic.variables[name]
         self.shape, self.dtype = variable.shape, variable.dtype
-        self._file, self._begin, self._apart = files.for_reading(path), variable.begin, classic.apart
+        self._file, self._begin, self._record_bytes = files.for_reading(path), variable.begin, classic.record_bytes
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         rows = range(*index[0].indices(self.shape[0]))
         row = np.empty(self.shape[1:], self.dtype)
         result = np.empty((len(rows), *row[index[1:]].shape), self.dtype)
         for number, record in enumerate(rows):
-            self._file.read(as_bytes(row), self._begin + record * self._apart)
+            self._file.read(as_bytes(row), self._begin + record * self._record_bytes)
             result[number] = row[index[1:]]
         return result
 

@@ -1,7 +1,7 @@
-"""NumPy's files of several arrays, .npz: a zip archive whose members are .npy files.
+"""NumPy's files of several arrays, .npz: a zip archive with .npy files as members.
 
-We write them stored, without compression: the bytes of a member are those of the array, and begin with a page. Of
-others, stored members are read where they are, and deflated ones by one rank. Source:
+We write stored members, without compression: the bytes of the array begin with a page. In archives of other programs,
+stored members are read directly from the file, and deflated ones by one rank. Source:
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 """
 
@@ -24,21 +24,21 @@ from meshcomm.storage.formats import npy
 from meshcomm.storage.formats.base import FileContents, FileWriter, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR = struct.Struct("<4sIQI")
-_MOST = 2**32 - 1  # and this itself says that the number is elsewhere
-_DATE = 0x21  # the first day that a zip archive can name: two saves of the same give the same bytes
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_DIRECTORY_ENTRY = struct.Struct("<4s6H3I5H2I")
+_END_RECORD = struct.Struct("<4s4H2IH")
+_END_RECORD_64 = struct.Struct("<4sQ2H2I4Q")
+_END_LOCATOR = struct.Struct("<4sIQI")
+_MAX_32_BITS = 2**32 - 1  # this value means that the number is in a 64-bit field
+_FIRST_DATE = 0x21  # the first day that a zip archive can have: equal saves give equal bytes
 _UTF8 = 0x800
-_STEP = 2**22  # bytes that a member is decompressed by
-_DEFLATED = 1032
-"""At most so many bytes become one by deflate. Source: zlib's technical details."""
+_STEP_BYTES = 2**22  # bytes of a member that are decompressed at a time
+_MAX_DEFLATE_RATIO = 1032
+"""The most bytes that deflate compresses to one. Source: zlib's technical details."""
 
 
 class _NewMember(NamedTuple):
-    """A member: where it begins in the file, its name, the header of the .npy file, and where its array goes."""
+    """A member: its offset in the file, its name, the header of the .npy file, and the location of its array."""
 
     begin: int
     name: bytes
@@ -52,12 +52,12 @@ class _NewMember(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the member ends: before its .npy file are a header of the archive, and its name."""
-        return self.begin + _LOCAL.size + len(self.name) + 20 + self.size
+        """The offset of its end: before the .npy file are a header of the archive, and the name."""
+        return self.begin + _LOCAL_HEADER.size + len(self.name) + 20 + self.size
 
 
 class NpzWriter(FileWriter):
-    """A new .npz file."""
+    """Writes a new .npz file."""
 
     has_metadata: ClassVar[bool] = False
     checks: ClassVar[bool] = True
@@ -68,70 +68,93 @@ class NpzWriter(FileWriter):
     @classmethod
     def check_names(cls, names: list[str]) -> None:
         for name in names:
-            # Those who unpack the archive make files of these names.
-            outside = name.startswith("/") or ".." in name.split("/")
-            if outside or "\0" in name or not 0 < len(name.encode()) <= 2**15:
+            # Unpacking the archive makes files with these names.
+            is_outside = name.startswith("/") or ".." in name.split("/")
+            if is_outside or "\0" in name or not 0 < len(name.encode()) <= 2**15:
                 raise CheckpointError(f"{quote(name)} is no name of a member of a .npz file")
 
     def lay_out(self, file: File) -> list[Stored]:
         self._members: list[_NewMember] = []
-        at = 0
+        offset = 0
         for array in self.arrays:
             name = f"{array.name}.npy".encode()
-            begin = at + _LOCAL.size + len(name) + 20
+            begin = offset + _LOCAL_HEADER.size + len(name) + 20
             header = npy.header(array, begin)
             stored = in_one_file(array.name, array.shape, array.dtype, begin + len(header))
-            self._members.append(_NewMember(at, name, header, stored))
-            at = self._members[-1].end
-        self._end = at
-        file.sized(at + len(self._directory([0] * len(self.arrays))))
+            self._members.append(_NewMember(offset, name, header, stored))
+            offset = self._members[-1].end
+        self._directory_offset = offset
+        file.sized(offset + len(self._directory([0] * len(self.arrays))))
         return [member.stored for member in self._members]
 
     def commit(self, pieces: list[Piece]) -> None:
-        sums = [_sum(member, pieces) for member in self._members]
+        checksums = [_member_checksum(member, pieces) for member in self._members]
         with files.for_writing(self.aside) as file:
-            for member, crc in zip(self._members, sums, strict=True):
-                file.write(_local(member, crc) + member.header, member.begin)
-            file.write(self._directory(sums), self._end)
+            for member, crc in zip(self._members, checksums, strict=True):
+                file.write(_local_header(member, crc) + member.header, member.begin)
+            file.write(self._directory(checksums), self._directory_offset)
             file.sync()
         super().commit(pieces)
 
-    def _directory(self, sums: list[int]) -> bytes:
-        """Return the end of the file: an entry for each member, and where the entries begin."""
-        entries = b"".join(_entry(member, crc) for member, crc in zip(self._members, sums, strict=True))
-        count, end = len(self._members), self._end
+    def _directory(self, checksums: list[int]) -> bytes:
+        """Return the directory at the end of the file: an entry for each member, and the offset of the entries."""
+        entries = b"".join(_directory_entry(member, crc) for member, crc in zip(self._members, checksums, strict=True))
+        count, end = len(self._members), self._directory_offset
         stop = end + len(entries)
-        more = _END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(entries), end)
-        more += _LOCATOR.pack(b"PK\6\7", 0, stop, 1)
-        few = min(count, 2**16 - 1)
-        return entries + more + _END.pack(b"PK\5\6", 0, 0, few, few, min(len(entries), _MOST), min(end, _MOST), 0)
+        end_records = _END_RECORD_64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(entries), end)
+        end_records += _END_LOCATOR.pack(b"PK\6\7", 0, stop, 1)
+        short_count = min(count, 2**16 - 1)
+        return (
+            entries
+            + end_records
+            + _END_RECORD.pack(
+                b"PK\5\6", 0, 0, short_count, short_count, min(len(entries), _MAX_32_BITS), min(end, _MAX_32_BITS), 0
+            )
+        )
 
 
-def _local(member: _NewMember, crc: int) -> bytes:
-    """Return what comes before a member. Its sizes are 64 bits wide, as NumPy writes them."""
+def _local_header(member: _NewMember, crc: int) -> bytes:
+    """Return the header before a member. Its sizes have 64 bits, as NumPy writes them."""
     flags = 0 if member.name.isascii() else _UTF8
-    fields = (45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(member.name), 20)
-    return _LOCAL.pack(b"PK\3\4", *fields) + member.name + struct.pack("<2H2Q", 1, 16, member.size, member.size)
+    fields = (45, flags, ZIP_STORED, 0, _FIRST_DATE, crc, _MAX_32_BITS, _MAX_32_BITS, len(member.name), 20)
+    return _LOCAL_HEADER.pack(b"PK\3\4", *fields) + member.name + struct.pack("<2H2Q", 1, 16, member.size, member.size)
 
 
-def _entry(member: _NewMember, crc: int) -> bytes:
+def _directory_entry(member: _NewMember, crc: int) -> bytes:
     """Return the entry of a member in the directory."""
     flags = 0 if member.name.isascii() else _UTF8
-    fields = (45, 45, flags, ZIP_STORED, 0, _DATE, crc, _MOST, _MOST, len(member.name), 28, 0, 0, 0, 0, _MOST)
-    more = struct.pack("<2H3Q", 1, 24, member.size, member.size, member.begin)
-    return _CENTRAL.pack(b"PK\1\2", *fields) + member.name + more
+    fields = (
+        45,
+        45,
+        flags,
+        ZIP_STORED,
+        0,
+        _FIRST_DATE,
+        crc,
+        _MAX_32_BITS,
+        _MAX_32_BITS,
+        len(member.name),
+        28,
+        0,
+        0,
+        0,
+        0,
+        _MAX_32_BITS,
+    )
+    extra_field = struct.pack("<2H3Q", 1, 24, member.size, member.size, member.begin)
+    return _DIRECTORY_ENTRY.pack(b"PK\1\2", *fields) + member.name + extra_field
 
 
-def _sum(member: _NewMember, pieces: list[Piece]) -> int:
-    """Return the checksum of a member: of its header, and of the *pieces* that the ranks wrote of its array."""
+def _member_checksum(member: _NewMember, pieces: list[Piece]) -> int:
+    """Return the checksum of a member, from its header and the *pieces* of its array that the ranks wrote."""
     checksum = crc32(member.header)
-    at = member.stored.begin
-    stop = at + member.stored.nbytes
+    next_offset = member.stored.begin
+    stop = next_offset + member.stored.nbytes
     for _, offset, length, crc in pieces:
-        if at == offset and length and offset < stop:
-            checksum, at = combine_checksums(checksum, crc, length), at + length
-    if at != stop:
-        raise CheckpointError(f"array {quote(member.stored.name)} is not whole: byte {at} was not written")
+        if next_offset == offset and length and offset < stop:
+            checksum, next_offset = combine_checksums(checksum, crc, length), next_offset + length
+    if next_offset != stop:
+        raise CheckpointError(f"array {quote(member.stored.name)} is not whole: byte {next_offset} was not written")
     return checksum
 
 
@@ -139,7 +162,7 @@ def _sum(member: _NewMember, pieces: list[Piece]) -> int:
 
 
 def contents(path: Path) -> FileContents:
-    """Return what the .npz file holds. ``CheckpointError`` for another file, and for members beyond its end."""
+    """Return the contents of the .npz file. ``CheckpointError`` for another file, and for members beyond its end."""
     arrays: dict[str, Stored] = {}
     left_out: dict[str, str] = {}
     with files.for_reading(path) as file, reading(path), ZipFile(path) as archive:
@@ -164,24 +187,24 @@ def contents(path: Path) -> FileContents:
     return FileContents(arrays, {}, left_out=left_out)
 
 
-def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:
+def _member(archive: ZipFile, file: File, info: ZipInfo, subject: str) -> Stored:
     """Return the array of a member."""
     if info.compress_type == ZIP_DEFLATED:
-        if info.compress_size > file.size() or info.file_size > _DEFLATED * info.compress_size:
-            raise CheckpointError(f"{what} is said to have {info.file_size} bytes, more than the file can hold")
+        if info.compress_size > file.size() or info.file_size > _MAX_DEFLATE_RATIO * info.compress_size:
+            raise CheckpointError(f"{subject} is said to have {info.file_size} bytes, more than the file can hold")
         with archive.open(info) as member:
-            return npy.stored_array(member.read(npy.HEADER_WITHIN), "", what, 0, info.file_size)
-    start = files.section(file, info.header_offset, _LOCAL.size)
-    signature, *_, name_length, extra_length = _LOCAL.unpack(start)
-    begin = info.header_offset + _LOCAL.size + name_length + extra_length
+            return npy.stored_array(member.read(npy.HEADER_WITHIN), "", subject, 0, info.file_size)
+    local_header = files.section(file, info.header_offset, _LOCAL_HEADER.size)
+    signature, *_, name_length, extra_length = _LOCAL_HEADER.unpack(local_header)
+    begin = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
     if signature != b"PK\3\4" or info.compress_size != info.file_size or begin + info.file_size > file.size():
-        raise CheckpointError(f"{what} is not in the file")
+        raise CheckpointError(f"{subject} is not in the file")
     text = files.section(file, begin, min(info.file_size, npy.HEADER_WITHIN))
-    return npy.stored_array(text, "", what, begin, info.file_size)
+    return npy.stored_array(text, "", subject, begin, info.file_size)
 
 
 class Member:
-    """A deflated member, as libraries have arrays: an index of slices decompresses what comes before it, once.
+    """A deflated member, as a `Sliced`: indexing decompresses all bytes up to the last row that it needs, once.
 
     If the array is in Fortran order, this is its transpose.
     """
@@ -197,20 +220,22 @@ class Member:
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         shape = self.shape or (1,)
-        rows, inside = range(*(index or (slice(0, 1),))[0].indices(shape[0])), index[1:]
-        row = prod(shape[1:]) * self.dtype.itemsize
-        lengths = [len(range(*item.indices(n))) for item, n in zip(inside, shape[1:], strict=True)]
+        rows, inner_index = range(*(index or (slice(0, 1),))[0].indices(shape[0])), index[1:]
+        row_bytes = prod(shape[1:]) * self.dtype.itemsize
+        lengths = [len(range(*item.indices(n))) for item, n in zip(inner_index, shape[1:], strict=True)]
         blocks = [np.empty((0, *lengths), self.dtype)]
-        max_rows = max(1, _STEP // max(1, row))
+        max_rows = max(1, _STEP_BYTES // max(1, row_bytes))
         for first in range(rows.start, rows.stop if rows else rows.start, max_rows):
             last = min(first + max_rows, rows.stop)
             taken_rows = range(first + -(first - rows.start) % rows.step, last, rows.step)
             if taken_rows:
-                self._member.seek(self._begin + first * row)
-                block = np.frombuffer(self._read((last - first) * row), self.dtype).reshape(last - first, *shape[1:])
-                blocks.append(block[(slice(taken_rows.start - first, None, rows.step), *inside)].copy())
-        whole = np.concatenate(blocks)
-        return whole if self.shape else whole.reshape(())
+                self._member.seek(self._begin + first * row_bytes)
+                block = np.frombuffer(self._read((last - first) * row_bytes), self.dtype).reshape(
+                    last - first, *shape[1:]
+                )
+                blocks.append(block[(slice(taken_rows.start - first, None, rows.step), *inner_index)].copy())
+        result = np.concatenate(blocks)
+        return result if self.shape else result.reshape(())
 
     def _read(self, size: int) -> bytes:
         data = self._member.read(size)

@@ -1,4 +1,4 @@
-"""Arrays that grow along their first axis: what a snapshot has to be, and in which chunks it is stored."""
+"""Arrays that grow along their first axis: checks of their snapshots, and the chunks that store them."""
 
 from abc import abstractmethod
 from math import prod
@@ -15,32 +15,36 @@ from meshcomm.storage.formats.base import ArrayToSave, Writer
 from meshcomm.storage.stored import Chunking, Segment, Stored
 
 SERIES_CHUNK = 2**26
-"""Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
-and readers of a few rows take parts of them."""
+"""The most bytes of an uncompressed chunk of a snapshot, which has at least one row. A compromise: few chunks are
+found quickly, and readers of a few rows read parts of them."""
 
-SNAPSHOTS = 1024
-"""Small snapshots that share one chunk of a page, at most."""
+MAX_SNAPSHOTS_PER_CHUNK = 1024
+"""The most small snapshots in one chunk of a page."""
 
 
 def copy_that_grows(path: Path) -> str:
-    """Return, for people, how they get a copy of a file of another program to which snapshots can be added."""
+    """Return a text for people on how to copy a file of another program so that snapshots can be added."""
     return f"A copy that grows: meshcomm convert {path} NEW.zarr"
 
 
 def chunks_of_snapshots(array: ArrayToSave) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
     chunk = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
-    together = 1 if array.codecs or array.chunks or not array.nbytes else max(1, min(SNAPSHOTS, PAGE // array.nbytes))
-    return (together, *(max(1, n) for n in chunk))
+    snapshots_per_chunk = (
+        1
+        if array.codecs or array.chunks or not array.nbytes
+        else max(1, min(MAX_SNAPSHOTS_PER_CHUNK, PAGE // array.nbytes))
+    )
+    return (snapshots_per_chunk, *(max(1, n) for n in chunk))
 
 
-def plus(index: Shape, first: int) -> Shape:
-    """Return the numbers of a chunk, with *first* added along the first axis."""
+def shifted_index(index: Shape, first: int) -> Shape:
+    """Return the index of a chunk, with *first* added along the first axis."""
     return (index[0] + first, *index[1:]) if index else index
 
 
 class SnapshotWriter(Writer):
-    """A writer of arrays in chunks, some of which grow by snapshots: HDF5 and zarr."""
+    """Writes arrays in chunks, some of them growing by snapshots: HDF5 and zarr."""
 
     separator: ClassVar[str] = "/"
     adds: ClassVar[bool] = True
@@ -48,7 +52,7 @@ class SnapshotWriter(Writer):
     has_chunks: ClassVar[bool] = True
 
     _count = 0
-    """Snapshots in the file, before this save."""
+    """The number of snapshots in the file before this save."""
 
     @abstractmethod
     def old_snapshots(self, name: str) -> tuple[Shape, DType | None, bool] | None:
@@ -58,23 +62,23 @@ class SnapshotWriter(Writer):
     def reserve(self, name: str, index: Shape, nbytes: int, *, syncs: bool = True) -> tuple[str, int]:
         """Reserve *nbytes* for the chunk at *index*, 0 if it is there already; return its file, and its offset.
 
-        Without *syncs* the file gets on the disk when its bytes are written.
+        Without *syncs*, the caller syncs the file when it has written the bytes.
         """
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
         first = self._count if any(array.grows for array in self.arrays if array.name == name) else 0
         with files.at_files():
-            return [self.reserve(name, plus(index, first), nbytes, syncs=False) for index, nbytes in chunks]
+            return [self.reserve(name, shifted_index(index, first), nbytes, syncs=False) for index, nbytes in chunks]
 
     def count_snapshots(self) -> None:
-        """Find out how many snapshots all arrays have that grow. Errors if new ones do not fit those in the file."""
+        """Count the snapshots that all growing arrays have. Raise an error if new ones do not fit the old ones."""
         counts: dict[str, int] = {}
-        growing = [array for array in self.arrays if array.grows]
-        for array in growing:
-            old = self.old_snapshots(array.name)
-            if old is None:
+        growing_arrays = [array for array in self.arrays if array.grows]
+        for array in growing_arrays:
+            old_array = self.old_snapshots(array.name)
+            if old_array is None:
                 continue
-            shape, dtype, can_grow = old
+            shape, dtype, can_grow = old_array
             if not shape or shape[1:] != array.shape:
                 raise ShapeError(
                     f"{self.path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}"
@@ -87,43 +91,52 @@ class SnapshotWriter(Writer):
                     + copy_that_grows(self.path)
                 )
             counts[array.name] = shape[0]
-        missing = [array.name for array in growing if array.name not in counts]
+        missing_names = [array.name for array in growing_arrays if array.name not in counts]
         self._count = min(counts.values(), default=0)
-        if missing and max(counts.values(), default=0) == 1:
+        if missing_names and max(counts.values(), default=0) == 1:
             self._count = 0  # a job was killed as it added the first snapshot
-        if self._count and missing:
-            raise CheckpointError(f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing[0])}")
+        if self._count and missing_names:
+            raise CheckpointError(
+                f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing_names[0])}"
+            )
 
     def lay_out_snapshots(self, array: ArrayToSave, chunks: Chunking) -> Stored:
-        """Reserve space for new snapshots of *array*, and return where their data go.
+        """Reserve space for new snapshots of *array*, and return the location of their data.
 
-        *chunks* are those of the array in the file. ``CheckpointError`` if snapshots cannot go to such chunks.
+        *chunks* are those of the array in the file. ``CheckpointError`` if no snapshots can be added to them.
         """
-        (together, *lengths), codecs = chunks
+        (snapshots_per_chunk, *lengths), codecs = chunks
         stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
-        in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
-        if codecs or not in_rows:
-            if together > 1:  # they are written as a whole
+        has_whole_rows = tuple(lengths[1:]) == array.shape[1:] and (
+            snapshots_per_chunk == 1 or tuple(lengths) == array.shape
+        )
+        if codecs or not has_whole_rows:
+            if snapshots_per_chunk > 1:  # they are written as a whole
                 raise CheckpointError(
-                    f"{self.path}: the chunks of {quote(array.name)} have {together} snapshots each, so none can be "
-                    f"added. {copy_that_grows(self.path)}"
+                    f"{self.path}: the chunks of {quote(array.name)} have {snapshots_per_chunk} snapshots each, "
+                    f"so none can be added. {copy_that_grows(self.path)}"
                 )
             return stored._replace(chunks=chunks)
         chunk_bytes, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
         for step in range(array.steps if array.nbytes else 0):
-            chunk, inside = divmod(self._count + step, together)
+            chunk, index_in_chunk = divmod(self._count + step, snapshots_per_chunk)
             for number, start in enumerate(range(0, array.nbytes, chunk_bytes)):
                 index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
-                file, offset = self.reserve(array.name, index, 0 if inside else together * chunk_bytes)
+                file, offset = self.reserve(
+                    array.name, index, 0 if index_in_chunk else snapshots_per_chunk * chunk_bytes
+                )
                 first, nbytes = step * array.nbytes + start, min(chunk_bytes, array.nbytes - start)
-                _append(segments, Segment(file, first, first + nbytes, offset + inside * array.nbytes))
+                _append(segments, Segment(file, first, first + nbytes, offset + index_in_chunk * array.nbytes))
         return stored._replace(segments=tuple(segments))
 
 
-def _append(segments: list[Segment], more: Segment) -> None:
-    """Append *more*, or make the last segment longer, if *more* follows it in the file."""
-    last = segments[-1] if segments else None
-    if last is not None and (last.file, last.offset + last.stop - last.start) == (more.file, more.offset):
-        segments[-1] = last._replace(stop=more.stop)
+def _append(segments: list[Segment], segment: Segment) -> None:
+    """Append *segment*, or extend the last segment if *segment* follows it in the file."""
+    last_segment = segments[-1] if segments else None
+    if last_segment is not None and (
+        last_segment.file,
+        last_segment.offset + last_segment.stop - last_segment.start,
+    ) == (segment.file, segment.offset):
+        segments[-1] = last_segment._replace(stop=segment.stop)
     else:
-        segments.append(more)
+        segments.append(segment)

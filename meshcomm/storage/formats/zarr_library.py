@@ -17,14 +17,14 @@ from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.libraries import library
 
 Metadata: TypeAlias = Kwargs
-"""What zarr says of an array, of version 2 or 3."""
+"""The metadata of an array of zarr, of version 2 or 3."""
 
 CODECS = {
     *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
     *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
     *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
 }
-"""What may decode chunks. Other codecs, above all pickle, could run any code."""
+"""The codecs that may decode chunks. Others, above all pickle, could run any code."""
 
 
 def zarr_library() -> ModuleType:
@@ -44,14 +44,14 @@ class _Metadata(Protocol):
     def to_dict(self) -> Metadata: ...
 
 
-def refuse_odd(folder: Path, largest: int | None = None) -> None:
-    """Raise ``CheckpointError`` if the *folder* has what the library should not open.
+def refuse_odd(folder: Path, max_chunk_bytes: int | None = None) -> None:
+    """Raise ``CheckpointError`` if the *folder* has a file that the library should not open.
 
-    That is a link, a pipe, a file of metadata that is too long, and a chunk of more than *largest* bytes.
+    That is a link, a pipe, a file of metadata that is too long, or a chunk of more than *max_chunk_bytes*.
     """
     for entry in files.below(folder):
-        of_metadata = entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
-        problem = files.odd(entry, zarr_store.MAX_METADATA_LENGTH if of_metadata else largest)
+        is_metadata = entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
+        problem = files.odd(entry, zarr_store.MAX_METADATA_LENGTH if is_metadata else max_chunk_bytes)
         if problem:
             raise CheckpointError(f"{quote(str(entry))} {problem}; all of a store must be in its folder")
 
@@ -64,11 +64,11 @@ def texts(path: Path, name: str) -> Array:
 
 
 def open_array(path: Path, name: str) -> _Array:
-    """Return the array *name*, as the library has it."""
+    """Return the array *name* as an object of the library."""
     zarr = zarr_library()
     with reading(path):
-        opened = zarr.open(str(path), mode="r")
-        array: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
+        store = zarr.open(str(path), mode="r")
+        array: _Array = store if isinstance(store, zarr.Array) else store[name]
         is_array = isinstance(array, zarr.Array)  # else it is a group
         if not is_array:
             raise CheckpointError(f"{path} has no array {quote(name)}")
@@ -83,18 +83,20 @@ def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> 
     open_array(path, name)  # it refuses unknown codecs
     zarr = zarr_library()
     with reading(path):
-        opened = zarr.open(str(path), mode="r+")
-        array = opened if isinstance(opened, zarr.Array) else opened[name]
+        store = zarr.open(str(path), mode="r+")
+        array = store if isinstance(store, zarr.Array) else store[name]
     if not block.size:
         return
     with files.at_files():
         array[index] = block
     lengths = array.shards or array.chunks
-    touched = [range(box.start // n, -(-box.stop // n)) for box, n in zip(index, lengths, strict=True)]
-    folder = path if isinstance(opened, zarr.Array) else path / name
-    for numbers in product(*touched):
-        chunk = folder / array.metadata.encode_chunk_key(numbers)
-        if chunk.exists():  # one that has the fill value only is not there
+    chunk_ranges = [
+        range(axis_slice.start // n, -(-axis_slice.stop // n)) for axis_slice, n in zip(index, lengths, strict=True)
+    ]
+    folder = path if isinstance(store, zarr.Array) else path / name
+    for chunk_index in product(*chunk_ranges):
+        chunk = folder / array.metadata.encode_chunk_key(chunk_index)
+        if chunk.exists():  # a chunk with only the fill value has no file
             with files.for_writing(chunk) as file:
                 file.sync()
             files.sync_folder(chunk.parent)

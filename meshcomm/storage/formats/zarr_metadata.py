@@ -1,4 +1,4 @@
-"""What zarr, version 3, says of arrays and groups as JSON: dtypes, codecs, attributes.
+"""Metadata of arrays and groups of zarr, version 3, as JSON: dtypes, codecs, attributes.
 
 Source: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html.
 """
@@ -27,7 +27,7 @@ KINDS = (
     "complex128",
 )
 TEXTS = {"U": ("fixed_length_utf32", 4), "S": ("null_terminated_bytes", 1)}
-"""The names of texts and bytes, as the library has them: no specification does; and the bytes of a character."""
+"""The names of text and bytes dtypes, which only the library defines, no specification; and bytes of a character."""
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 
 
@@ -42,8 +42,16 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
     codec: JsonObject = {"name": "bytes"}
     if dtype.itemsize > 1 and dtype.kind != "S":
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
-    never = -(2**63)  # NaT
-    fills: JsonObject = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}
+    not_a_time = -(2**63)  # NaT
+    fill_values: JsonObject = {
+        "b": False,
+        "U": "",
+        "S": "",
+        "c": [0.0, 0.0],
+        "f": 0.0,
+        "M": not_a_time,
+        "m": not_a_time,
+    }
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -51,7 +59,7 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
         "data_type": data_type(dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fills.get(dtype.kind, 0),
+        "fill_value": fill_values.get(dtype.kind, 0),
         "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
         "attributes": _with_fill(attributes, dtype),
         "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),
@@ -59,7 +67,7 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
 
 
 def _with_fill(attributes: JsonObject, dtype: DType) -> JsonObject:
-    """Return attributes whose ``_FillValue`` is written as xarray reads it: a float in base64."""
+    """Return *attributes* with a ``_FillValue`` as xarray reads it: a float in base64."""
     fill = attributes.get("_FillValue")
     if dtype.kind != "f" or not isinstance(fill, int | float):
         return attributes
@@ -67,13 +75,13 @@ def _with_fill(attributes: JsonObject, dtype: DType) -> JsonObject:
 
 
 def data_type(dtype: DType) -> Json:
-    """Return what zarr calls a dtype. ``DTypeError`` if it has none.
+    """Return the data type of zarr for a dtype. ``DTypeError`` if there is none.
 
     >>> data_type(np.dtype(">f4")), data_type(np.dtype("M8[10us]"))
     ('float32', {'name': 'numpy.datetime64', 'configuration': {'unit': 'us', 'scale_factor': 10}})
     """
     unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
-    if unit != "generic":  # as the library has it, too
+    if unit != "generic":  # as in the library
         return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
     if dtype.kind in TEXTS and dtype.itemsize:
         return {"name": TEXTS[dtype.kind][0], "configuration": {"length_bytes": dtype.itemsize}}
@@ -83,21 +91,21 @@ def data_type(dtype: DType) -> Json:
 
 
 def dtype_of(kind: Json) -> DType | None:
-    """Return the dtype that zarr calls *kind*; None if it is another one. ``TypeError`` and such for damaged ones."""
+    """Return the dtype for the data type *kind* of zarr; None if it is unknown. ``TypeError`` or other if damaged."""
     if not isinstance(kind, dict):
         return np.dtype(kind) if isinstance(kind, str) and kind in KINDS else None
     for letter, (name, size) in TEXTS.items():
         if kind["name"] == name:
             return np.dtype(f"{letter}{read(int, kind, 'configuration', 'length_bytes') // size}")
-    unit_of = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
-    if unit_of is None:
+    time_letter = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
+    if time_letter is None:
         return None
     unit, factor = read(object, kind, "configuration", "unit"), read(int, kind, "configuration", "scale_factor")
-    return np.dtype(f"{unit_of}8[{factor}{unit}]") if unit != "generic" else None
+    return np.dtype(f"{time_letter}8[{factor}{unit}]") if unit != "generic" else None
 
 
 def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
-    """Return what zarr says of codecs, which have their levels. ``TypeError`` for what it has not.
+    """Return the metadata of zarr for codecs with their levels. ``TypeError`` for a codec that zarr has not.
 
     >>> codec_metadata((("zstd", 3),), 8)
     [{'name': 'zstd', 'configuration': {'level': 3, 'checksum': False}}]
@@ -116,17 +124,19 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
     return result
 
 
-def codecs_of(metadata: Json, what: object) -> Codecs:
+def codecs_of(metadata: Json, subject: object) -> Codecs:
     """Return the codecs that `codec_metadata` has written. ``CheckpointError`` for others."""
     codecs: list[tuple[str, int | None]] = []
     for codec in read(list, metadata):
         name, settings = codec.get("name"), codec.get("configuration") or {}
         if name == "bytes":
             continue
-        parsed = ((name, settings.get("clevel" if name == "blosc" else "level")),)
-        if name not in ("gzip", "zstd", "blosc") or codec_metadata(parsed, settings.get("typesize", 1)) != [codec]:
-            raise CheckpointError(f"{what}: chunks with the codec {quote(codec)} cannot be added here")
-        codecs += parsed
+        parsed_codec = ((name, settings.get("clevel" if name == "blosc" else "level")),)
+        if name not in ("gzip", "zstd", "blosc") or codec_metadata(parsed_codec, settings.get("typesize", 1)) != [
+            codec
+        ]:
+            raise CheckpointError(f"{subject}: chunks with the codec {quote(codec)} cannot be added here")
+        codecs += parsed_codec
     return tuple(codecs)
 
 
@@ -136,10 +146,10 @@ def as_attributes(metadata: Mapping[str, object]) -> JsonObject:
     >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
     {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
     """
-    return json.loads(json.dumps(dict(metadata), default=_plain))
+    return json.loads(json.dumps(dict(metadata), default=_json_default))
 
 
-def _plain(value: Array) -> object:
+def _json_default(value: Array) -> object:
     if value.dtype.kind == "c":
         raise TypeError(f"an attribute of zarr is no complex number, as {quote(value)} is")
     if value.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Stores of zarr are read here: where chunks of whole rows are in their files; others are for the library zarr."""
+"""Reading of zarr stores: locations of chunks of whole rows in their files; other arrays need the library zarr."""
 
 import struct
 from base64 import b64decode
@@ -30,11 +30,11 @@ from meshcomm.storage.formats.zarr_metadata import dtype_of
 from meshcomm.storage.stored import Segment, Stored
 from meshcomm.storage.values import attribute
 
-XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
+XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # in version 2, which has no names of axes
 
 
 def contents(path: Path) -> FileContents:
-    """Return what the store holds. ``CheckpointError`` if it is none."""
+    """Return the contents of the store. ``CheckpointError`` if *path* is no store."""
     if not (path / METADATA).is_file():
         if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
             return _by_library(path)
@@ -44,11 +44,11 @@ def contents(path: Path) -> FileContents:
     dims: dict[str, tuple[str, ...]] = {}
     metadata: JsonObject = {}
     origins: dict[str, tuple[str, int, int, int]] = {}
-    old = zarr_undo.old_texts(path)
+    old_texts = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
         folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
         zarr_store.refuse_link(file, folder)
-        text = old.get(file.relative_to(path).as_posix())
+        text = old_texts.get(file.relative_to(path).as_posix())
         node = parsed_json(files.whole(file, zarr_store.MAX_METADATA_LENGTH) if text is None else text, file)
         if not isinstance(node, dict) or node.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
@@ -60,16 +60,17 @@ def contents(path: Path) -> FileContents:
             if stored is None:
                 refuse_odd(folder)
             arrays[name] = stored or _stored_by_library(path, name, checked_shape(node.get("shape"), str(file), 16))
-            attributes[name], dims[name] = _described_by(node.get("attributes"), node.get("dimension_names"))
+            attributes[name], dims[name] = _attributes_and_dims(node.get("attributes"), node.get("dimension_names"))
             origins[name] = origin
     return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
-def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, object], tuple[str, ...]]:
+def _attributes_and_dims(
+    attributes: object, dims: object, fill: object = None
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
 
-    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
-    base64.
+    In version 2, xarray uses *fill*, the fill value, as an attribute. In version 3 it writes one in base64.
     """
     own_attributes = dict(attributes) if isinstance(attributes, dict) else {}
     names = own_attributes.pop(XARRAY_DIMS, None)
@@ -84,26 +85,30 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
 
 
 def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObject) -> Stored | None:
-    """Return where the bytes of the array are; None if the library has to find out."""
-    what = f"{folder / METADATA}"
-    shape = checked_shape(metadata.get("shape"), what, 16)
+    """Return the location of the bytes of the array; None if the library has to read it."""
+    subject = f"{folder / METADATA}"
+    shape = checked_shape(metadata.get("shape"), subject, 16)
     try:
         dtype = dtype_of(metadata["data_type"])
-        grid, keys = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
+        grid, key_encoding = (read(dict, metadata, key) for key in ("chunk_grid", "chunk_key_encoding"))
         codecs, chunk = (
             read(list, metadata, "codecs"),
-            checked_shape(grid["configuration"]["chunk_shape"], what),
+            checked_shape(grid["configuration"]["chunk_shape"], subject),
         )
         endian = codecs[0].get("configuration", {}).get("endian", "little")
-        plain = grid["name"] == "regular" and keys["name"] == "default" and not metadata.get("storage_transformers")
-        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
-        plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
+        is_plain = (
+            grid["name"] == "regular"
+            and key_encoding["name"] == "default"
+            and not metadata.get("storage_transformers")
+        )
+        is_plain = is_plain and key_encoding.get("configuration", {}).get("separator", "/") == "/"
+        is_plain = is_plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
-    if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
+    if dtype is None or not is_plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
         return None
-    checked_shape(shape, what, dtype.itemsize)
-    refuse_many_chunks(what, shape, chunk, dtype.itemsize)
+    checked_shape(shape, subject, dtype.itemsize)
+    refuse_many_chunks(subject, shape, chunk, dtype.itemsize)
     dtype = dtype.newbyteorder("<" if endian == "little" else ">")
     size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
     segments = []
@@ -112,9 +117,9 @@ def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObj
         zarr_store.refuse_link(file, folder)
         if not file.exists():
             return None  # a chunk that is missing has the fill value
-        with files.for_reading(file) as opened:
-            if opened.size() != size:
-                raise CheckpointError(f"{file} has {opened.size()} bytes; a chunk of this array has {size}")
+        with files.for_reading(file) as chunk_file:
+            if chunk_file.size() != size:
+                raise CheckpointError(f"{file} has {chunk_file.size()} bytes; a chunk of this array has {size}")
         segments.append(Segment(str(file.relative_to(path)), start, min(start + size, nbytes), 0))
     return Stored(name, shape, dtype, tuple(segments))
 
@@ -123,20 +128,20 @@ def _by_library(path: Path) -> FileContents:
     zarr = zarr_library()
     refuse_odd(path)
     with reading(path):
-        opened = zarr.open(str(path), mode="r")
-        alone = isinstance(opened, zarr.Array)
-        members = () if alone else opened.members(max_depth=None)
-        names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
-        metadata = dict(opened.attrs)
+        store = zarr.open(str(path), mode="r")
+        is_single = isinstance(store, zarr.Array)
+        members = () if is_single else store.members(max_depth=None)
+        names = ["array"] if is_single else [name for name, member in members if isinstance(member, zarr.Array)]
+        metadata = dict(store.attrs)
     arrays, attributes, dims, origins = {}, {}, {}, {}
     for name in names:
-        file = path / ("" if alone else name) / ".zarray"
+        file = path / ("" if is_single else name) / ".zarray"
         if file.exists():
             origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
         arrays[name] = _stored_by_library(path, name)
         with reading(path):
-            array = opened if alone else opened[name]
-            attributes[name], dims[name] = _described_by(dict(array.attrs), None, array.fill_value)
+            array = store if is_single else store[name]
+            attributes[name], dims[name] = _attributes_and_dims(dict(array.attrs), None, array.fill_value)
     return _file_contents(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
@@ -146,7 +151,7 @@ def _file_contents(
     attributes: dict[str, dict[str, object]],
     dims: dict[str, tuple[str, ...]],
 ) -> FileContents:
-    """Return what a store holds: *arrays* are its arrays, of which objects are texts of any length."""
+    """Return the contents of a store. Those of *arrays* that have the dtype object are texts of any length."""
     texts = {name: stored.shape for name, stored in arrays.items() if stored.dtype.hasobject}
     return FileContents(
         {name: stored for name, stored in arrays.items() if name not in texts},
@@ -159,7 +164,7 @@ def _file_contents(
 
 
 def _stored_by_library(path: Path, name: str, shape: Shape | None = None) -> Stored:
-    """Return what the library says of the array, but for a *shape* that counts instead."""
+    """Return the description of the array by the library; *shape*, if given, replaces its shape."""
     array = open_array(path, name)
     with reading(path):
         shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
@@ -169,7 +174,7 @@ def _stored_by_library(path: Path, name: str, shape: Shape | None = None) -> Sto
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
-    inside = path / name
-    refuse_odd(inside if inside.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
+    folder = path / name
+    refuse_odd(folder if folder.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
     refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
     return stored.by_library(chunk)

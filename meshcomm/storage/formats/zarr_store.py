@@ -1,8 +1,8 @@
-"""What stands in a store of zarr, which of it meshcomm wrote, and what may be added.
+"""The contents of a zarr store, which of them meshcomm wrote, and whether arrays may be added.
 
-Beside the metadata of each array that we write stands a small file, `MARK`. zarr does not look at other files in the
-folder of an array. The mark has digests of the metadata of the array, and of the attributes of the store as we wrote
-them: so we see what another program has changed since.
+Beside the metadata of each array that we write is a small file, `MARK`. zarr does not read other files in the folder
+of an array. The mark has digests of the metadata of the array, and of the attributes of the store as we wrote them: so
+we see whether another program has changed them.
 """
 
 import json
@@ -22,18 +22,18 @@ from meshcomm.storage.formats.zarr_undo import UNDO
 MAX_METADATA_LENGTH = 2**26
 MARK = ".meshcomm.json"
 OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
-_OF_NODES = (METADATA, ".zgroup", ".zarray")
+_NODE_FILES = (METADATA, ".zgroup", ".zarray")
 
 
 def digest(value: object) -> str:
-    """Return a short text that differs where *value* does, which JSON can hold."""
+    """Return a short digest of *value*, a value of JSON: different values have different digests."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def mark(metadata: object, root: object) -> bytes:
-    """Return the mark of an array with these metadata, in a store whose root has the attributes *root*.
+    """Return the mark of an array with these *metadata*, in a store with the attributes *root*.
 
-    They are None if another program wrote them.
+    *root* is None if another program wrote these attributes.
     """
     return json.dumps({"array": digest(metadata), "root": None if root is None else digest(root)}).encode()
 
@@ -44,9 +44,12 @@ def node(folder: Path) -> JsonObject | None:
         return _parsed(folder / METADATA)
     for name, kind in ((".zarray", "array"), (".zgroup", "group")):
         if (folder / name).is_file():
-            metadata, at = _parsed(folder / name), folder / ".zattrs"
-            more = {"data_type": metadata.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
-            return metadata | more | {"node_type": kind, "zarr_format": 2}
+            metadata, attributes_file = _parsed(folder / name), folder / ".zattrs"
+            other_fields = {
+                "data_type": metadata.get("dtype"),
+                "attributes": _parsed(attributes_file) if attributes_file.is_file() else {},
+            }
+            return metadata | other_fields | {"node_type": kind, "zarr_format": 2}
     return None
 
 
@@ -57,8 +60,8 @@ def refuse_link(file: Path, folder: Path) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether there is a store, be it damaged, or an empty folder."""
-    return path.is_dir() and (not files.entries(path) or any((path / name).is_file() for name in _OF_NODES))
+    """Return whether *path* is a store, also a damaged one, or an empty folder."""
+    return path.is_dir() and (not files.entries(path) or any((path / name).is_file() for name in _NODE_FILES))
 
 
 def attributes_of(metadata: JsonObject | None) -> JsonObject:
@@ -96,7 +99,7 @@ _CONSOLIDATED = "consolidated_metadata"
 
 
 def look(path: Path) -> StoreListing:
-    """Return what is in the store, but no chunks."""
+    """Return a listing of the store, without chunks."""
     listing, folders = StoreListing({}, {}, [], set(), set()), [path]
     while folders:
         folder = folders.pop()
@@ -106,15 +109,15 @@ def look(path: Path) -> StoreListing:
         if metadata is not None:
             (listing.arrays if is_array else listing.groups)[name] = metadata
         if is_array and (folder / MARK).is_file():
-            marked = _parsed(folder / MARK)
-            if marked.get("array") == digest(metadata):
+            mark_fields = _parsed(folder / MARK)
+            if mark_fields.get("array") == digest(metadata):
                 listing.ours.add(name)
-                listing.roots.add(str(marked.get("root")))
-        expected = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
-        if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
-            expected = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
+                listing.roots.add(str(mark_fields.get("root")))
+        expected_names = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
+        if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks may have any names
+            expected_names = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
         for entry in files.entries(folder):
-            if entry.name in expected:
+            if entry.name in expected_names:
                 continue
             if entry.is_dir() and not entry.is_symlink() and not is_array:
                 folders.append(entry)
@@ -124,22 +127,27 @@ def look(path: Path) -> StoreListing:
 
 
 def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[str]:
-    """Return, for people, what the store loses if arrays *names* replace it, which are written with *attributes*."""
-    listing, said, saved, written = look(path), [], set(names), set(attributes)
+    """Return texts for people that list what the store loses if arrays *names* replace it.
+
+    The new store has the *attributes* with these names.
+    """
+    listing, lost_texts, saved_names, written_keys = look(path), [], set(names), set(attributes)
     for name, metadata in sorted(listing.arrays.items()):
-        if name not in listing.ours or name not in saved:
+        if name not in listing.ours or name not in saved_names:
             kind = metadata.get("data_type")
             text, shape = kind.get("name") if isinstance(kind, dict) else kind, metadata.get("shape")
             lengths = str(tuple(shape)) if isinstance(shape, list) else quote(shape)
-            said.append(f"array {quote(name or 'array')} {lengths} {text}")
-    said += [
+            lost_texts.append(f"array {quote(name or 'array')} {lengths} {text}")
+    lost_texts += [
         f"attributes of the group {quote(n)}"
         for n, group in sorted(listing.groups.items())
         if n and attributes_of(group)
     ]
     if not listing.root_is_ours:
-        said += [f"attribute {quote(key)}" for key in attributes_of(listing.groups.get("")) if key not in written]
-    return said + [f"file {quote(name)}" for name in sorted(listing.others)]
+        lost_texts += [
+            f"attribute {quote(key)}" for key in attributes_of(listing.groups.get("")) if key not in written_keys
+        ]
+    return lost_texts + [f"file {quote(name)}" for name in sorted(listing.others)]
 
 
 def refuse_to_add(path: Path, names: Iterable[str]) -> None:
@@ -178,7 +186,7 @@ def _refuse_node(folder: Path, name: str, *, last: bool) -> None:
 
 
 def without_consolidated(metadata: JsonObject) -> JsonObject:
-    """Return the metadata of a group without the copies of those below it, which may get old."""
+    """Return the metadata of a group without its copies of the metadata below it, which may become outdated."""
     return {key: value for key, value in metadata.items() if key != _CONSOLIDATED}
 
 
@@ -188,8 +196,8 @@ def is_consolidated(metadata: JsonObject) -> bool:
 
 
 def with_consolidated(metadata: JsonObject, listing: StoreListing) -> JsonObject:
-    """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
-    below: JsonObject = {
+    """Return the metadata of the root with copies of the metadata of all arrays and groups, as zarr writes them."""
+    children: JsonObject = {
         name: without_consolidated(value) for name, value in sorted((listing.groups | listing.arrays).items()) if name
     }
-    return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}
+    return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": children}}
