@@ -88,30 +88,30 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     others = (*args[2:], *kwargs.values())  # out= may be the third argument of NumPy's functions
     if not _makes_new_array(function, method) or any(isinstance(x, DTensor) for x in others):
         return NotImplemented
-    copies = [_copy_of(x) for x in args]
+    arg_pages = [_pages_with_copy(x) for x in args]
     if out is None:
-        if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
+        if any(pages is None and isinstance(x, DTensor) for x, pages in zip(args, arg_pages, strict=True)):
             return NotImplemented
-        arrays = [x if copy is None else _row_elements(x, copy) for x, copy in zip(args, copies, strict=True)]
+        arrays = [x if pages is None else _row_elements(x, pages) for x, pages in zip(args, arg_pages, strict=True)]
         return call_naming_callers(function if method is None else getattr(function, method), tuple(arrays), kwargs)
-    copy = _copy_of(out)
-    if copy is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
+    pages = _pages_with_copy(out)
+    if pages is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
         return NotImplemented
     if not count_write(out):
         return NotImplemented
-    arrays = [_whole_array(x, x_copy) for x, x_copy in zip(args, copies, strict=True)]
-    target = _row_elements(out, copy).view(np.ndarray)
+    arrays = [_whole_array(x, pages) for x, pages in zip(args, arg_pages, strict=True)]
+    target = _row_elements(out, pages).view(np.ndarray)
     target.flags.writeable = True
     call_naming_callers(function, tuple(arrays), {**kwargs, "out": target})
     out._block[...] = target[out.layout.block_slices(out.shape)]
-    copy.version += 1
+    pages.version += 1
     return out
 
 
-def _whole_array(x: Value, copy: Pages | None) -> Value:
+def _whole_array(x: Value, pages: Pages | None) -> Value:
     """Return all elements of an operand as a NumPy array. Collective for a row without a copy."""
-    if copy is not None:
-        return _row_elements(x, copy).view(np.ndarray)
+    if pages is not None:
+        return _row_elements(x, pages).view(np.ndarray)
     return to_all(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
 
 
@@ -128,7 +128,7 @@ def _array_of(row: object) -> DTensor | None:
     return root if isinstance(root, DTensor) and root._view is None else None
 
 
-def _copy_of(row: Value) -> Pages | None:
+def _pages_with_copy(row: Value) -> Pages | None:
     """Return the pages with a current copy of the array of a row; None if there is no copy, or the row is long."""
     array = _array_of(row)
     if array is None or row.ndim != 1 or row.nbytes > MAX_UNPLANNED_BYTES:
@@ -140,9 +140,9 @@ def _copy_of(row: Value) -> Pages | None:
     return pages
 
 
-def _row_elements(row: DTensor, copy: Pages) -> Array:
+def _row_elements(row: DTensor, pages: Pages) -> Array:
     """Return the elements of a row in the copy of its array."""
     view = cast(Any, row._view)
-    array: Array = np.ndarray(row.shape, row.dtype, copy.whole, view.begin, view.strides).view(_array_class)
+    array: Array = np.ndarray(row.shape, row.dtype, pages.whole, view.begin, view.strides).view(_array_class)
     array.flags.writeable = False
     return array
