@@ -38,7 +38,7 @@ def _for_blocks(function: Function, count: int = 1) -> Function:
     """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others options."""
     name = f"numpy.{function.__name__}"
 
-    def applied(*args: object, **options: object) -> object:
+    def wrapper(*args: object, **options: object) -> object:
         operands, other_args = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
         if not operands:  # the operand is a keyword argument
             operands.append(unwrapped(options.pop(next(iter(options)))))
@@ -46,7 +46,7 @@ def _for_blocks(function: Function, count: int = 1) -> Function:
         call = deciding(name, lambda *blocks: function(*blocks, *other_args, **options), operands)
         return call if out is None else with_out(name, out, completed(call))
 
-    return applied
+    return wrapper
 
 
 @implements(np.i0)

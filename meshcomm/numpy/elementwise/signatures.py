@@ -130,5 +130,5 @@ def _signature_of(function: Function) -> Signature:
 
 
 def _is_default(value: object, parameter: Parameter) -> bool:
-    unset = value is None or value is NO_VALUE or value is parameter.default
-    return unset or (value is True and parameter.name == "where")
+    is_unset = value is None or value is NO_VALUE or value is parameter.default
+    return is_unset or (value is True and parameter.name == "where")

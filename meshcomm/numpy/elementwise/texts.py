@@ -32,7 +32,7 @@ def _for_texts(function: Function) -> Function:
     name = f"numpy.strings.{function.__name__.removeprefix('_')}"
     numpy_signature, count = signature(function), _OPERAND_COUNTS.get(function.__name__, 2)
 
-    def applied(*args: object, **options: object) -> object:
+    def wrapper(*args: object, **options: object) -> object:
         bound = numpy_signature.bind(*args, **options)
         bound.apply_defaults()
         arguments = list(bound.arguments.values())
@@ -43,7 +43,7 @@ def _for_texts(function: Function) -> Function:
             raise TypeError(f"{name}: sep= is one text for DTensors, not an array")
         return _text_results(name, lambda *blocks: function(*blocks, *arguments[count:]), agreed_operands, mesh)
 
-    return applied
+    return wrapper
 
 
 def _text_results(name: str, function: Function, operands: list[Operand], mesh: Mesh) -> object:
@@ -74,11 +74,11 @@ def _text_results(name: str, function: Function, operands: list[Operand], mesh: 
     return results if count > 1 else results[0]
 
 
-def _agreed_dtypes(name: str, mesh: Mesh, local: list[tuple[str, int]], count: int) -> list[DType]:
-    """Return *count* dtypes that fit the longest texts of all ranks; *local* has kinds and bytes on this rank."""
+def _agreed_dtypes(name: str, mesh: Mesh, own_dtypes: list[tuple[str, int]], count: int) -> list[DType]:
+    """Return *count* dtypes that fit the longest texts of all ranks; *own_dtypes* has kinds and bytes on this rank."""
     rows = Layout([tuple(dim for dim, _ in mesh.dims), ()], mesh)
     sizes = np.zeros((1, 2 * count), np.int64)
-    sizes[0, : 2 * len(local)] = [number for kind, size in local for number in (ord(kind), size)]
+    sizes[0, : 2 * len(own_dtypes)] = [number for kind, size in own_dtypes for number in (ord(kind), size)]
     maxima = make(on_device(mesh, lambda _: sizes), rows, (mesh.size, 2 * count), sizes.dtype).max(axis=0)
     kinds = allgather_array(name, maxima).reshape(count, 2).tolist()
     return [np.dtype(f"{chr(kind)}{size // np.dtype(f'{chr(kind)}1').itemsize}") for kind, size in kinds]

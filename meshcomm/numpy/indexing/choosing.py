@@ -48,8 +48,8 @@ def choose(
     check_mode(name, mode)
     unwrapped_choices = unwrapped(choices)
     if isinstance(unwrapped_choices, DTensor):
-        whole = whole_along(unwrapped_choices, (0,), name)
-        choice_list: list[object] = [getitem(whole, number) for number in range(len(whole))]
+        stacked_choices = whole_along(unwrapped_choices, (0,), name)
+        choice_list: list[object] = [getitem(stacked_choices, number) for number in range(len(stacked_choices))]
     else:
         choice_list = list(unwrapped_choices)
     if not choice_list:

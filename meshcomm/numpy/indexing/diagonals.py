@@ -157,8 +157,8 @@ def _local_diagonal(tensor: DTensor, rows: int, columns: int, offset: int) -> DT
     layout = Layout([*(tensor.layout.axes[axis] for axis in other_axes), block_diagonal.spec], tensor.mesh)
     block_index = [slice(None)] * tensor.ndim
     block_index[rows], block_index[columns] = block_diagonal.rows, block_diagonal.columns
-    local = on_blocks(lambda block: _writeable_diagonal(block[tuple(block_index)], rows, columns), tensor)
-    return make(local, layout, (*(tensor.shape[axis] for axis in other_axes), block_diagonal.length), tensor.dtype)
+    own_block = on_blocks(lambda block: _writeable_diagonal(block[tuple(block_index)], rows, columns), tensor)
+    return make(own_block, layout, (*(tensor.shape[axis] for axis in other_axes), block_diagonal.length), tensor.dtype)
 
 
 @implements(np.trace, partly=True)

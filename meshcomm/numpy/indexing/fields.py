@@ -30,14 +30,14 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
     """Return several fields of all elements: a view whose elements are copied on each rank."""
     dtype = _dtype_of_fields(tensor, names)
 
-    def copied(block: Array) -> Array:
+    def copy_fields(block: Array) -> Array:
         copy = np.zeros(block.shape, dtype)
         for name in names:
             copy[name] = block[name]
         return copy
 
     def fetch(base: DTensor) -> DTensor:
-        return mapped(copied, base, dtype=dtype)
+        return mapped(copy_fields, base, dtype=dtype)
 
     def send(base: DTensor, view: DTensor) -> None:
         for name in names:

@@ -44,8 +44,10 @@ def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
     """
     unwrapped_operands = [unwrapped(x) for x in operands]
     mesh = mesh_of(unwrapped_operands)
-    agreed = agree_on_plain(name, unwrapped_operands, mesh)
-    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed]
+    agreed_operands = agree_on_plain(name, unwrapped_operands, mesh)
+    return [
+        x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed_operands
+    ]
 
 
 def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
@@ -241,14 +243,14 @@ def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
         names if number != axis and tensor.shape[number] == shape[number] else ()
         for number, names in enumerate(tensor.layout.axes)
     ]
-    used = {name for names in axes for name in names}
+    used_names = {name for names in axes for name in names}
     if not isinstance(indices, DTensor):
-        axes[axis] = free_names(tuple(tensor.layout.axes[axis]), used)
+        axes[axis] = free_names(tuple(tensor.layout.axes[axis]), used_names)
         return tuple(axes)
     for number, names in enumerate(indices.layout.axes):
         if not axes[number] and indices.shape[number] == shape[number]:
-            axes[number] = free_names(names, used)
-            used.update(axes[number])
+            axes[number] = free_names(names, used_names)
+            used_names.update(axes[number])
     return Layout(axes, tensor.mesh).axes
 
 

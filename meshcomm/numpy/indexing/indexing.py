@@ -97,12 +97,12 @@ def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
     if local_slice is None:
         return moved_from(tensor, _moved_slice(tensor, items), abstract_view)
     if abstract_view.flags.writeable:
-        spec, at = (
+        spec, position = (
             TensorSpec(local_slice.layout, abstract_view.shape, tensor.dtype),
             _slices_at(tensor._spec, items, local_slice, device),
         )
         offset, step_bytes = offset_of(abstract_view, tensor), _step_bytes(tensor, items)
-        return Call(OfSlice(at, spec, abstract_view.strides, offset, local_slice.lengths, step_bytes), (tensor,))
+        return Call(OfSlice(position, spec, abstract_view.strides, offset, local_slice.lengths, step_bytes), (tensor,))
     block_index: Slices = (..., *local_slice.block)
 
     def take(block: Array) -> Array:
@@ -160,9 +160,9 @@ def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
         inner_items.append(inner)
         if not cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
-    moved = relaid(_slice_of(tensor, tuple(outer_items)), tuple(axes), f"t{index_text(items)}")
+    relaid_slice = relaid(_slice_of(tensor, tuple(outer_items)), tuple(axes), f"t{index_text(items)}")
     remaining_items = iter(inner_items)
-    return _slice_of(moved, tuple(None if item is None else next(remaining_items) for item in items))
+    return _slice_of(relaid_slice, tuple(None if item is None else next(remaining_items) for item in items))
 
 
 def _result_items(items: Items) -> list[AxisSlice | None]:
@@ -360,14 +360,14 @@ class _Assigning(NamedTuple):
         local_slice = kept_slice(tensor.layout, tensor.shape, items, device)
         if local_slice is None:
             return None
-        axes, edges, stays = None, None, True
+        axes, edges, is_local = None, None, True
         if isinstance(value, DTensor) and value_shape:
             axes = local_slice.layout.axes
-            stays = value.layout.axes == axes
-            edges = None if stays else interval_exchange_for_axes(value._spec, axes)
-            stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        at = _slices_at(tensor._spec, items, local_slice, device)
-        return cls(name, at, local_slice.lengths, axes, edges, stays, device)
+            is_local = value.layout.axes == axes
+            edges = None if is_local else interval_exchange_for_axes(value._spec, axes)
+            is_local = is_local and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
+        position = _slices_at(tensor._spec, items, local_slice, device)
+        return cls(name, position, local_slice.lengths, axes, edges, is_local, device)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
@@ -421,9 +421,9 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
         value_axis += 1
     full_shape = tuple(1 if axis is None else lengths[axis] for axis in axes)
     if isinstance(value, DTensor):
-        kept_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
-        stays = {axis for axis in kept_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
-        value = _with_axes(value, full_shape, kept_axes, stays)
+        value_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
+        sharded_axes = {axis for axis in value_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
+        value = _with_axes(value, full_shape, value_axes, sharded_axes)
     else:
         value = np.asarray(value).reshape(full_shape)
     return np.flip(value, tuple(reversed_axes)) if reversed_axes else value
@@ -442,10 +442,10 @@ def _with_axes(value: DTensor, shape: Shape, axes: list[int | None], sharded_axe
     relaid_value = relaid(value, value.layout.only(sharded_axes).axes, SET)
     layout = Layout([() if axis is None else relaid_value.layout.axes[axis] for axis in axes], value.mesh)
 
-    def reshaped(block: Array) -> Array:
+    def reshape_block(block: Array) -> Array:
         return block.reshape([1 if axis is None else block.shape[axis] for axis in axes])
 
-    return mapped(reshaped, relaid_value, layout=layout, shape=shape)
+    return mapped(reshape_block, relaid_value, layout=layout, shape=shape)
 
 
 def _copy_to(target: DTensor, value: Operand, name: str = SET) -> None:

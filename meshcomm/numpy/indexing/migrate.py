@@ -82,11 +82,11 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     if target_mesh.rank is None:
         raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
     with ranks_along("migrate", target_mesh, tuple(target_mesh.dim_names), "rows") as ranks:
-        sent = ranks.agree_on_result(
-            lambda: _sent_rows(rows, devices, target_mesh.size), lambda sent: f"migrate {sent.text}"
+        sent_rows = ranks.agree_on_result(
+            lambda: _sent_rows(rows, devices, target_mesh.size), lambda sent_rows: f"migrate {sent_rows.text}"
         )
-        arrays, counts = migrate_rows(ranks, sent.arrays, sent.devices)
-    return Migrated(sent.rebuild(arrays), np.repeat(np.arange(len(counts)), counts))
+        arrays, counts = migrate_rows(ranks, sent_rows.arrays, sent_rows.devices)
+    return Migrated(sent_rows.rebuild(arrays), np.repeat(np.arange(len(counts)), counts))
 
 
 def _sent_rows(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:

@@ -43,8 +43,8 @@ def argwhere(a: DTensor) -> DTensor:
     """Return the indices of nonzero elements, one row each, as numpy.argwhere. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
     indices = where_true("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
-    first = indices[0]
-    layout, shape = first.layout.insert(first.ndim), (*first.shape, tensor.ndim)
+    first_index = indices[0]
+    layout, shape = first_index.layout.insert(first_index.ndim), (*first_index.shape, tensor.ndim)
     return mapped(lambda *indices: np.stack(indices, axis=1)[:, : tensor.ndim], *indices, layout=layout, shape=shape)
 
 
@@ -84,8 +84,8 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
         np.ascontiguousarray(global_indices(interval, array))
         for interval, array in zip(box, np.nonzero(rows._block), strict=True)
     ]
-    first = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
-    return tuple(make(array, first.layout, first.shape, first.dtype) for array in indices)
+    first_index = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
+    return tuple(make(array, first_index.layout, first_index.shape, first_index.dtype) for array in indices)
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:

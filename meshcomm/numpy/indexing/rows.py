@@ -85,8 +85,8 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     if out is not None:
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         kwargs = {name: x for name, x in kwargs.items() if name != "out"}
-    others = (*args[2:], *kwargs.values())  # out= may be the third argument of NumPy's functions
-    if not _makes_new_array(function, method) or any(isinstance(x, DTensor) for x in others):
+    other_args = (*args[2:], *kwargs.values())  # out= may be the third argument of NumPy's functions
+    if not _makes_new_array(function, method) or any(isinstance(x, DTensor) for x in other_args):
         return NotImplemented
     arg_pages = [_pages_with_copy(x) for x in args]
     if out is None:

@@ -102,7 +102,7 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
     local_share = agree_on_result(name, base.mesh, text, lambda: on_blocks(compute_share, base))
     index_tensor = make(None, layout, query.shape, base.dtype)  # without elements: only its layout is used
     result = added_up(name, index_tensor, local_share, base.shape, base.dtype, op=rule.merge)
-    on_blocks(lambda block, new: np.copyto(block, new), base, result)
+    on_blocks(lambda block, new_elements: np.copyto(block, new_elements), base, result)
     return True
 
 

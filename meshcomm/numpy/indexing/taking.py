@@ -154,8 +154,8 @@ def _true_indices(name: str, tensor: DTensor, condition: object) -> IndexArray:
     """Return the indices where a *condition* of one axis is true. Collective over the mesh."""
     if isinstance(condition, DTensor):
         return where_true(name, truth(condition))[0]
-    (agreed,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
-    return np.flatnonzero(agreed)
+    (agreed_condition,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
+    return np.flatnonzero(agreed_condition)
 
 
 @implements(np.extract, partly=True)
@@ -232,9 +232,9 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     def indices(block: Array) -> Indices:
         if block.dtype == bool:
             return np.flatnonzero(block)
-        negative = block[block < 0]
-        if len(negative):
-            raise ShapeError(f"repeat by {negative[0]}: counts are not negative")
+        negative_counts = block[block < 0]
+        if len(negative_counts):
+            raise ShapeError(f"repeat by {negative_counts[0]}: counts are not negative")
         return np.repeat(np.arange(len(block), dtype=np.intp), block)
 
     text = f"{name} of {tensor.shape} by {aligned_counts.shape} {aligned_counts.dtype} on axis {axis}"

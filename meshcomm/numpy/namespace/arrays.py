@@ -95,8 +95,8 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
     def base(self) -> Array | None:
         """The array whose memory this array shares; None if it has its own."""
         base = np.ndarray.base.__get__(self)
-        is_own = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
-        return None if is_own else base
+        owns_memory = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
+        return None if owns_memory else base
 
     def __repr__(self) -> str:
         return np.ndarray.__repr__(np.asarray(self))

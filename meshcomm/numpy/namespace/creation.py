@@ -376,12 +376,12 @@ def arange(
         np.array([begin, begin + stride]).astype(out_dtype),
         np.dtype(np.float32) if out_dtype == np.float16 else out_dtype,
     )
-    base, second = seeds.astype(wide_dtype)
+    first, second = seeds.astype(wide_dtype)
 
     def numbers_of_block(slices: tuple[slice, ...]) -> Array:
         index = untyped_np.arange(slices[0].start, slices[0].stop)
         with np.errstate(over="ignore"):  # descending unsigned integers wrap around
-            block: Array = (base + index.astype(wide_dtype) * (second - base)).astype(out_dtype)
+            block: Array = (first + index.astype(wide_dtype) * (second - first)).astype(out_dtype)
         block[index < 2] = seeds[index[index < 2]]
         return block
 

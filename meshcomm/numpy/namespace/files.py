@@ -86,7 +86,9 @@ savez, savez_compressed = _savez_function("savez"), _savez_function("savez_compr
 
 def savetxt(fname: File, X: object, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _write_once("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
+    _write_once(
+        "savetxt", fname, [X], lambda target, whole_arrays: np.savetxt(target, whole_arrays[0], *args, **kwargs)
+    )
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
@@ -102,7 +104,9 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
             raise
         content = np.load(file, None, **options)  # an array of objects cannot be mapped
     if isinstance(content, np.memmap):
-        return create_by_blocks(content.shape, content.dtype, None, lambda part: np.array(content[part], order="C"))
+        return create_by_blocks(
+            content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C")
+        )
     if isinstance(content, np.ndarray):
         return of_array(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content

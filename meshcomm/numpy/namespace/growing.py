@@ -56,9 +56,9 @@ def _kron(a: object, b: object) -> object:
     dtype = np.multiply.resolve_dtypes((first.dtype, second.dtype, None))[-1]
 
     def block(indices: Sequence[Array]) -> Array:
-        outer = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
-        inner = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
-        return outer * inner
+        first_factors = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
+        second_factors = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
+        return first_factors * second_factors
 
     shape = tuple(n * m for n, m in zip(first.shape, second.shape, strict=True))
     return _by_indices(shape, dtype, block)

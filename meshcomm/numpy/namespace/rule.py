@@ -34,11 +34,11 @@ def axis_to_cut(shape: Shape, itemsize: int, ranks: int) -> int | None:
     """
     if ranks == 1 or not shape or prod(shape) * itemsize < WHOLE_BELOW:
         return None
-    first = next((axis for axis, n in enumerate(shape) if n >= LONG_ENOUGH * ranks), None)
-    if first is not None:
-        return first
-    longest = max(range(len(shape)), key=shape.__getitem__)
-    return longest if shape[longest] >= ranks else None
+    first_long_axis = next((axis for axis, n in enumerate(shape) if n >= LONG_ENOUGH * ranks), None)
+    if first_long_axis is not None:
+        return first_long_axis
+    longest_axis = max(range(len(shape)), key=shape.__getitem__)
+    return longest_axis if shape[longest_axis] >= ranks else None
 
 
 def layout_for(shape: Shape, dtype: DType, mesh: Mesh) -> Layout:
@@ -68,5 +68,5 @@ class _MeshIdentity:
 @lru_cache(maxsize=256)
 def _cut_along(axis: int | None, ndim: int, mesh_identity: _MeshIdentity) -> Layout:
     names: Names = tuple(mesh_identity.mesh.dim_names)
-    axes: Iterable[Names] = (names if number == axis else () for number in range(ndim))
+    axes: Iterable[Names] = (names if other == axis else () for other in range(ndim))
     return Layout(list(axes), mesh_identity.mesh)

@@ -21,13 +21,13 @@ class SmallArrays:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.everyone: bool = mesh.size == mesh.world.size
-        self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
+        self.layouts = [Layout.replicated(mesh, ndim) for ndim in range(65)]
 
     def make(self, array: Array) -> DTensor:
         """Return a small array as a tensor that shares its memory, if that is in C order."""
         block = np.asarray(array) if array.flags.c_contiguous else np.array(array, order="C")
         is_outside = not self.everyone and location_in(self.mesh) is None
-        return make(None if is_outside else block, self.whole[block.ndim], block.shape, block.dtype)
+        return make(None if is_outside else block, self.layouts[block.ndim], block.shape, block.dtype)
 
 
 _by_mesh: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold

@@ -147,17 +147,19 @@ def _sort_axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
 
 def _sorted_line(tensor: DTensor, sort_kind: _SortKind, names: Names, dtype: DType) -> DTensor:
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
-    target, shape = Layout([names], tensor.mesh), (tensor.size,)
+    target_layout, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
-        whole = relaid(tensor, ((),) * tensor.ndim, sort_kind.name)
+        whole_tensor = relaid(tensor, ((),) * tensor.ndim, sort_kind.name)
         layout = Layout([()], tensor.mesh)
-        result = mapped(lambda block: sort_kind.apply(block, None), whole, layout=layout, shape=shape, dtype=dtype)
-        return relaid(result, target.axes, sort_kind.name)
+        result = mapped(
+            lambda block: sort_kind.apply(block, None), whole_tensor, layout=layout, shape=shape, dtype=dtype
+        )
+        return relaid(result, target_layout.axes, sort_kind.name)
     if sort_kind.returns_indices or sort_kind.is_stable:
         tensor = in_flat_order(tensor, sort_kind.name)
     elements = in_order(sort_kind.name, tensor, stable=sort_kind.is_stable, indexed=sort_kind.returns_indices)
     result_line = elements.indices if elements.indices is not None else elements.values
-    return relaid(result_line, target.axes, sort_kind.name)
+    return relaid(result_line, target_layout.axes, sort_kind.name)
 
 
 def _as_line(tensor: DTensor, axis: int, operation: str) -> DTensor:
@@ -275,18 +277,18 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     )
     agreed_keys = agree_on_plain(name, arrays, mesh_of(arrays))
     key_arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed_keys]
-    first = next(x for x in key_arrays if isinstance(x, DTensor))
+    first_tensor = next(x for x in key_arrays if isinstance(x, DTensor))
     if len({x.shape for x in key_arrays}) > 1:
         raise ShapeError(
             f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in key_arrays)}"
         )
     np.lexsort([np.zeros(1, x.dtype) for x in key_arrays])  # NumPy's errors
-    layout, shape, dtype = first.layout, first.shape, np.dtype(np.intp)
+    layout, shape, dtype = first_tensor.layout, first_tensor.shape, np.dtype(np.intp)
     tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in key_arrays]
     if not shape:
-        return mapped(lambda _: np.zeros((), dtype), first, dtype=dtype)
-    (axis_number,) = normalised_axes(axis, first.ndim)
-    if layout.num_shards(axis_number) == 1 or not is_one_line(shape, (axis_number,)) or not first.size:
+        return mapped(lambda _: np.zeros((), dtype), first_tensor, dtype=dtype)
+    (axis_number,) = normalised_axes(axis, first_tensor.ndim)
+    if layout.num_shards(axis_number) == 1 or not is_one_line(shape, (axis_number,)) or not first_tensor.size:
         whole_keys = [whole_along(x, (axis_number,), name) for x in tensors]
         return relaid(mapped(lambda *keys: np.lexsort(keys, axis_number), *whole_keys, dtype=dtype), layout.axes, name)
     line_keys = [_as_line(x, axis_number, name) for x in tensors]

@@ -59,18 +59,18 @@ class Splitters(NamedTuple):
     ranks: Indices
     indices: Indices
 
-    def ties(self, run: slice, rank: int, equal: Indices | int, own_result: Array) -> Indices:
+    def ties(self, run: slice, rank: int, equal_counts: Indices | int, own_result: Array) -> Indices:
         """Return the number of elements of *rank* that equal a splitter and come before it.
 
         Parameters
         ----------
         run: slice of the splitters
         rank: position of a rank in the group
-        equal: number of elements of the rank that equal each splitter
+        equal_counts: number of elements of the rank that equal each splitter
         own_result: result for splitters that come from this rank itself
         """
         ranks = self.ranks[run]
-        return np.where(ranks > rank, equal, np.where(ranks < rank, 0, own_result)).astype(np.intp)
+        return np.where(ranks > rank, equal_counts, np.where(ranks < rank, 0, own_result)).astype(np.intp)
 
 
 class InOrder(NamedTuple):
@@ -164,9 +164,11 @@ class _Sort(NamedTuple):
             arrays = [block[order], indices[order]]
         values = arrays[0]
         splitters = self._splitters(values)
-        before = np.searchsorted(values, splitters.values, side="left")
-        equal = np.searchsorted(values, splitters.values, side="right") - before
-        return arrays, before + splitters.ties(slice(None), self.ranks.position, equal, splitters.indices - before)
+        counts_before = np.searchsorted(values, splitters.values, side="left")
+        equal_counts = np.searchsorted(values, splitters.values, side="right") - counts_before
+        return arrays, counts_before + splitters.ties(
+            slice(None), self.ranks.position, equal_counts, splitters.indices - counts_before
+        )
 
     def _split(self, block: Array) -> tuple[list[Array], Indices]:
         """Return the block to send, partitioned at the splitters, and where they cut it. Collective."""
@@ -175,21 +177,26 @@ class _Sort(NamedTuple):
         cuts = np.empty(len(splitters.values), dtype=np.intp)
         runs = np.flatnonzero(_run_starts(splitters.values)).tolist()
 
-        pending = [(0, len(runs) - 1, 0, len(array))]  # runs of equal splitters, and the elements to split there
-        while pending:
-            first, last, start, stop = pending.pop()
-            if first >= last:
+        # Ranges of runs of equal splitters, and ranges of the elements to split there.
+        pending_ranges = [(0, len(runs) - 1, 0, len(array))]
+        while pending_ranges:
+            first_run, last_run, start, stop = pending_ranges.pop()
+            if first_run >= last_run:
                 continue
-            middle = (first + last) // 2
+            middle = (first_run + last_run) // 2
             run = slice(runs[middle], runs[middle + 1])
             piece, value = array[start:stop], splitters.values[runs[middle]]
-            less, equal = _counts_before(piece, value)
-            cut_points = start + less + splitters.ties(run, self.ranks.position, equal, tie_fractions[run] * equal)
+            less_count, equal_count = _counts_before(piece, value)
+            cut_points = (
+                start
+                + less_count
+                + splitters.ties(run, self.ranks.position, equal_count, tie_fractions[run] * equal_count)
+            )
             cuts[run] = cut_points
             for cut, begin in ((cut_points[0], start), (cut_points[-1], cut_points[0])):
                 if begin < cut < stop:
                     array[begin:stop].partition(cut - begin)
-            pending += [(first, middle, start, cut_points[0]), (middle + 1, last, cut_points[-1], stop)]
+            pending_ranges += [(first_run, middle, start, cut_points[0]), (middle + 1, last_run, cut_points[-1], stop)]
         return [array], cuts
 
     def _splitters(self, block: Array) -> Splitters:
@@ -318,17 +325,17 @@ def _stable_order(values: Array) -> Indices:
 
 def _counts_before(array: Array, value: object) -> tuple[int, int]:
     """Return the number of elements before *value* in the order of NumPy's sort, and the number equal to it."""
-    less = equal = 0
+    less_count = equal_count = 0
     for start in range(0, len(array), COMPARED_ELEMENTS):
         chunk = array[start : start + COMPARED_ELEMENTS]
         if value != value:  # NaN, which is last
-            equal_count = len(chunk) - int(np.count_nonzero(chunk == chunk))
-            less += len(chunk) - equal_count
+            chunk_count = len(chunk) - int(np.count_nonzero(chunk == chunk))
+            less_count += len(chunk) - chunk_count
         else:
-            equal_count = int(np.count_nonzero(chunk == value))
-            less += int(np.count_nonzero(chunk < value))
-        equal += equal_count
-    return less, equal
+            chunk_count = int(np.count_nonzero(chunk == value))
+            less_count += int(np.count_nonzero(chunk < value))
+        equal_count += chunk_count
+    return less_count, equal_count
 
 
 def elements_at(name: str, ordered: DTensor, indices: Indices) -> Array | None:

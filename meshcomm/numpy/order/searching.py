@@ -144,8 +144,10 @@ def searchsorted(
         rule = AnswerRule(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
         return answer_questions(name, in_flat_order(sorted_array, name), values, rule)
     # Blocks may be in any order: the count of elements before a value is the sum of the counts in all blocks.
-    local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array)
-    return added_up(f"searchsorted {side}", sorted_array, local, shape_of(values), _INDEX)
+    block_counts = on_blocks(
+        lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array
+    )
+    return added_up(f"searchsorted {side}", sorted_array, block_counts, shape_of(values), _INDEX)
 
 
 def _map_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
@@ -195,17 +197,19 @@ def isin(
     """
     name, operands = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
     mesh = mesh_of(operands)
-    elements, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
-    np.isin(np.zeros(1, elements.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
-    if not isinstance(others, DTensor) or not is_sharded(others):
-        array = as_whole(others)
+    elements, test_values = (
+        x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh)
+    )
+    np.isin(np.zeros(1, elements.dtype), np.zeros(1, test_values.dtype), kind=kind)  # NumPy's errors
+    if not isinstance(test_values, DTensor) or not is_sharded(test_values):
+        array = as_whole(test_values)
         return _map_blocks(name, lambda block: np.isin(block, array, invert=invert), as_replicated(elements, mesh))
     if isinstance(elements, DTensor) and is_sharded(elements):
-        sorted_others = in_order(name, others, stable=False, indexed=False).values
-        result = answer_questions(name, sorted_others, elements, AnswerRule("right", _are_equal, np.dtype(bool)))
+        sorted_values = in_order(name, test_values, stable=False, indexed=False).values
+        result = answer_questions(name, sorted_values, elements, AnswerRule("right", _are_equal, np.dtype(bool)))
     else:
-        local = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), others)
-        result = added_up("isin", others, local, elements.shape, np.dtype(bool), op="max")
+        block_mask = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), test_values)
+        result = added_up("isin", test_values, block_mask, elements.shape, np.dtype(bool), op="max")
     return _map_blocks(name, np.logical_not, result) if invert else result
 
 
