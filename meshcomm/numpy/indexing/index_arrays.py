@@ -99,7 +99,7 @@ def _is_bool(x: object) -> bool:
 
 
 def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> IndexRequest:
-    """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays, or masks.
+    """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays or masks.
 
     Parameters
     ----------
@@ -110,18 +110,19 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> Inde
     """
     parts = [_parsed_part(item) for item in (index if isinstance(index, tuple) else (index,))]
     plain_arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    agree_on_plain(name, [tensor, *plain_arrays], mesh_of([tensor, *parts]))  # which refuses an index on another mesh
+    # This also refuses an index on another mesh.
+    agree_on_plain(name, [tensor, *plain_arrays], mesh_of([tensor, *parts]))
     full_parts = _full_parts(index, parts, tensor.shape)
     items: list[Item] = []  # of the base
     arrays: dict[int, IndexArray] = {}
-    axis, positions = 0, list[int]()  # positions: where in the index an array is, or an integer
+    axis, positions = 0, list[int]()  # positions of arrays and integers in the index
     for position, part in enumerate(full_parts):
         if part is None:
             items.append(None)
         elif _is_mask(part):
             _check_mask(part, tensor.shape, axis)
             index_arrays: tuple[IndexArray, ...] = nonzero(part) if part.ndim else ()
-            if not part.ndim:  # true or false for an axis of its own
+            if not part.ndim:  # a single bool: an array of length 1 or 0 for a new axis
                 items.append(None)
                 index_arrays = (np.zeros(int(bool(part)), dtype=np.intp),)
             for mask_axis, index_array in enumerate(index_arrays):

@@ -65,7 +65,9 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     Collective over the mesh if elements have to move.
     """
     items = parsed_index(index, tensor.shape)
-    if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the fast path, which other ranks may take
+    if elements.is_element(items, tensor) and not _has_ellipsis(
+        index
+    ):  # like the fast path, which other ranks may use
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element
@@ -317,7 +319,7 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
         _copy_to(_slice_of(tensor, forward_items), value, name)
         return None
     # The slice begins within a cyclic block: relay an interval that begins with a block to the usual cut, and back.
-    slices = [item for item in forward_items if isinstance(item, AxisSlice)]  # all of them
+    slices = [item for item in forward_items if isinstance(item, AxisSlice)]  # all items are slices
     slice_pairs = [
         _slice_around(tensor.layout.cut(axis, tensor.shape[axis]), item) for axis, item in enumerate(slices)
     ]

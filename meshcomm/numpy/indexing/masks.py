@@ -149,7 +149,7 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
         value = (relaid(value, target.axes, SET) if isinstance(value, DTensor) else as_sharded(value, target))._block
         value = value.copy() if np.may_share_memory(value, block) else value
     if isinstance(value, DTensor) or not count_write(tensor):
-        return None  # the slow path moves it, or says why not
+        return None  # the slow path moves the value, or raises the error
     try:
         rows[own_mask if row_indices is None else row_indices] = value
     except (TypeError, ValueError, OverflowError):
@@ -158,7 +158,7 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
 
 
 def _converts(value: Value, tensor: DTensor) -> bool:
-    """Return whether a value converts to the tensor's dtype without a warning, and all ranks know it, or it is cut."""
+    """Return whether *value* converts without a warning, and all ranks know it, or it is a tensor on the same mesh."""
     if type(value) in (bool, int, float):
         return True
     fits = type(value) is DTensor and value.mesh is tensor.mesh
@@ -167,9 +167,9 @@ def _converts(value: Value, tensor: DTensor) -> bool:
 
 
 def _mask_of(tensor: DTensor, index: Value) -> Mask | None:
-    """Return the mask of an *index* of a mask alone, or before full slices; None for indices for the slow path.
+    """Return the mask if *index* is a mask, alone or followed by full slices; None if the slow path has to run.
 
-    A mask that each rank has whole counts in scripts, and if it is an array of `meshcomm.numpy`.
+    A mask that each rank has whole is accepted in scripts, or if it is an array of `meshcomm.numpy`.
     """
     if type(index) is tuple:
         if not index or len(index) > tensor.ndim or any(type(x) is not slice or x != _WHOLE_AXIS for x in index[1:]):
@@ -246,7 +246,7 @@ def _row_ends(mask: Mask, plan: _MaskPlan, tensor: DTensor, count: int) -> tuple
     version = mask._storage.version if is_scripted() and mask._storage.source is None else None
     entry = _ends_by_mask.get(id(mask))
     if entry is not None and entry[:2] == (version, mask._storage):
-        location_in(tensor.mesh)  # which may be closed
+        location_in(tensor.mesh)  # raises an error if the mesh is closed
         return entry[2]
     ends = ends_of_rows(GET, plan.call_text, plan.layout, count)
     if version is not None:

@@ -29,7 +29,7 @@ class KeptSlice(NamedTuple):
     Parameters
     ----------
     layout, shape: layout and shape of the result
-    block: slice of each axis of a block that is in the result
+    block: slices of the block that are in the result, one for each axis
     lengths: shape of the block of the result
     """
 
@@ -78,7 +78,7 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
 @lru_cache(maxsize=1024)
 def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
-    """Return `kept_slice`, cached. Equal meshes have equal layouts; *mesh* is an id, so the result has the right mesh.
+    """Return `kept_slice`, cached by the id of the *mesh* too: layouts on two equal meshes are equal.
 
     An entry of the cache holds its layout, so no other mesh gets this id while the entry exists.
     """

@@ -152,7 +152,7 @@ class _MemmapType(type):
     """The metaclass of `memmap`: implements ``memmap(...)`` and ``isinstance(x, memmap)``."""
 
     def __call__(cls, *args: object, **kwargs: object) -> Value:
-        """Map a file of up to 64 MiB on each rank. Collective if the file is new: rank 0 creates it."""
+        """Map a file of up to 64 MiB on each rank. Collective if *mode* creates the file: rank 0 does."""
         memmap_class = np.memmap
         bound = signature(memmap_class.__new__).bind(memmap_class, *args, **kwargs)
         bound.apply_defaults()
