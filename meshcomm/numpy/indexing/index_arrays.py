@@ -1,7 +1,7 @@
 """Index arrays: ``t[[0, 2]]``, ``t[i, j]``, ``t[mask, 1]``, ``t[tensor]``, to get, to set, and to sum up.
 
     1. slices, new axes and ... are applied first, and give a view, the base; axes with index arrays stay complete
-    2. the index arrays broadcast to one shape; each element of it selects one row of the base
+    2. the index arrays broadcast to one shape; at each position of it, they select one row of the base
     3. each rank asks the owners of these rows for them, or sends them rows: :mod:`meshcomm.blocks.rows`
 
 The axes of the index are cut as its tensors are. If it has plain arrays only, which are the same on all ranks, they

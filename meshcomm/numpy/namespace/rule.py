@@ -2,9 +2,9 @@
 
 It is a pure function of shape, dtype and mesh:
 
-1. An array of less than 1 MiB (`WHOLE_BELOW`) is whole on every rank. 2. Of a larger array, the first axis with 8
-elements or more for each rank (`LONG_ENOUGH`) is cut over all dimensions of
-   the mesh.
+1. An array of less than 1 MiB (`WHOLE_BELOW`) is whole on every rank.
+2. Of a larger array, the first axis with 8 elements or more for each rank (`LONG_ENOUGH`) is cut over all dimensions
+   of the mesh.
 3. If no axis is long enough, the longest one is cut, if it has an element for each rank.
 4. Else the array is whole on every rank.
 """
