@@ -242,7 +242,7 @@ def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
 @implements(np.packbits, partly=True)
 def packbits(a: DTensor, axis: int | None = None, bitorder: Literal["big", "little"] = "big") -> DTensor:
     """Return bits packed into bytes, as numpy.packbits. Collective over the mesh if the axis is sharded."""
-    return _bits(
+    return _convert_bits(
         "numpy.packbits",
         a,
         axis,
@@ -266,10 +266,10 @@ def unpackbits(
     def unpack(block: Array, axis_number: int) -> Array:
         return np.unpackbits(block, axis_number, count, bitorder)
 
-    return _bits("numpy.unpackbits", a, axis, length, unpack)
+    return _convert_bits("numpy.unpackbits", a, axis, length, unpack)
 
 
-def _bits(
+def _convert_bits(
     name: str, a: DTensor, axis: int | None, length: Callable[[int], int], function: Callable[[Array, int], Array]
 ) -> DTensor:
     tensor = as_tensor(name, a)

@@ -179,7 +179,7 @@ def _is_mask(part: object) -> TypeGuard[TensorOrArray]:
     return isinstance(part, np.ndarray | DTensor) and part.dtype == bool
 
 
-def _axes_of(part: object) -> int:
+def _indexed_axis_count(part: object) -> int:
     """Return the number of axes of the tensor that a part of an index indexes."""
     if part is None:
         return 0
@@ -191,7 +191,7 @@ def _full_parts(index: object, parts: list[Any], shape: Shape) -> list[Any]:
     ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
     if len(ellipses) > 1:
         raise IndexError(f"index {quote(index)} has {len(ellipses)} ellipses (...); one at most")
-    axes = sum(_axes_of(part) for part in parts if part is not Ellipsis)
+    axes = sum(_indexed_axis_count(part) for part in parts if part is not Ellipsis)
     if axes > len(shape):
         raise IndexError(
             f"too many indices: {quote(index)} is for {axes} of the {counted(len(shape), 'axis')} of shape {shape}"
@@ -306,7 +306,7 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     The owners are positions in the group along the mesh dimensions that shard the tensor.
     """
     axes = range(tensor.ndim)
-    names = _names(tensor, axes)
+    names = _sharding_dims(tensor, axes)
     shares = [
         IndexShare(axis_indices, ((0, len(axis_indices)),)) for axis_indices in np.unravel_index(indices, tensor.shape)
     ]
@@ -340,7 +340,7 @@ def index_call_text(name: str, base: DTensor, query: IndexRequest) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {query.axes}"
 
 
-def _agreed_rows(
+def _agreed_row_owners(
     ranks: RowRanks, base: DTensor, query: IndexRequest, shape_and_index: tuple[Shape, list[IndexShare]]
 ) -> Owned:
     """Return the owners of the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
@@ -348,7 +348,7 @@ def _agreed_rows(
     def find_owners() -> Owned:
         if 0 in query.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
-        names = _names(base, query.axes)
+        names = _sharding_dims(base, query.axes)
         return _row_owners(
             [_indexed_axis(base, axis, names) for axis in query.axes],
             shape_and_index[1],
@@ -380,13 +380,13 @@ def get(name: str, base: DTensor, query: IndexRequest) -> DTensor:
     row_shape = [base.shape[axis] for axis in row_axes]
     result_shape = (*row_shape[:first_axis], *query.shape, *row_shape[first_axis:])
     result_layout = Layout(result_specs, base.mesh)
-    names = _names(base, query.axes)
+    names = _sharding_dims(base, query.axes)
     text = index_call_text(name, base, query)
 
     def fetch_rows(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(query.shape)
-            owned = _agreed_rows(ranks, base, query, (block_shape, index_shares))
+            owned = _agreed_row_owners(ranks, base, query, (block_shape, index_shares))
             out = new_block(result_layout.block_shape(result_shape), base.dtype)
             rows = np.moveaxis(out, range(first_axis, first_axis + index_ndim), range(index_ndim))
             # A view, as the axes of the index are adjacent.
@@ -398,7 +398,7 @@ def get(name: str, base: DTensor, query: IndexRequest) -> DTensor:
     return mapped(fetch_rows, base, layout=result_layout, shape=result_shape)
 
 
-def _names(base: DTensor, axes: Sequence[int]) -> Names:
+def _sharding_dims(base: DTensor, axes: Sequence[int]) -> Names:
     """Return the mesh dimensions that cut *axes* of the base, in the order of the mesh."""
     return base.layout.dims_along(axes)
 
@@ -446,7 +446,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
         replaces them
     """
     row_axes = [axis for axis in range(base.ndim) if axis not in query.axes]
-    names, n_axes = _names(base, query.axes), len(query.axes)
+    names, n_axes = _sharding_dims(base, query.axes), len(query.axes)
     aligned_value = None if value is None else in_front(name, base, query, row_axes, value)
     is_constant = aligned_value is None or all(n == 1 for n in shape_of(aligned_value)[: len(query.shape)])
     is_plain_index = not any(isinstance(array, DTensor) for array in query.indices)
@@ -467,7 +467,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
     def deliver_rows(block: Array) -> None:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(query.shape)
-            owned = _agreed_rows(ranks, base, query, (block_shape, index_shares))
+            owned = _agreed_row_owners(ranks, base, query, (block_shape, index_shares))
             block = np.moveaxis(block, query.axes, range(n_axes))
             rows = None if values is None else _flat_rows(values, None if is_constant else block_shape, block, n_axes)
             write = _writer(block, rows if is_constant else None, ufunc)

@@ -101,7 +101,7 @@ def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
     if abstract_view.flags.writeable:
         spec, position = (
             TensorSpec(local_slice.layout, abstract_view.shape, tensor.dtype),
-            _slices_at(tensor._spec, items, local_slice, device),
+            _slice_positions(tensor._spec, items, local_slice, device),
         )
         offset, step_bytes = offset_of(abstract_view, tensor), _step_bytes(tensor, items)
         return Call(OfSlice(position, spec, abstract_view.strides, offset, local_slice.lengths, step_bytes), (tensor,))
@@ -119,7 +119,7 @@ def _step_bytes(tensor: DTensor, items: Items) -> Shape:
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _slices_at(spec: TensorSpec, items: Items, local_slice: KeptSlice, device: int | None) -> At:
+def _slice_positions(spec: TensorSpec, items: Items, local_slice: KeptSlice, device: int | None) -> At:
     """Return where slices with the signature of *items* are in the block of *device*.
 
     *local_slice* is the first slice of this signature.
@@ -314,7 +314,7 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
         _forward_slice(AxisSlice(item, 1) if isinstance(item, int) else item) for item in items if item is not None
     )
     if isinstance(value, DTensor) or shape_of(value):
-        value = _spread_over(value, items, shape)
+        value = _aligned_value(value, items, shape)
     if kept_slice(tensor.layout, tensor.shape, forward_items, tensor.mesh.rank) is not None:
         _copy_to(_slice_of(tensor, forward_items), value, name)
         return None
@@ -368,7 +368,7 @@ class _Assigning(NamedTuple):
             is_local = value.layout.axes == axes
             edges = None if is_local else interval_exchange_for_axes(value._spec, axes)
             is_local = is_local and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        position = _slices_at(tensor._spec, items, local_slice, device)
+        position = _slice_positions(tensor._spec, items, local_slice, device)
         return cls(name, position, local_slice.lengths, axes, edges, is_local, device)
 
     def recipe(self) -> Recipe:
@@ -402,7 +402,7 @@ class _Assigning(NamedTuple):
         return tensor
 
 
-def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
+def _aligned_value(value: Operand, items: Items, shape: Shape) -> Operand:
     """Return *value* with one axis for each axis of the tensor, in order; length 1 if the value repeats along it."""
     value_shape = shape_of(value)
     extra = len(value_shape) - len(shape)
@@ -425,13 +425,13 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
     if isinstance(value, DTensor):
         value_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
         sharded_axes = {axis for axis in value_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
-        value = _with_axes(value, full_shape, value_axes, sharded_axes)
+        value = _with_length_1_axes(value, full_shape, value_axes, sharded_axes)
     else:
         value = np.asarray(value).reshape(full_shape)
     return np.flip(value, tuple(reversed_axes)) if reversed_axes else value
 
 
-def _with_axes(value: DTensor, shape: Shape, axes: list[int | None], sharded_axes: set[int]) -> DTensor:
+def _with_length_1_axes(value: DTensor, shape: Shape, axes: list[int | None], sharded_axes: set[int]) -> DTensor:
     """Return *value* with axes of length 1 added and removed.
 
     Parameters

@@ -53,7 +53,7 @@ def set_kind(array_class: type) -> None:
 def note_call(operands: tuple[object, ...]) -> None:
     """Count a call that has sent something, for the array of each row. Collective if an array is gathered then."""
     for x in operands:
-        array = _array_of(x)
+        array = _base_array(x)
         if array is not None and array.mesh.size == array.mesh.world.size:
             pages_of(array).count_call(array)
 
@@ -71,7 +71,7 @@ def note_written(target: object, index: object = None, value: object = None) -> 
     if pages is None:
         return
     if isinstance(value, DTensor):
-        is_own_row = _array_of(value) is root and pages.whole is not None
+        is_own_row = _base_array(value) is root and pages.whole is not None
         value = _row_elements(value, pages) if is_own_row else None
     pages.write_slice(index, value)
 
@@ -122,7 +122,7 @@ def _makes_new_array(function: object, method: str | None) -> bool:
     return function is operator.getitem or function in _COPYING_FUNCTIONS
 
 
-def _array_of(row: object) -> DTensor | None:
+def _base_array(row: object) -> DTensor | None:
     """Return the array that *row* is a view of; None if it is no view, or not a view in the array's own memory."""
     root = row._view.root if isinstance(row, DTensor) and row._view is not None else None
     return root if isinstance(root, DTensor) and root._view is None else None
@@ -130,7 +130,7 @@ def _array_of(row: object) -> DTensor | None:
 
 def _pages_with_copy(row: Value) -> Pages | None:
     """Return the pages with a current copy of the array of a row; None if there is no copy, or the row is long."""
-    array = _array_of(row)
+    array = _base_array(row)
     if array is None or row.ndim != 1 or row.nbytes > MAX_UNPLANNED_BYTES:
         return None
     pages = PAGES.get(id(array))

@@ -102,7 +102,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             return None
         if isinstance(item, int):
             if cut.blocks > 1:
-                dropped.append((names, _block_of(cut, item), cut.blocks))
+                dropped.append((names, _block_number_of(cut, item), cut.blocks))
         else:
             specs.append(block_slice.names)
             lengths.append(item.length)
@@ -199,7 +199,7 @@ def _cyclic_slice(names: Names, cut: AnyCut, block_number: int, axis_slice: Axis
     return _BlockSlice(spec, slice(begin, end), end - begin)
 
 
-def _block_of(cut: AnyCut, index: int) -> int:
+def _block_number_of(cut: AnyCut, index: int) -> int:
     if not cut.is_consecutive:
         return int(cut.owners(np.array([index // cut.block], dtype=np.intp))[0])
     return cut.block_of(index)

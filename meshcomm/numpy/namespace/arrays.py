@@ -112,7 +112,7 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
         self.as_tensor().tofile(fid, sep, format)
 
 
-def _by_function(name: str) -> Callable[..., object]:
+def _method_calling(name: str) -> Callable[..., object]:
     """Return a method that calls NumPy's function *name*, which also accepts tensors, and cuts large results."""
     function = getattr(np, name)
 
@@ -124,7 +124,7 @@ def _by_function(name: str) -> Callable[..., object]:
 
 
 for _name in ("dot", "repeat", "searchsorted", "take"):
-    setattr(_WholeArray, _name, _by_function(_name))
+    setattr(_WholeArray, _name, _method_calling(_name))
 
 WholeArray = _WholeArray
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"

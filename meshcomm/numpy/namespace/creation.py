@@ -109,10 +109,10 @@ def full(
 ) -> Array | DTensor:
     """Return a tensor of *fill_value*: a number, or an array that broadcasts to *shape*."""
     out_dtype = np.dtype(dtype) if dtype is not None else untyped_np.asarray(fill_value).dtype
-    return _with_value(_filled("empty", shape, out_dtype, device if layout is None else layout, order), fill_value)
+    return _filled_with(_filled("empty", shape, out_dtype, device if layout is None else layout, order), fill_value)
 
 
-def _with_value(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTensor:
+def _filled_with(target: Array | DTensor, fill_value: ArrayLike) -> Array | DTensor:
     if isinstance(target, DTensor) and np.ndim(fill_value) == 0:
         scalar = _as_number(fill_value)
         map_into(lambda block: setitem(block, ..., scalar), target)
@@ -183,7 +183,7 @@ def full_like(
     layout: Layout | None = None,
 ) -> Array | DTensor:
     """Return a tensor of *fill_value*, with the shape of *a*; of a tensor, by default with its layout."""
-    return _with_value(empty_like(a, dtype, shape=shape, device=device, layout=layout), fill_value)
+    return _filled_with(empty_like(a, dtype, shape=shape, device=device, layout=layout), fill_value)
 
 
 # -- from arrays ------------------------------------------------------------------------------------------------------

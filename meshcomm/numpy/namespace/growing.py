@@ -27,7 +27,7 @@ def _growing_function(numpy_function: Callable[..., object]) -> Callable[[Growin
     return register
 
 
-def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> object:
+def _array_by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> object:
     """Return the large array whose blocks *block* computes from the indices along each axis.
 
     ``NotImplemented`` if each rank shall compute all of it by NumPy.
@@ -43,7 +43,7 @@ def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], A
 def _outer(a: Value, b: Value) -> Value:
     rows, columns = np.ravel(a), np.ravel(b)
     dtype = np.multiply.resolve_dtypes((rows.dtype, columns.dtype, None))[-1]
-    return _by_indices(
+    return _array_by_indices(
         (rows.size, columns.size), dtype, lambda indices: np.outer(rows[indices[0]], columns[indices[1]])
     )
 
@@ -61,7 +61,7 @@ def _kron(a: object, b: object) -> object:
         return first_factors * second_factors
 
     shape = tuple(n * m for n, m in zip(first.shape, second.shape, strict=True))
-    return _by_indices(shape, dtype, block)
+    return _array_by_indices(shape, dtype, block)
 
 
 @_growing_function(np.tile)
@@ -73,7 +73,7 @@ def _tile(A: object, reps: Value) -> Value:  # noqa: N803 - NumPy's name
     shape = tuple(n * m for n, m in zip(array.shape, (1,) * (ndim - len(repetitions)) + repetitions, strict=True))
     if 0 in array.shape:
         return NotImplemented
-    return _by_indices(
+    return _array_by_indices(
         shape,
         array.dtype,
         lambda indices: array[np.ix_(*(i % n for i, n in zip(indices, array.shape, strict=True)))],
@@ -91,14 +91,14 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     def block(indices: Sequence[Array]) -> Array:
         return array[np.ix_(*(i // count if other == axis_number else i for other, i in enumerate(indices)))]
 
-    return _by_indices(shape, array.dtype, block)
+    return _array_by_indices(shape, array.dtype, block)
 
 
-def _by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def _call_by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     try:
         return _GROWING_FUNCTIONS[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):
         return NotImplemented  # NumPy raises the error, or supports more arguments
 
 
-set_growing(frozenset(_GROWING_FUNCTIONS), _by_blocks)
+set_growing(frozenset(_GROWING_FUNCTIONS), _call_by_blocks)

@@ -8,8 +8,8 @@ rank and index in the block. So equal elements are distributed evenly, and, if t
 global array, the sort is stable.
 
 Before the exchange a rank either sorts its block (`_sorted_first`), and merges the runs that it receives by NumPy's
-stable sort, which makes use of sorted runs. Or it only partitions its block at the splitters (`_split`), which is
-faster where NumPy sorts with vector instructions, but loses the order of equal elements.
+stable sort, which makes use of sorted runs. Or it only partitions its block at the splitters (`_partitioned`), which
+is faster where NumPy sorts with vector instructions, but loses the order of equal elements.
 
 The counts depend on the data. Each rank learns how many bytes it will receive, and allocates them. The received blocks
 are a few elements longer or shorter than those of the usual cut. So a rank allocates enough for both, and at the end
@@ -144,16 +144,16 @@ class _Sort(NamedTuple):
     def run(self, block: Array, indices: Indices | None, stable: bool) -> tuple[list[Array], list[int]]:
         """Return the blocks of this rank, values and indices if given, and the lengths of all blocks. Collective."""
         sorts_first = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
-        arrays, cuts = self._sorted_first(block, indices) if sorts_first else self._split(block)
-        elements = self._own_elements(arrays, np.diff(cuts, prepend=0, append=len(block)))
-        received_arrays = elements.received()
+        arrays, cuts = self._sorted_first(block, indices) if sorts_first else self._partitioned(block)
+        elements = self._exchange(arrays, np.diff(cuts, prepend=0, append=len(block)))
+        received_arrays = elements.received_elements()
         if indices is None:
             received_arrays[0].sort(kind="stable" if sorts_first else kind_to_sort(block.dtype))
         else:
             order = np.argsort(received_arrays[0], kind="stable")
             for array in received_arrays:
                 array[...] = array[order]
-        return elements.evened()
+        return elements.even_blocks()
 
     def _sorted_first(self, block: Array, indices: Indices | None) -> tuple[list[Array], Indices]:
         """Return the arrays to send, sorted, and where the splitters cut them. Collective."""
@@ -170,7 +170,7 @@ class _Sort(NamedTuple):
             slice(None), self.ranks.position, equal_counts, splitters.indices - counts_before
         )
 
-    def _split(self, block: Array) -> tuple[list[Array], Indices]:
+    def _partitioned(self, block: Array) -> tuple[list[Array], Indices]:
         """Return the block to send, partitioned at the splitters, and where they cut it. Collective."""
         splitters, array = self._splitters(block), exact_copy(block)
         tie_fractions = splitters.indices / max(1, len(block))  # fraction of equal elements before each splitter
@@ -217,7 +217,7 @@ class _Sort(NamedTuple):
         positions = order[np.arange(1, count) * len(order) // count]
         return Splitters(values[positions], ranks[positions], block_indices[positions])
 
-    def _own_elements(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
+    def _exchange(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
         """Return the elements that all ranks send to this one. Collective.
 
         Parameters
@@ -238,7 +238,7 @@ class _Sort(NamedTuple):
             lambda: [new_block((length,), array.dtype) for array in arrays], f"the counts of {ranks.call}"
         )
         elements = _ReceivedElements(ranks, buffers, received_starts - first_start, even_starts - first_start)
-        for array, buffer in zip(arrays, elements.received(), strict=True):
+        for array, buffer in zip(arrays, elements.received_elements(), strict=True):
             ranks.exchanged(np.ascontiguousarray(array), counts, buffer, receive_counts)
         return elements
 
@@ -259,26 +259,26 @@ class _ReceivedElements(NamedTuple):
     received_starts: Indices
     even_starts: Indices
 
-    def received(self) -> list[Array]:
+    def received_elements(self) -> list[Array]:
         """Return the elements that this rank has received."""
         return [buffer[self._own_slice(self.received_starts)] for buffer in self.buffers]
 
-    def evened(self) -> tuple[list[Array], list[int]]:
+    def even_blocks(self) -> tuple[list[Array], list[int]]:
         """Return the blocks of this rank in the usual cut, and the lengths of all blocks. Collective."""
         blocks = [buffer[self._own_slice(self.even_starts)] for buffer in self.buffers]
         if not np.array_equal(self.received_starts, self.even_starts):
             send_counts, receive_counts = (
-                self._counts(self.received_starts, self.even_starts),
-                self._counts(self.even_starts, self.received_starts),
+                self._overlap_counts(self.received_starts, self.even_starts),
+                self._overlap_counts(self.even_starts, self.received_starts),
             )
-            for array, block in zip(self.received(), blocks, strict=True):
+            for array, block in zip(self.received_elements(), blocks, strict=True):
                 self.ranks.exchanged(array, send_counts, block, receive_counts)  # what stays is not copied
         return blocks, np.diff(self.even_starts).tolist()
 
     def _own_slice(self, starts: Indices) -> slice:
         return slice(*starts[self.ranks.position :][:2])
 
-    def _counts(self, starts: Indices, other_starts: Indices) -> Indices:
+    def _overlap_counts(self, starts: Indices, other_starts: Indices) -> Indices:
         """Return, for each rank, the number of its elements by *other_starts* in this rank's block by *starts*."""
         block = self._own_slice(starts)
         return np.array(np.diff(np.clip(other_starts, block.start, block.stop)), np.intp)

@@ -109,7 +109,7 @@ def _sharding_dims(tensor: DTensor) -> tuple[str, ...]:
 def _unique(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _sharding_dims(tensor)
     if not names or not tensor.size:
-        return _of_blocks(tensor, request)
+        return _unique_of_blocks(tensor, request)
     needs_indices = request.return_index or request.return_inverse
     ordered = in_order(
         name, in_flat_order(tensor, name) if needs_indices else tensor, stable=needs_indices, indexed=needs_indices
@@ -134,7 +134,7 @@ def _unique(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
     return results
 
 
-def _of_blocks(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
+def _unique_of_blocks(tensor: DTensor, request: _UniqueRequest) -> list[DTensor]:
     """Return the results of NumPy for each block of a tensor that is replicated or empty."""
     blocks = request.apply(tensor._block)
     line_layout = Layout([_sharding_dims(tensor)], tensor.mesh)
