@@ -226,7 +226,7 @@ def _broadcast_shape(arrays: dict[int, IndexArray], ndim: int) -> Shape:
 # -- where the rows are -----------------------------------------------------------------------------------------------
 
 
-class IndexShare(NamedTuple):
+class LocalIndex(NamedTuple):
     """The elements of an index array that this rank needs, and their box in it."""
 
     array: Indices
@@ -264,7 +264,7 @@ def _indexed_axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
 
 
 def _row_owners(
-    axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, base_axes: Sequence[int]
+    axes: Sequence[_IndexedAxis], indices: Sequence[LocalIndex], shape: Shape, base_axes: Sequence[int]
 ) -> Owned:
     """Return the owner of each row and its index there, in C order, for *indices* that broadcast to *shape*.
 
@@ -289,8 +289,8 @@ def _row_owners(
         if wrong_position < 0:
             return Owned(owners, row_numbers)
     checked_arrays = [
-        in_bounds(share, base_axis, axis.cut.length)
-        for axis, share, base_axis in zip(axes, indices, base_axes, strict=True)
+        in_bounds(local_indices, base_axis, axis.cut.length)
+        for axis, local_indices, base_axis in zip(axes, indices, base_axes, strict=True)
     ]
     owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
     for axis, axis_indices in zip(axes, checked_arrays, strict=True):
@@ -307,15 +307,15 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     """
     axes = range(tensor.ndim)
     names = _sharding_dims(tensor, axes)
-    shares = [
-        IndexShare(axis_indices, ((0, len(axis_indices)),)) for axis_indices in np.unravel_index(indices, tensor.shape)
+    local_indices = [
+        LocalIndex(axis_indices, ((0, len(axis_indices)),)) for axis_indices in np.unravel_index(indices, tensor.shape)
     ]
-    return _row_owners([_indexed_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
+    return _row_owners([_indexed_axis(tensor, axis, names) for axis in axes], local_indices, indices.shape, axes)
 
 
-def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
+def in_bounds(local_indices: LocalIndex, axis: int, length: int) -> Indices:
     """Return the indices, counted from 0; ``IndexError`` for an index out of bounds."""
-    indices = share.array
+    indices = local_indices.array
     if not indices.size:
         return indices.astype(np.intp)
     if indices.min() >= 0 and indices.max() < length:
@@ -324,7 +324,8 @@ def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
     if is_wrong.any():
         first_wrong = [axis_positions[:1] for axis_positions in np.nonzero(is_wrong)]
         position = tuple(
-            int(global_indices(interval, local)[0]) for interval, local in zip(share.box, first_wrong, strict=True)
+            int(global_indices(interval, axis_position)[0])
+            for interval, axis_position in zip(local_indices.box, first_wrong, strict=True)
         )
         position_text = f", at {position} of the index array" if position else ""
         raise IndexError(
@@ -341,7 +342,7 @@ def index_call_text(name: str, base: DTensor, query: IndexRequest) -> str:
 
 
 def _agreed_row_owners(
-    ranks: RowRanks, base: DTensor, query: IndexRequest, shape_and_index: tuple[Shape, list[IndexShare]]
+    ranks: RowRanks, base: DTensor, query: IndexRequest, shape_and_index: tuple[Shape, list[LocalIndex]]
 ) -> Owned:
     """Return the owners of the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
@@ -373,7 +374,7 @@ def get(name: str, base: DTensor, query: IndexRequest) -> DTensor:
     """
     row_axes = [axis for axis in range(base.ndim) if axis not in query.axes]
     layout = index_layout(base, query, row_axes)
-    index_shares = [local_index(name, array, query.shape, layout) for array in query.indices]
+    local_indices = [local_index(name, array, query.shape, layout) for array in query.indices]
     first_axis, index_ndim = query.first_axis, len(query.shape)
     row_specs = [base.layout.axes[axis] for axis in row_axes]
     result_specs = (*row_specs[:first_axis], *layout.axes, *row_specs[first_axis:])
@@ -386,7 +387,7 @@ def get(name: str, base: DTensor, query: IndexRequest) -> DTensor:
     def fetch_rows(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(query.shape)
-            owned = _agreed_row_owners(ranks, base, query, (block_shape, index_shares))
+            owned = _agreed_row_owners(ranks, base, query, (block_shape, local_indices))
             out = new_block(result_layout.block_shape(result_shape), base.dtype)
             rows = np.moveaxis(out, range(first_axis, first_axis + index_ndim), range(index_ndim))
             # A view, as the axes of the index are adjacent.
@@ -422,12 +423,12 @@ def index_layout(base: DTensor, query: IndexRequest, row_axes: list[int]) -> Lay
     return Layout(specs, base.mesh)
 
 
-def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> IndexShare:
+def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> LocalIndex:
     """Return the elements of an index array that this rank needs. Collective if a tensor has to move."""
     axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
     box = Layout(axes, layout.mesh).block_box(index.shape, device)
     block = relaid(index, axes, name, layout.mesh)._block if isinstance(index, DTensor) else cut_out(index, box)
-    return IndexShare(np.asarray(block), box)
+    return LocalIndex(np.asarray(block), box)
 
 
 # -- set --------------------------------------------------------------------------------------------------------------
@@ -453,7 +454,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
     # If each rank knows all indices and rows, it writes the rows that it owns, and nothing moves.
     is_known_to_all = not names or (is_plain_index and (is_constant or not isinstance(aligned_value, DTensor)))
     layout = _flat_layout(base, query, () if is_known_to_all else names)
-    index_shares = [local_index(name, array, query.shape, layout) for array in query.indices]
+    local_indices = [local_index(name, array, query.shape, layout) for array in query.indices]
     values: Array | None = None
     if aligned_value is not None:
         index_specs = [()] * len(query.shape) if is_constant else layout.axes
@@ -467,7 +468,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
     def deliver_rows(block: Array) -> None:
         with ranks_along(name, base.mesh, names, text) as ranks:
             block_shape = layout.block_shape(query.shape)
-            owned = _agreed_row_owners(ranks, base, query, (block_shape, index_shares))
+            owned = _agreed_row_owners(ranks, base, query, (block_shape, local_indices))
             block = np.moveaxis(block, query.axes, range(n_axes))
             rows = None if values is None else _flat_rows(values, None if is_constant else block_shape, block, n_axes)
             write = _writer(block, rows if is_constant else None, ufunc)
