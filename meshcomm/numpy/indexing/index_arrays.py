@@ -289,8 +289,8 @@ def _row_owners(
         if wrong_position < 0:
             return Owned(owners, row_numbers)
     checked_arrays = [
-        in_bounds(local_indices, base_axis, axis.cut.length)
-        for axis, local_indices, base_axis in zip(axes, indices, base_axes, strict=True)
+        in_bounds(index, base_axis, axis.cut.length)
+        for axis, index, base_axis in zip(axes, indices, base_axes, strict=True)
     ]
     owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
     for axis, axis_indices in zip(axes, checked_arrays, strict=True):
@@ -313,9 +313,9 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     return _row_owners([_indexed_axis(tensor, axis, names) for axis in axes], local_indices, indices.shape, axes)
 
 
-def in_bounds(local_indices: LocalIndex, axis: int, length: int) -> Indices:
+def in_bounds(index: LocalIndex, axis: int, length: int) -> Indices:
     """Return the indices, counted from 0; ``IndexError`` for an index out of bounds."""
-    indices = local_indices.array
+    indices = index.array
     if not indices.size:
         return indices.astype(np.intp)
     if indices.min() >= 0 and indices.max() < length:
@@ -325,7 +325,7 @@ def in_bounds(local_indices: LocalIndex, axis: int, length: int) -> Indices:
         first_wrong = [axis_positions[:1] for axis_positions in np.nonzero(is_wrong)]
         position = tuple(
             int(global_indices(interval, axis_position)[0])
-            for interval, axis_position in zip(local_indices.box, first_wrong, strict=True)
+            for interval, axis_position in zip(index.box, first_wrong, strict=True)
         )
         position_text = f", at {position} of the index array" if position else ""
         raise IndexError(
