@@ -1,1 +1,1 @@
-"""Functions that compute each element by itself, and how their operands come together."""
+"""Elementwise functions, and the decorators that register functions for tensors with NumPy."""

@@ -1,6 +1,6 @@
-"""Functions of NumPy that compute each element by itself: angle, interp, nan_to_num, piecewise and their kin.
+"""Elementwise functions of NumPy that are not ufuncs: angle, interp, nan_to_num, piecewise and others.
 
-Each device calls NumPy's function on its block. And apply_along_axis, which does so for lines that are whole.
+Each device calls NumPy's function on its block. In apply_along_axis, which is also here, a block has complete lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,26 +34,26 @@ from meshcomm.numpy.elementwise.values import astype
     *(np.datetime_as_string, np.is_busday),
     *(np.strings.upper, np.strings.lower, np.strings.swapcase, np.strings.capitalize, np.strings.title),
 )
-def _of_blocks(function: Function, count: int = 1) -> Function:
-    """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""
+def _for_blocks(function: Function, count: int = 1) -> Function:
+    """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others options."""
     name = f"numpy.{function.__name__}"
 
-    def applied(*args: object, **options: object) -> object:
-        operands, rest = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
-        if not operands:  # by its name
+    def wrapper(*args: object, **options: object) -> object:
+        operands, other_args = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
+        if not operands:  # the operand is a keyword argument
             operands.append(unwrapped(options.pop(next(iter(options)))))
-        out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
-        call = deciding(name, lambda *blocks: function(*blocks, *rest, **options), operands)
+        out = other_args.pop() if other_args and name in _SECOND_IS_OUT else options.pop("out", None)
+        call = deciding(name, lambda *blocks: function(*blocks, *other_args, **options), operands)
         return call if out is None else with_out(name, out, completed(call))
 
-    return applied
+    return wrapper
 
 
 @implements(np.i0)
 def i0(x: DTensor) -> DTensor:
     """Return the modified Bessel function of the first kind, order 0, as numpy.i0.
 
-    Collective over the mesh for texts, which NumPy takes for numbers: what one rank cannot convert is an error on all.
+    Collective over the mesh for texts, which NumPy converts to numbers: if one rank cannot, all ranks raise the error.
     """
     tensor = as_tensor("numpy.i0", x)
     numbers = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
@@ -61,7 +61,7 @@ def i0(x: DTensor) -> DTensor:
 
 
 def _as_day(x: object) -> object:
-    """Return a date that is a text, or Python's, as NumPy's; what else it is, as it is."""
+    """Return a text or a date of Python as a NumPy date; anything else unchanged."""
     return np.datetime64(x, "D") if isinstance(x, str | date) else x
 
 
@@ -100,7 +100,7 @@ def interp(
     Parameters
     ----------
     x: coordinates at which to interpolate
-    xp, fp: ascending coordinates of the points, and their values: both are gathered to every rank
+    xp, fp: ascending coordinates of the points, and their values; both are gathered to every rank
     left, right: values beyond the points; by default those of the first and the last point
     period: period of *xp*, which may then be in any order
 
@@ -115,19 +115,19 @@ def interp(
     name = "numpy.interp"
     operands = [unwrapped(operand) for operand in (x, xp, fp)]
     mesh = mesh_of(operands)
-    positions, *table_of_values = agree_on_plain(name, operands, mesh)
-    points, values = (allgather_array(name, table) for table in table_of_values)
-    at = positions if isinstance(positions, DTensor) else replicated(positions, mesh)
-    return elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
+    positions, *point_tables = agree_on_plain(name, operands, mesh)
+    points, values = (allgather_array(name, point_table) for point_table in point_tables)
+    tensor = positions if isinstance(positions, DTensor) else replicated(positions, mesh)
+    return elementwise(name, lambda block: np.interp(block, points, values, left, right, period), [tensor])
 
 
 @implements(np.piecewise)
 def piecewise(
     x: DTensor | ArrayLike, condlist: Value, funclist: Sequence[Value], *args: object, **kw: object
 ) -> DTensor:
-    """Return what functions give where their conditions hold, as numpy.piecewise. Collective if a condition moves.
+    """Return results of functions where their conditions hold, as numpy.piecewise. Collective if a condition moves.
 
-    Functions get the elements of one device, as an array. If several conditions hold, the last one counts.
+    Functions get the elements of one device as an array. If several conditions hold, the last one counts.
 
     Parameters
     ----------
@@ -139,14 +139,14 @@ def piecewise(
     name = "numpy.piecewise"
     operands = [unwrapped(x), *map(unwrapped, condlist if isinstance(condlist, list | tuple) else [condlist])]
     tensor = operands[0] if isinstance(operands[0], DTensor) else replicated(operands[0], mesh_of(operands))
-    several = isinstance(condlist, list | tuple) and isinstance(condlist[0], list | np.ndarray | DTensor)
+    has_several = isinstance(condlist, list | tuple) and isinstance(condlist[0], list | np.ndarray | DTensor)
     if isinstance(condlist, np.ndarray | DTensor):
-        several = condlist.ndim > tensor.ndim
-    conditions = list(condlist) if several or tensor.ndim == 0 < np.ndim(condlist) else [condlist]
+        has_several = condlist.ndim > tensor.ndim
+    conditions = list(condlist) if has_several or tensor.ndim == 0 < np.ndim(condlist) else [condlist]
 
     def piecewise_block(block: Array, *conditions: Array) -> Array:
-        shaped = [np.broadcast_to(condition, block.shape) for condition in conditions]
-        return np.piecewise(block, shaped, list(funclist), *args, **kw)
+        wide_conditions = [np.broadcast_to(condition, block.shape) for condition in conditions]
+        return np.piecewise(block, wide_conditions, list(funclist), *args, **kw)
 
     result: Value = elementwise(name, piecewise_block, [tensor, *map(unwrapped, conditions)])
     return result
@@ -154,19 +154,19 @@ def piecewise(
 
 @implements(np.apply_along_axis)
 def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, **kwargs: object) -> DTensor:
-    """Return what a function makes of each line along *axis*, as numpy.apply_along_axis. Collective over the mesh.
+    """Return the results of a function of each line along *axis*, as numpy.apply_along_axis. Collective over the mesh.
 
-    Lines are whole on each device first. The function runs for the lines of the device only: it must not make
-    collective calls.
+    The tensor is relaid so that *axis* is unsharded. Each device calls the function for its lines only, so the
+    function must not make collective calls.
 
     Parameters
     ----------
     func1d: function of an array with one axis; its results have one shape and dtype
-    axis: axis along which the lines are
+    axis: axis of the lines
     arr: a tensor
     args, kwargs: further arguments of the function
 
-    What the function raises on one rank, all ranks raise. ``ValueError`` if there is no line.
+    An exception of the function on one rank is raised on all ranks. ``ValueError`` if there is no line.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -177,52 +177,56 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
     [[20, 10, 0], [50, 40, 30]]
     """
     name, tensor = "numpy.apply_along_axis", as_tensor("numpy.apply_along_axis", arr)
-    (along,) = normalised_axes(axis, tensor.ndim)
-    if prod(n for number, n in enumerate(tensor.shape) if number != along) == 0:
+    (axis_number,) = normalised_axes(axis, tensor.ndim)
+    if prod(n for number, n in enumerate(tensor.shape) if number != axis_number) == 0:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
-    lines = whole_along(tensor, [along], name)
+    lines = whole_along(tensor, [axis_number], name)
     layout, mesh = lines.layout, lines.mesh
     refuse_outside(name, mesh, "what the function returns")
     shapes = [layout.block_shape(lines.shape, device) for device in range(mesh.size)]
-    filled = [all(n for number, n in enumerate(shape) if number != along) for shape in shapes]
-    call = f"{name} along axis {along} of {tensor.shape} {tensor.dtype}"
+    has_lines = [all(n for number, n in enumerate(shape) if number != axis_number) for shape in shapes]
+    call_text = f"{name} along axis {axis_number} of {tensor.shape} {tensor.dtype}"
     block_shape = layout.block_shape(lines.shape)
 
     def compute() -> Array | None:
-        if not all(n for number, n in enumerate(block_shape) if number != along):
+        if not all(n for number, n in enumerate(block_shape) if number != axis_number):
             return None
-        return np.asarray(np.apply_along_axis(func1d, along, lines._block, *args, **kwargs), order="C")
+        return np.asarray(np.apply_along_axis(func1d, axis_number, lines._block, *args, **kwargs), order="C")
 
-    results = agree_on_result(name, mesh, call, compute)
+    results = agree_on_result(name, mesh, call_text, compute)
 
-    def look() -> tuple[Shape, str]:
+    def result_spec() -> tuple[Shape, str]:
         assert results is not None
-        return results.shape[along : results.ndim - (tensor.ndim - along - 1)], dtype_text(results.dtype)
+        return results.shape[axis_number : results.ndim - (tensor.ndim - axis_number - 1)], dtype_text(results.dtype)
 
-    line_shape, text = broadcast_from_device(name, mesh, call, look, filled.index(True)) or look()
+    line_shape, dtype_name = (
+        broadcast_from_device(name, mesh, call_text, result_spec, has_lines.index(True)) or result_spec()
+    )
 
     def check() -> None:
-        if results is not None and list(look()[0]) != list(line_shape):
-            raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {line_shape}")
+        if results is not None and list(result_spec()[0]) != list(line_shape):
+            raise ValueError(
+                f"{name}: the function must return arrays of one shape, not {result_spec()[0]} and {line_shape}"
+            )
 
-    agree_on_result(name, mesh, f"{call}: its results have one shape", check)
-    dtype, axes = dtype_of_text(text), layout.axes
-    empty = (*block_shape[:along], *line_shape, *block_shape[along + 1 :])
-    block = np.empty(empty, dtype) if results is None else results
-    shape = (*tensor.shape[:along], *line_shape, *tensor.shape[along + 1 :])
-    axes = (*axes[:along], *((),) * len(line_shape), *axes[along + 1 :])
+    agree_on_result(name, mesh, f"{call_text}: its results have one shape", check)
+    dtype, axes = dtype_of_text(dtype_name), layout.axes
+    result_block_shape = (*block_shape[:axis_number], *line_shape, *block_shape[axis_number + 1 :])
+    block = np.empty(result_block_shape, dtype) if results is None else results
+    shape = (*tensor.shape[:axis_number], *line_shape, *tensor.shape[axis_number + 1 :])
+    axes = (*axes[:axis_number], *((),) * len(line_shape), *axes[axis_number + 1 :])
     return make(block.astype(dtype, copy=False), Layout(axes, mesh), shape, dtype)
 
 
 @implements(np.apply_over_axes)
 def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
-    """Return what a reduction makes of one axis after the other, as numpy.apply_over_axes. Collective over the mesh.
+    """Return *func* applied along one axis after the other, as numpy.apply_over_axes. Collective over the mesh.
 
     Parameters
     ----------
     func: function of a tensor and an axis
     a: a tensor
-    axes: one axis or several, which stay with length 1
+    axes: one axis or several; they keep length 1
     """
     tensor = as_tensor("numpy.apply_over_axes", a)
     for axis in normalised_axes(axes, tensor.ndim):
@@ -237,41 +241,47 @@ def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
 
 @implements(np.packbits, partly=True)
 def packbits(a: DTensor, axis: int | None = None, bitorder: Literal["big", "little"] = "big") -> DTensor:
-    """Return eight bits in each byte, as numpy.packbits. Collective over the mesh if the axis has to be whole."""
-    return _bits("numpy.packbits", a, axis, lambda n: -(-n // 8), lambda b, along: np.packbits(b, along, bitorder))
+    """Return bits packed into bytes, as numpy.packbits. Collective over the mesh if the axis is sharded."""
+    return _convert_bits(
+        "numpy.packbits",
+        a,
+        axis,
+        lambda n: -(-n // 8),
+        lambda block, axis_number: np.packbits(block, axis_number, bitorder),
+    )
 
 
 @implements(np.unpackbits, partly=True)
 def unpackbits(
     a: DTensor, axis: int | None = None, count: int | None = None, bitorder: Literal["big", "little"] = "big"
 ) -> DTensor:
-    """Return the bits of bytes, as numpy.unpackbits. Collective over the mesh if the axis has to be whole.
+    """Return the bits of bytes, as numpy.unpackbits. Collective over the mesh if the axis is sharded.
 
-    *count* is how many bits to return; if it is negative, how many to leave out at the end.
+    *count* is the number of bits to return; if it is negative, the number to leave out at the end.
     """
 
     def length(n: int) -> int:
         return 8 * n if count is None else max(8 * n + count, 0) if count < 0 else count
 
-    def unpack(block: Array, along: int) -> Array:
-        return np.unpackbits(block, along, count, bitorder)
+    def unpack(block: Array, axis_number: int) -> Array:
+        return np.unpackbits(block, axis_number, count, bitorder)
 
-    return _bits("numpy.unpackbits", a, axis, length, unpack)
+    return _convert_bits("numpy.unpackbits", a, axis, length, unpack)
 
 
-def _bits(
+def _convert_bits(
     name: str, a: DTensor, axis: int | None, length: Callable[[int], int], function: Callable[[Array, int], Array]
 ) -> DTensor:
     tensor = as_tensor(name, a)
     tensor, axis = (tensor.ravel(), 0) if axis is None else (tensor, axis)
-    (along,) = normalised_axes(axis, tensor.ndim)
-    function(np.zeros((1,) * tensor.ndim, tensor.dtype), along)  # NumPy's error for the dtype, on all ranks
-    shape = (*tensor.shape[:along], length(tensor.shape[along]), *tensor.shape[along + 1 :])
-    blocks = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
+    (axis_number,) = normalised_axes(axis, tensor.ndim)
+    function(np.zeros((1,) * tensor.ndim, tensor.dtype), axis_number)  # NumPy's error for the dtype, on all ranks
+    shape = (*tensor.shape[:axis_number], length(tensor.shape[axis_number]), *tensor.shape[axis_number + 1 :])
+    blocks = of_whole_blocks(tensor, [axis_number], name, lambda block: function(block, axis_number))
     return make(*blocks, shape, np.dtype(np.uint8))
 
 
-_WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument
+_SECOND_IS_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # functions with ``out`` as second argument
 
 for _function in (np.busday_count, np.busday_offset):
-    implements(_function)(_of_blocks(_function, 2))
+    implements(_function)(_for_blocks(_function, 2))

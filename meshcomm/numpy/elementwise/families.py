@@ -1,4 +1,4 @@
-"""Public functions that differ in their names only: one body with one signature serves them all."""
+"""Families: public functions that differ in their names only, and share one body with one signature."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,13 +12,13 @@ R = TypeVar("R")
 
 
 class Family(Generic[P, R]):
-    """The functions that one body serves.
+    """A maker of public functions that share one body.
 
     Parameters
     ----------
-    source: module with the functions whose arguments the family takes
-    like: function named in docstrings as the one with these arguments; by default the first one of the family
-    body: function of a name and the arguments of the function of that name
+    source: module whose functions have these names and arguments
+    like: name of the function that docstrings refer to for the arguments; by default the first one of the family
+    body: function of a name, followed by the arguments of the public function
     """
 
     def __init__(self, source: str, like: str, body: Callable[Concatenate[str, P], R]) -> None:
@@ -36,23 +36,23 @@ class Family(Generic[P, R]):
         self._like = self._like or name
         if not summary:
             summary, _, arguments = cleandoc(self._body.__doc__ or "").partition("\n\n")
-        rest = cleandoc(arguments or f"Arguments are those of `{self._like}`.")
-        one = partial(self._body, name)
-        vars(one).update(
+        arguments_text = cleandoc(arguments or f"Arguments are those of `{self._like}`.")
+        bound = partial(self._body, name)
+        vars(bound).update(
             __name__=name,
             __qualname__=name,
             __module__=self._body.__module__,
             __annotations__=self._body.__annotations__,
-            __doc__=f"{summary}\n\nSource: {self._source}.{name}.\n\n{rest}\n",
+            __doc__=f"{summary}\n\nSource: {self._source}.{name}.\n\n{arguments_text}\n",
         )
-        function = refusable(one)
-        vars(function).clear()  # doctest would look at what is wrapped, which is no function
-        vars(function)["__signature__"] = signature(one)
+        function = refusable(bound)
+        vars(function).clear()  # doctest would examine the wrapped object, which is no function
+        vars(function)["__signature__"] = signature(bound)
         return function
 
 
 def family(source: str, like: str = "") -> Callable[[Callable[Concatenate[str, P], R]], Family[P, R]]:
-    """Return a decorator for the body of functions that take the arguments of those in the module *source*.
+    """Return a decorator for the body of functions that take the arguments of functions of the module *source*.
 
     Arguments are those of `Family`.
 

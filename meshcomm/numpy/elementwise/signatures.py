@@ -1,4 +1,4 @@
-"""NumPy's functions as callers write them: arguments by NumPy's names, and a clear no to those that are not taken."""
+"""NumPy's functions for tensors: arguments by NumPy's names, and clear errors for arguments that are not supported."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
@@ -20,33 +20,37 @@ Ours = TypeVar("Ours", bound=Function)
 Maker = TypeVar("Maker", bound=Callable[..., Function])
 
 FUNCTIONS: dict[Function, AnyFunction] = {}
-"""What is called for functions of NumPy that are defined for tensors. `implements` writes it."""
+"""The function that is called for each function of NumPy that is defined for tensors. `implements` fills it."""
 
 _SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}
 _SAME_KIND |= {f"{name}{axes}": "biufc" for name in ("fft", "ifft", "rfft", "irfft") for axes in ("", "2", "n")}
 _SAME_KIND |= {"hfft": "biufc", "ihfft": "biufc"}
-"""Functions that convert their result to ``out=`` by the rule ``same_kind`` only, for these kinds of operands."""
+"""Kinds of operands for which functions convert their result to ``out=`` by the rule ``same_kind`` only."""
 
 
 def like_numpy(function: Function, ours: Function) -> Function:
-    """Return *ours* with the arguments of NumPy's *function*, which it takes by name; some may be missing there.
+    """Return *ours* with the signature of NumPy's *function*; *ours* may lack some parameters.
 
-    What it does not take may be passed with NumPy's default; otherwise there is a ``TypeError``. The result is written
-    to the tensor ``out=``, by the conversions of NumPy's function: most reductions take any.
+    An argument that *ours* lacks may be passed with NumPy's default; any other value raises ``TypeError``. The result
+    is written to the tensor ``out=``, by the casting rule of NumPy's function; most reductions allow any conversion.
     """
     name = f"numpy.{function.__name__}"
-    taken = frozenset(signature(ours).parameters)
+    parameter_names = frozenset(signature(ours).parameters)
 
-    @wraps(ours)  # its signature says which arguments are taken: docs/numpy.md has the others
-    def called(*args: object, **kwargs: object) -> object:
-        if len(args) == 1 and taken.issuperset(kwargs) and all(map(is_not, kwargs.values(), repeat(NO_VALUE))):
+    @wraps(ours)  # its signature has the supported arguments; docs/numpy.md lists the others
+    def wrapper(*args: object, **kwargs: object) -> object:
+        if (
+            len(args) == 1
+            and parameter_names.issuperset(kwargs)
+            and all(map(is_not, kwargs.values(), repeat(NO_VALUE)))
+        ):
             return ours(*args, **kwargs)  # as the methods of tensors call it
-        form = _form(function)
-        arguments = form.bind(*args, **kwargs).arguments
-        out = None if "out" in taken else arguments.pop("out", None)
-        for argument in [argument for argument in arguments if argument not in taken]:
+        numpy_signature = _signature_of(function)
+        arguments = numpy_signature.bind(*args, **kwargs).arguments
+        out = None if "out" in parameter_names else arguments.pop("out", None)
+        for argument in [argument for argument in arguments if argument not in parameter_names]:
             value = arguments.pop(argument)
-            if not _is_default(value, form.parameters[argument]):
+            if not _is_default(value, numpy_signature.parameters[argument]):
                 raise TypeError(f"{name}: {argument}= is not supported for DTensors; leave it out")
         result = ours(**{argument: value for argument, value in arguments.items() if value is not NO_VALUE})
         if out is None or out is NO_VALUE:
@@ -56,14 +60,14 @@ def like_numpy(function: Function, ours: Function) -> Function:
         casting: Casting = "same_kind" if kinds and _dtype_kind(arguments) in kinds else "unsafe"
         return with_out(name, out, result, casting)
 
-    return called
+    return wrapper
 
 
 def implements(*functions: Function | None, partly: bool = False) -> Callable[[Ours], Ours]:
-    """Let NumPy's *functions* take tensors: for each of them, the function below is called.
+    """Return a decorator that lets NumPy's *functions* take tensors: NumPy then calls the decorated function.
 
-    None stands for a function that this NumPy lacks. *partly*: the function below takes some of NumPy's arguments; see
-    `like_numpy`.
+    None stands for a function that this NumPy lacks. *partly* says that the decorated function takes only some of
+    NumPy's arguments; see `like_numpy`.
     """
 
     def define(ours: Ours) -> Ours:
@@ -76,11 +80,11 @@ def implements(*functions: Function | None, partly: bool = False) -> Callable[[O
 
 
 def operation(*functions: Function | None, partly: bool = False) -> Callable[[Callable[P, Call | R]], Callable[P, R]]:
-    """Let NumPy's *functions* take tensors: the function below decides what is made, and may return that as a `Call`.
+    """Return a decorator that lets NumPy's *functions* take tensors: the decorated function may return a `Call`.
 
-    So it decides by specs and other arguments only, not by elements. Who called the function of NumPy runs the call,
-    and keeps it for others with tensors of the same specs. In our own code, the name below is of a function that runs
-    the call; `decision` gives the one that decides. Arguments are those of `implements`.
+    It decides by specs and other arguments only, not by elements. NumPy's protocol runs the call, and keeps its recipe
+    for later calls with tensors of the same specs. In our own code, the decorated name is a function that also runs
+    the call; `decision` returns the function that only decides. Arguments are those of `implements`.
     """
 
     def define(decide: Callable[P, Call | R]) -> Callable[P, R]:
@@ -97,7 +101,7 @@ def operation(*functions: Function | None, partly: bool = False) -> Callable[[Ca
 
 
 def decision(function: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
-    """Return what decides for a function that runs what is decided: see `operation`; else the function itself."""
+    """Return the deciding function of an `operation`; any other function unchanged."""
     return _DECISIONS.get(function, function)
 
 
@@ -105,7 +109,7 @@ _DECISIONS: dict[Function, AnyFunction] = {}
 
 
 def implements_each(*functions: Function) -> Callable[[Maker], Maker]:
-    """Let NumPy's *functions* take tensors: for each of them, what the function below makes of it is called."""
+    """Return a decorator for a function factory: its result for each of NumPy's *functions* is called for tensors."""
 
     def define(make: Maker) -> Maker:
         for function in functions:
@@ -121,10 +125,10 @@ def _dtype_kind(arguments: Mapping[str, object]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _form(function: Function) -> Signature:
+def _signature_of(function: Function) -> Signature:
     return signature(function)
 
 
 def _is_default(value: object, parameter: Parameter) -> bool:
-    unset = value is None or value is NO_VALUE or value is parameter.default
-    return unset or (value is True and parameter.name == "where")
+    is_unset = value is None or value is NO_VALUE or value is parameter.default
+    return is_unset or (value is True and parameter.name == "where")

@@ -1,4 +1,4 @@
-"""Elementwise functions of NumPy that are no universal functions: astype, real and imag, clip, round."""
+"""Elementwise functions of NumPy that are not ufuncs: astype and view, real and imag, clip, round."""
 
 import warnings
 from operator import methodcaller
@@ -29,59 +29,59 @@ from meshcomm.numpy.elementwise.signatures import operation
 def astype(
     x: DTensor, dtype: DTypeLike, *, casting: Casting = "unsafe", copy: bool = True, device: object = None
 ) -> Call | DTensor:
-    """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
+    """Return the tensor converted to *dtype*; the tensor itself if it has this dtype and *copy* is False.
 
-    Collective over the mesh if texts become numbers: what one rank cannot convert is an error on all. ``TypeError`` if
-    the rule *casting* of NumPy does not allow the conversion.
+    Collective over the mesh if texts become numbers: if one rank cannot convert, all ranks raise the error.
+    ``TypeError`` if NumPy's rule *casting* does not allow the conversion.
     """
     tensor = as_tensor("astype", x)
     if device not in (None, "cpu"):
         raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
     with warnings.catch_warnings(action="ignore"):  # each call warns when it converts
-        kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)
-    if kind == tensor.dtype:
+        new_dtype = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)
+    if new_dtype == tensor.dtype:
         return tensor.copy() if copy else tensor
-    convert = methodcaller("astype", kind, order="C")
-    if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
-        call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
-        return agree_on_result("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
-    if tensor.dtype.kind == "c" and kind.kind != "c":  # NumPy warns
-        return mapping(naming_callers(convert), tensor, dtype=kind, names_callers=True)
-    return mapping(convert, tensor, dtype=kind, names_callers=True, write=converted)
+    convert = methodcaller("astype", new_dtype, order="C")
+    if tensor.dtype.kind in "SU" and new_dtype.kind not in "SUV":
+        call = f"astype of {tensor.shape} {tensor.dtype} to {new_dtype}"
+        return agree_on_result("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=new_dtype))
+    if tensor.dtype.kind == "c" and new_dtype.kind != "c":  # NumPy warns
+        return mapping(naming_callers(convert), tensor, dtype=new_dtype, names_callers=True)
+    return mapping(convert, tensor, dtype=new_dtype, names_callers=True, write=converted)
 
 
 @operation(np.ndarray.view)
 def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
     """Return a tensor of the same memory with another dtype.
 
-    Collective if an element of the other size would be on two devices. ``DTypeError`` if elements of another size do
-    not fit: then the last axis must be consecutive in memory, of a multiple of them.
+    Collective if an element of the new size would be on two devices. To change the size of elements, the last axis
+    must be consecutive in memory, and its bytes a multiple of the new size; else ``DTypeError``.
     """
     tensor = as_tensor("t.view", a)
-    kind = tensor.dtype if dtype is None else as_dtype(dtype)
-    take = methodcaller("view", kind)
-    if kind.itemsize == tensor.dtype.itemsize:
+    new_dtype = tensor.dtype if dtype is None else as_dtype(dtype)
+    take = methodcaller("view", new_dtype)
+    if new_dtype.itemsize == tensor.dtype.itemsize:
         return viewing(take, tensor, tensor.layout)
     try:
-        of: Array = take(abstract_array(tensor))
+        abstract_view: Array = take(abstract_array(tensor))
     except ValueError as error:
-        raise DTypeError(f"t.view of {tensor.dtype} as {kind}: {error}") from None
-    layout = _with_bytes(tensor, kind.itemsize)
+        raise DTypeError(f"t.view of {tensor.dtype} as {new_dtype}: {error}") from None
+    layout = _layout_for_itemsize(tensor, new_dtype.itemsize)
     if layout is not None:
         return viewing(take, tensor, layout)
 
     def fetch(base: DTensor) -> DTensor:
-        whole = relaid(base, base.layout.replace(base.ndim - 1, ()).axes, "t.view")
-        return mapped(take, whole, shape=of.shape, dtype=kind)
+        relaid_base = relaid(base, base.layout.replace(base.ndim - 1, ()).axes, "t.view")
+        return mapped(take, relaid_base, shape=abstract_view.shape, dtype=new_dtype)
 
     def send(base: DTensor, view: DTensor) -> None:
         base[...] = mapped(methodcaller("view", base.dtype), view, shape=base.shape, dtype=base.dtype)
 
-    return moved_from(tensor, fetch(tensor), of, fetch, send)
+    return moved_from(tensor, fetch(tensor), abstract_view, fetch, send)
 
 
-def _with_bytes(tensor: DTensor, itemsize: int) -> Layout | None:
-    """Return how *tensor* is cut if its elements have *itemsize* bytes; None if one would be on two devices."""
+def _layout_for_itemsize(tensor: DTensor, itemsize: int) -> Layout | None:
+    """Return the layout of *tensor* viewed with elements of *itemsize* bytes; None if one would be on two devices."""
     axis, size = tensor.ndim - 1, tensor.dtype.itemsize
     cut = tensor.layout.cut(axis, tensor.shape[axis])
     if cut.blocks == 1:
@@ -96,31 +96,33 @@ def _with_bytes(tensor: DTensor, itemsize: int) -> Layout | None:
 def clip(
     a: object, a_min: object = None, a_max: object = None, out: object = None, **options: object
 ) -> object:  # as NumPy's, with min= and max= as other names
-    """Return the values of *a* within bounds, which may be tensors. Collective if an operand has to move."""
+    """Return *a* limited to bounds, which may be tensors, as numpy.clip. Collective if an operand has to move."""
     low, high = options.pop("min", a_min), options.pop("max", a_max)
     if options:
         raise TypeError(f"numpy.clip of DTensors takes no {', '.join(options)}=; it takes a_min, a_max, and out")
     bounds = [unwrapped(x) for x in (low, high)]
-    present = [x for x in bounds if x is not None]
+    given_bounds = [x for x in bounds if x is not None]
 
-    lacking = [x is None for x in bounds]  # not the bounds, which a recipe would keep alive
+    is_missing = [x is None for x in bounds]  # a recipe would keep the bounds themselves alive
 
-    def clipped(block: Array, *others: Array, **into: object) -> object:
-        blocks = iter(others)
-        return np.clip(block, *(None if lacks else next(blocks) for lacks in lacking), **_out_argument(into))
+    def clip_block(block: Array, *bound_blocks: Array, **out_kwargs: object) -> object:
+        bounds_iterator = iter(bound_blocks)
+        return np.clip(
+            block, *(None if missing else next(bounds_iterator) for missing in is_missing), **_out_argument(out_kwargs)
+        )
 
-    return deciding("numpy.clip", clipped, [unwrapped(a), *present], _out_tuple("clip", out))
+    return deciding("numpy.clip", clip_block, [unwrapped(a), *given_bounds], _out_tuple("clip", out))
 
 
 @operation(np.round, np.around)
 def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
-    def rounded(block: Array, **into: object) -> object:
-        result = np.round(block, decimals, **_out_argument(into))
+    def round_block(block: Array, **out_kwargs: object) -> object:
+        result = np.round(block, decimals, **_out_argument(out_kwargs))
         return exact_copy(result) if result is block else result  # NumPy returns integers as they are
 
-    return deciding("numpy.round", rounded, [unwrapped(a)], _out_tuple("round", out))
+    return deciding("numpy.round", round_block, [unwrapped(a)], _out_tuple("round", out))
 
 
 @operation(np.real)
@@ -132,7 +134,7 @@ def real(val: object) -> object:
 
 @operation(np.imag)
 def imag(val: object) -> object:
-    """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
+    """Return the imaginary parts: a view of complex numbers; read-only zeros for other dtypes."""
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
         return viewing(np.imag, tensor, tensor.layout)
@@ -150,6 +152,6 @@ def _out_tuple(name: str, out: object) -> tuple[DTensor, ...]:
     return targets
 
 
-def _out_argument(into: Kwargs) -> Kwargs:
-    """Return the arguments that say where to write, for functions that take one array and no tuple."""
-    return {name: out[0] for name, out in into.items()}
+def _out_argument(out_kwargs: Kwargs) -> Kwargs:
+    """Return ``out=`` as one array, for functions that take no tuple."""
+    return {name: out[0] for name, out in out_kwargs.items()}

@@ -1,1 +1,1 @@
-"""Elements by index: to get, to set, and to find."""
+"""Elements by index: get, set and find them."""

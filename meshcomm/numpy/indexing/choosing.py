@@ -26,7 +26,7 @@ _ravel: Callable[..., Array] = np.ravel_multi_index
 def choose(
     a: DTensor | ArrayLike, choices: Sequence[DTensor | ArrayLike] | DTensor, out: object = None, mode: str = "raise"
 ) -> DTensor:
-    """Return elements of the *choices*, each from the one that *a* says, as numpy.choose. Collective if they move.
+    """Return elements of the *choices* by the choice numbers in *a*, as numpy.choose. Collective if operands move.
 
     Parameters
     ----------
@@ -48,22 +48,22 @@ def choose(
     check_mode(name, mode)
     unwrapped_choices = unwrapped(choices)
     if isinstance(unwrapped_choices, DTensor):
-        whole = whole_along(unwrapped_choices, (0,), name)
-        listed: list[object] = [getitem(whole, number) for number in range(len(whole))]
+        stacked_choices = whole_along(unwrapped_choices, (0,), name)
+        choice_list: list[object] = [getitem(stacked_choices, number) for number in range(len(stacked_choices))]
     else:
-        listed = list(unwrapped_choices)
-    if not listed:
+        choice_list = list(unwrapped_choices)
+    if not choice_list:
         raise ShapeError(f"{name}: there must be a choice")
-    numbers, *others = on_mesh(name, [a, *listed])
-    np.empty(0, numbers.dtype).astype(np.intp, casting="safe")  # NumPy's error
+    choice_numbers, *choice_tensors = on_mesh(name, [a, *choice_list])
+    np.empty(0, choice_numbers.dtype).astype(np.intp, casting="safe")  # NumPy's error
     if mode == "raise":
-        error = ValueError(f"{name}: an element is no number of one of the {len(others)} choices")
-        check_within(name, [numbers], [(0, len(others))], lambda number, n: error)
-        mode = "clip"  # a sample is one, which may be no choice
+        error = ValueError(f"{name}: an element is no number of one of the {len(choice_tensors)} choices")
+        check_within(name, [choice_numbers], [(0, len(choice_tensors))], lambda number, n: error)
+        mode = "clip"  # a sample is 1, which may be no choice
     result = elementwise(
         name,
         lambda block, *arrays: _choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
-        [numbers, *others],
+        [choice_numbers, *choice_tensors],
     )
     return with_out(name, out, result)
 
@@ -74,24 +74,25 @@ def select(
 ) -> DTensor:
     """Return elements of the first choice whose condition is true, as numpy.select. Collective if operands move.
 
-    ``ShapeError`` unless there are as many choices as conditions, and some; ``TypeError`` for conditions of no bools.
+    ``ShapeError`` for different numbers of choices and conditions, or none; ``TypeError`` for conditions without
+    bools.
     """
     name, count = "numpy.select", len(condlist)
     if count != len(choicelist) or not count:
         raise ShapeError(f"{name}: {count} conditions and {len(choicelist)} choices; there must be as many, and some")
 
-    def chosen(*blocks: Array) -> Array:
+    def select_block(*blocks: Array) -> Array:
         conditions = [np.asarray(block) for block in blocks[:count]]
         return np.select(conditions, blocks[count:-1], blocks[-1])
 
-    return elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
+    return elementwise(name, select_block, [unwrapped(x) for x in (*condlist, *choicelist, default)])
 
 
 @implements(np.unravel_index, partly=True)
 def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple[DTensor, ...]:
-    """Return the index for each axis of *shape* from flat ones, as numpy.unravel_index. Collective over the mesh.
+    """Return an index for each axis of *shape* from flat indices, as numpy.unravel_index. Collective over the mesh.
 
-    ``ValueError`` on all ranks for one that is out of bounds.
+    ``ValueError`` on all ranks for an index out of bounds.
     """
     name = "numpy.unravel_index"
     tensor = as_tensor(name, indices)
@@ -105,72 +106,69 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
         lambda index, n: ValueError(f"{name}: index {index} is out of bounds for array with size {n}"),
     )
 
-    def row_numbers(block: Array) -> tuple[Array, ...]:
+    def unravel_block(block: Array) -> tuple[Array, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
-        return _unravel(np.asarray(block) % size, lengths, order)  # a sample is one, which may be out of bounds
+        return _unravel(np.asarray(block) % size, lengths, order)  # a sample is 1, which may be out of bounds
 
-    return elementwise_results(name, row_numbers, [tensor])
+    return elementwise_results(name, unravel_block, [tensor])
 
 
 @implements(np.ravel_multi_index, partly=True)
 def ravel_multi_index(
     multi_index: Sequence[DTensor | ArrayLike], dims: Shape, mode: str | tuple[str, ...] = "raise", order: str = "C"
 ) -> DTensor:
-    """Return flat indices from those for each axis, as numpy.ravel_multi_index. Collective over the mesh.
+    """Return flat indices from an index for each axis, as numpy.ravel_multi_index. Collective over the mesh.
 
-    ``ValueError`` on all ranks for one that is out of bounds, unless *mode* is wrap or clip, or a tuple of modes.
+    ``ValueError`` on all ranks for an index out of bounds along an axis with mode ``raise``; *mode* may be a tuple
+    with one mode per axis.
     """
     name = "numpy.ravel_multi_index"
     lengths = (dims,) if isinstance(dims, int) else tuple(dims)
-    index = on_mesh(name, multi_index)
+    indices = on_mesh(name, multi_index)
     modes = (mode,) * len(lengths) if isinstance(mode, str) else tuple(mode)
     for axis_mode in modes:
         check_mode(name, axis_mode)
-    if not len(index) == len(lengths) == len(modes):
-        raise ShapeError(f"{name}: {len(index)} indices and {len(modes)} modes for {len(lengths)} axes")
-    _ravel([np.empty(0, array.dtype) for array in index], lengths, "clip", order)
-    strict = [number for number, axis_mode in enumerate(modes) if axis_mode == "raise"]
+    if not len(indices) == len(lengths) == len(modes):
+        raise ShapeError(f"{name}: {len(indices)} indices and {len(modes)} modes for {len(lengths)} axes")
+    _ravel([np.empty(0, array.dtype) for array in indices], lengths, "clip", order)
+    checked_axes = [axis for axis, axis_mode in enumerate(modes) if axis_mode == "raise"]
     check_within(
         name,
-        [index[number] for number in strict],
-        [(0, lengths[number]) for number in strict],
-        lambda number, n: ValueError(f"{name}: invalid entry {number} in coordinates array, for an axis of {n}"),
+        [indices[axis] for axis in checked_axes],
+        [(0, lengths[axis]) for axis in checked_axes],
+        lambda axis, n: ValueError(f"{name}: invalid entry {axis} in coordinates array, for an axis of {n}"),
     )
-    safe = tuple("clip" if axis_mode == "raise" else axis_mode for axis_mode in modes)
-    if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(array) for array in index]):
+    safe_modes = tuple("clip" if axis_mode == "raise" else axis_mode for axis_mode in modes)
+    if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(array) for array in indices]):
         raise ValueError(f"{name}: no entry fits an axis of 0")  # on all ranks, also those without an element
-    return elementwise(
-        name,
-        lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
-        index,
-    )
+    return elementwise(name, lambda *blocks: np.asarray(_ravel(blocks, lengths, safe_modes, order)), indices)
 
 
 @implements(np.ix_)
 def ix_(*args: object) -> tuple[object, ...]:
-    """Return an index for each of several sequences, as numpy.ix_, so that together they index their outer product.
+    """Return indices that together index the outer product of several sequences, as numpy.ix_.
 
-    A mask stands for where it is true. Collective over the mesh of a tensor of bool.
+    A mask stands for the indices where it is true. Collective over the mesh of a tensor of bool.
     """
-    indices = list[object]()
+    results = list[object]()
     for number, sequence in enumerate(args):
         value = unwrapped(sequence)
-        one: DTensor | Array = value if isinstance(value, DTensor) else np.asarray(value)
-        if one.ndim != 1:
+        index: DTensor | Array = value if isinstance(value, DTensor) else np.asarray(value)
+        if index.ndim != 1:
             raise ShapeError("numpy.ix_: Cross index must be 1 dimensional")
-        if not isinstance(one, DTensor) and not one.size:
-            one = one.astype(np.intp)
-        if one.dtype == bool:
-            (one,) = indices_of_mask(one)
-        others = [axis for axis in range(len(args)) if axis != number]
-        indices.append(np.expand_dims(one, tuple(others)))
-    return tuple(indices)
+        if not isinstance(index, DTensor) and not index.size:
+            index = index.astype(np.intp)
+        if index.dtype == bool:
+            (index,) = indices_of_mask(index)
+        other_axes = [axis for axis in range(len(args)) if axis != number]
+        results.append(np.expand_dims(index, tuple(other_axes)))
+    return tuple(results)
 
 
 @implements(np.diag_indices_from, partly=True)
 def diag_indices_from(arr: DTensor) -> tuple[Indices, ...]:
-    """Return plain indices of the main diagonal of *arr*, as numpy.diag_indices_from."""
+    """Return the indices of the main diagonal of *arr* as plain arrays, as numpy.diag_indices_from."""
     tensor = as_tensor("numpy.diag_indices_from", arr)
     check_square("numpy.diag_indices_from", tensor.shape, 1)
     return np.diag_indices(tensor.shape[0], tensor.ndim)

@@ -1,8 +1,8 @@
 """Diagonals of tensors: views, as NumPy's, in a layout that keeps every element on the device that has it.
 
-Of an axis of rows and one of columns, each cut into consecutive blocks, a diagonal runs through blocks from the upper
-left to the lower right. So in the order of these blocks, row by row, their intervals of the diagonal follow each
-other: the diagonal has `Cuts` over the mesh dimensions of both axes. Most of its intervals are empty.
+If the axes of rows and columns are cut into consecutive blocks, a diagonal runs through blocks from the upper left to
+the lower right. In the order of these blocks, row by row, their intervals of the diagonal follow each other: the
+diagonal has `Cuts` over the mesh dimensions of both axes. Most of its intervals are empty.
 
             columns 0-2   columns 3-5
     rows 0-3    0 1 2         3         of a diagonal of 6 elements:
@@ -38,7 +38,7 @@ class Diagonal(NamedTuple):
     ----------
     spec: sharding spec of the diagonal
     length: number of elements of the diagonal
-    rows, columns: slices of the rows and columns of the block of a device that it crosses, of equal lengths
+    rows, columns: rows and columns of the block that the diagonal crosses, as slices of equal lengths
     """
 
     spec: Names
@@ -52,7 +52,7 @@ def kept_diagonal(
 ) -> Diagonal | None:
     """Return the diagonal of an array of *shape* in *layout* on *device*; None if elements must move.
 
-    They must if one of the axes is cyclic.
+    Elements must move if one of the axes is cyclic.
 
     Parameters
     ----------
@@ -63,44 +63,44 @@ def kept_diagonal(
 
     >>> from meshcomm import Mesh
     >>> layout = Layout(["x", "y"], Mesh(range(4), {"x": 2, "y": 2}))
-    >>> found = kept_diagonal(layout, (6, 6), (0, 1), 0, 3)
-    >>> found.spec, found.rows, found.columns
+    >>> diagonal = kept_diagonal(layout, (6, 6), (0, 1), 0, 3)
+    >>> diagonal.spec, diagonal.rows, diagonal.columns
     (Cuts(('x', 'y'), (0, 3, 3, 3, 6)), slice(0, 3, None), slice(0, 3, None))
     """
     cuts = [layout.cut(axis, shape[axis]) for axis in axes]
     if not all(cut.is_consecutive or cut.blocks == 1 for cut in cuts):
         return None
-    first = max(-offset, 0), max(offset, 0)  # the row and the column where the diagonal begins
-    length = max(0, min(shape[axis] - begin for axis, begin in zip(axes, first, strict=True)))
-    spans = [_spans(cut, begin, length) for cut, begin in zip(cuts, first, strict=True)]
-    intervals = [(max(a, c), min(b, d)) for (a, b), (c, d) in product(*spans)]
+    starts = max(-offset, 0), max(offset, 0)  # the row and the column where the diagonal begins
+    length = max(0, min(shape[axis] - axis_start for axis, axis_start in zip(axes, starts, strict=True)))
+    axis_spans = [_block_spans(cut, axis_start, length) for cut, axis_start in zip(cuts, starts, strict=True)]
+    intervals = [(max(a, c), min(b, d)) for (a, b), (c, d) in product(*axis_spans)]
     bounds = [0, *accumulate(max(0, stop - start) for start, stop in intervals)]
     spec = cut_at((*layout.axes[axes[0]], *layout.axes[axes[1]]), bounds, length)
     if device is None:
         return Diagonal(spec, length, slice(0, 0), slice(0, 0))
-    numbers = [layout.block_numbers(device)[axis] for axis in axes]
-    start, stop = intervals[numbers[0] * len(spans[1]) + numbers[1]]
+    block_numbers = [layout.block_numbers(device)[axis] for axis in axes]
+    start, stop = intervals[block_numbers[0] * len(axis_spans[1]) + block_numbers[1]]
     count = max(0, stop - start)
-    begins = [
-        start + begin - (cut.start(number) if cut.is_consecutive else 0) if count else 0
-        for cut, begin, number in zip(cuts, first, numbers, strict=True)
+    block_starts = [
+        start + axis_start - (cut.start(block_number) if cut.is_consecutive else 0) if count else 0
+        for cut, axis_start, block_number in zip(cuts, starts, block_numbers, strict=True)
     ]
-    return Diagonal(spec, length, *(slice(begin, begin + count) for begin in begins))
+    return Diagonal(spec, length, *(slice(begin, begin + count) for begin in block_starts))
 
 
-def _spans(cut: AnyCut, begin: int, length: int) -> list[tuple[int, int]]:
-    """Return what each block of an axis has of a diagonal that begins at the index *begin*."""
+def _block_spans(cut: AnyCut, start: int, length: int) -> list[tuple[int, int]]:
+    """Return the interval of a diagonal in each block of an axis; the diagonal begins at the index *start*."""
     ends = cut.all_starts() if cut.is_consecutive else [0, cut.length]
-    within = [min(max(end - begin, 0), length) for end in ends]
-    return list(pairwise(within))
+    bounded_ends = [min(max(end - start, 0), length) for end in ends]
+    return list(pairwise(bounded_ends))
 
 
 @implements(np.diagonal, partly=True)
 def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> DTensor:
-    """Return the diagonals of matrices along the last axis: a view that cannot be written to.
+    """Return the diagonals of matrices along the last axis: a read-only view.
 
-    Each element stays on its device, in `Cuts` over the mesh dimensions of both axes. The result is a copy, and this
-    Collective, if one of the axes is cyclic.
+    Each element stays on its device, in `Cuts` over the mesh dimensions of both axes. If one of the axes is cyclic,
+    the result is a copy, and the call Collective.
 
     Parameters
     ----------
@@ -127,17 +127,19 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
 
 
 def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
-    """Return the main diagonals along the last axis, as numpy.einsum makes them: a view that can be written to."""
+    """Return the main diagonals along the last axis, as numpy.einsum does: a writeable view."""
     return _diagonal_view(tensor, *axes, 0, _writeable_diagonal(abstract_array(tensor), *axes))
 
 
-def _diagonal_view(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
-    kept_view = _local_diagonal(tensor, rows, columns, offset)
-    if kept_view is not None:
-        return viewed(lambda _: kept_view._block, tensor, kept_view.layout, of)
-    moved = _local_diagonal(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
-    assert moved is not None
-    return moved_from(tensor, moved, of)
+def _diagonal_view(tensor: DTensor, rows: int, columns: int, offset: int, abstract_view: Array) -> DTensor:
+    local_view = _local_diagonal(tensor, rows, columns, offset)
+    if local_view is not None:
+        return viewed(lambda _: local_view._block, tensor, local_view.layout, abstract_view)
+    relaid_view = _local_diagonal(
+        relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset
+    )
+    assert relaid_view is not None
+    return moved_from(tensor, relaid_view, abstract_view)
 
 
 def _writeable_diagonal(array: Array, rows: int, columns: int) -> Array:
@@ -147,16 +149,16 @@ def _writeable_diagonal(array: Array, rows: int, columns: int) -> Array:
 
 
 def _local_diagonal(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
-    """Return a diagonal that stays where it is, or None."""
-    part = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
-    if part is None:
+    """Return a diagonal whose elements stay on their devices; None if they must move."""
+    block_diagonal = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
+    if block_diagonal is None:
         return None
-    others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
-    layout = Layout([*(tensor.layout.axes[axis] for axis in others), part.spec], tensor.mesh)
-    taken = [slice(None)] * tensor.ndim
-    taken[rows], taken[columns] = part.rows, part.columns
-    local = on_blocks(lambda block: _writeable_diagonal(block[tuple(taken)], rows, columns), tensor)
-    return make(local, layout, (*(tensor.shape[axis] for axis in others), part.length), tensor.dtype)
+    other_axes = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
+    layout = Layout([*(tensor.layout.axes[axis] for axis in other_axes), block_diagonal.spec], tensor.mesh)
+    block_index = [slice(None)] * tensor.ndim
+    block_index[rows], block_index[columns] = block_diagonal.rows, block_diagonal.columns
+    own_block = on_blocks(lambda block: _writeable_diagonal(block[tuple(block_index)], rows, columns), tensor)
+    return make(own_block, layout, (*(tensor.shape[axis] for axis in other_axes), block_diagonal.length), tensor.dtype)
 
 
 @implements(np.trace, partly=True)
@@ -172,10 +174,10 @@ def trace(
 
 
 @implements(getattr(np.linalg, "diagonal", None))
-def _of_last_axes(x: DTensor, offset: int = 0) -> DTensor:
+def _last_axes_diagonal(x: DTensor, offset: int = 0) -> DTensor:
     return diagonal(x, offset, -2, -1)
 
 
 @implements(getattr(np.linalg, "trace", None))
-def _trace_of_last_axes(x: DTensor, offset: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+def _last_axes_trace(x: DTensor, offset: int = 0, dtype: DTypeLike | None = None) -> DTensor:
     return trace(x, offset, -2, -1, dtype)

@@ -1,7 +1,7 @@
 """One element: ``t[i, j]``, which all devices get from its owner in one message, and ``t[i, j] = number``.
 
-Loops over elements take each once. So nothing is kept by their indices, and nothing is planned. In scripts,
-:mod:`meshcomm.numpy.indexing.pages` brings many at once.
+A loop reads each element once. So nothing is cached by indices, and nothing is planned. In scripts,
+:mod:`meshcomm.numpy.indexing.pages` fetches many elements at once.
 """
 
 from functools import lru_cache
@@ -23,7 +23,7 @@ __all__ = ["element_of", "is_element", "to_set"]
 
 
 def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
-    """Return an element that no page has. Collective over the mesh; None for what the slow path has to say."""
+    """Return an element that no page has. Collective over the mesh; None if the slow path has to decide."""
     spec = tensor._spec
     owners = _owners_of(spec)
     if owners is None:
@@ -31,16 +31,16 @@ def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     location = owners.find(index)
     if location is None:
         return None
-    device, at = location
+    device, block_index = location
     block = tensor._block
     if owners.is_whole:
-        return _as_tensor(block[at], spec)
+        return _as_tensor(block[block_index], spec)
     if is_scripted():
-        paged = _element_of_page(tensor, index, owners)
-        if paged is not None:
-            return _as_tensor(paged, spec)
-    mine = block[at].tobytes() if owners.is_here(device) else b""
-    data = one_of_all(f"t{list(index)}", spec, hash((device, *at)), mine, device)
+        page_element = _paged_element(tensor, index, owners)
+        if page_element is not None:
+            return _as_tensor(page_element, spec)
+    own_bytes = block[block_index].tobytes() if owners.is_here(device) else b""
+    data = one_of_all(f"t{list(index)}", spec, hash((device, *block_index)), own_bytes, device)
     return _as_tensor(np.ndarray((), spec.dtype, data), spec)
 
 
@@ -50,17 +50,17 @@ def _as_tensor(value: object, spec: TensorSpec) -> DTensor:
     return make(np.array(value, spec.dtype), owners.result, (), spec.dtype)
 
 
-def _element_of_page(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
-    """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
-    pages, flat = pages_of(tensor), 0
+def _paged_element(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
+    """Return an element by fetching a page with it; None if it is to be fetched alone. Collective over the mesh."""
+    pages, flat_index = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
-        flat = flat * n + i % n
-    flats = pages.elements_to_fetch(flat)
+        flat_index = flat_index * n + i % n
+    flat_indices = pages.elements_to_fetch(flat_index)
     pages.count_call(tensor)
     if pages.whole is None:
-        if flats is None:
+        if flat_indices is None:
             return None
-        pages.keep(fetch_elements(tensor, flats, owners), flats)
+        pages.keep(fetch_elements(tensor, flat_indices, owners), flat_indices)
     element = pages.find(index)
     assert element is not None
     return element[0]
@@ -73,18 +73,18 @@ def is_element(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
 
 @lru_cache(maxsize=1024)
 def _owners_of(spec: TensorSpec) -> ElementOwners | None:
-    """Return where elements are; None for tensors whose elements take the slow path."""
+    """Return the owners of the elements of tensors of a spec; None for tensors whose elements take the slow path."""
     if spec.dtype.kind not in "biufc" or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
         return None
     layout, cuts = spec.layout, [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
     if not all(cut.is_consecutive for cut in cuts):
         return None
-    numbers = [layout.block_numbers(device) for device in range(spec.mesh.size)]
-    owners = {block: device for device, block in reversed(list(enumerate(numbers)))}
+    block_numbers = [layout.block_numbers(device) for device in range(spec.mesh.size)]
+    owners = {block: device for device, block in reversed(list(enumerate(block_numbers)))}
     starts = tuple(tuple(cut.consecutive.start(number) for number in range(cut.blocks)) for cut in cuts)
-    result = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the one that is found at once
+    result = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the layout object of the cached spec
     is_whole = layout.is_fully_replicated()
-    return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, owners, numbers, is_whole, result)
+    return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, owners, block_numbers, is_whole, result)
 
 
 set_elements(_owners_of, _fetched_element, _as_tensor, LINE)

@@ -18,7 +18,7 @@ from meshcomm.numpy.elementwise.signatures import implements_each
 
 
 def field(tensor: DTensor, name: str) -> DTensor:
-    """Return a field of all elements, a view. A field that is an array adds axes. ``ValueError`` if there is none."""
+    """Return a field of all elements, as a view; an array field adds axes. ``ValueError`` if it does not exist."""
     assert tensor.dtype.names is not None
     if name not in tensor.dtype.names:
         raise ValueError(f"no field of name {name}; the tensor has {', '.join(tensor.dtype.names)}")
@@ -27,17 +27,17 @@ def field(tensor: DTensor, name: str) -> DTensor:
 
 
 def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
-    """Return some fields of all elements: a view, of which each rank has a copy."""
-    kind = _dtype_of_fields(tensor, names)
+    """Return several fields of all elements: a view whose elements are copied on each rank."""
+    dtype = _dtype_of_fields(tensor, names)
 
-    def copied(block: Array) -> Array:
-        copy = np.zeros(block.shape, kind)
+    def copy_fields(block: Array) -> Array:
+        copy = np.zeros(block.shape, dtype)
         for name in names:
             copy[name] = block[name]
         return copy
 
     def fetch(base: DTensor) -> DTensor:
-        return mapped(copied, base, dtype=kind)
+        return mapped(copy_fields, base, dtype=dtype)
 
     def send(base: DTensor, view: DTensor) -> None:
         for name in names:
@@ -47,30 +47,31 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:
-    """Write *value* to some fields of all elements, as NumPy does: its fields in their order, or the same to each.
+    """Write *value* to several fields of all elements, as NumPy does.
 
-    *assign* writes a value to a tensor.
+    A value with fields is written field by field, in order; any other value to each field. *assign* writes a value to
+    a tensor.
     """
-    kind = _dtype_of_fields(tensor, names)
+    dtype = _dtype_of_fields(tensor, names)
     record = unwrapped(value)
     if isinstance(record, tuple):
-        record = np.array(record, kind)
-    of = record.dtype.names if isinstance(record, DTensor | np.ndarray | np.void) else None
-    if of is not None and len(of) != len(names):
-        raise DTypeError(f"a value with the fields {', '.join(of)} is assigned to {', '.join(names)}")
+        record = np.array(record, dtype)
+    value_names = record.dtype.names if isinstance(record, DTensor | np.ndarray | np.void) else None
+    if value_names is not None and len(value_names) != len(names):
+        raise DTypeError(f"a value with the fields {', '.join(value_names)} is assigned to {', '.join(names)}")
     for number, name in enumerate(names):
-        assign(field(tensor, name), record if of is None else record[of[number]])  # type: ignore[index]
+        assign(field(tensor, name), record if value_names is None else record[value_names[number]])  # type: ignore[index]
 
 
 def _dtype_of_fields(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
-    """Return the dtype of some fields. ``KeyError`` if there is no such one, as NumPy raises it."""
+    """Return the dtype of several fields; NumPy's ``KeyError`` if one does not exist."""
     return np.empty(0, tensor.dtype)[list(names)].dtype
 
 
 def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
-    """Return the names of fields that an index is: one, or a list of them; None if it is another index.
+    """Return the field name, or the list of field names, in an index; None if it is another index.
 
-    Of one record, as of NumPy's, an integer is the number of a field.
+    An integer index of a single record is the number of a field, as in NumPy.
     """
     if tensor.dtype.names is None:
         return None
@@ -85,7 +86,7 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
 
 @implements_each(operator.eq, operator.ne)
 def _comparison(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
-    def compared(left: object, right: object) -> object:
+    def compare_elements(left: object, right: object) -> object:
         return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(x)) for x in (left, right)])
 
-    return compared
+    return compare_elements

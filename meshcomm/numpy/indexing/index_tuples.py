@@ -1,7 +1,7 @@
-"""Indices as NumPy's functions take them, made into indices of ``t[index]``: along an axis, flat ones, with modes.
+"""Indices of NumPy's functions, converted to indices of ``t[index]``: along an axis, flat indices, with modes.
 
-A function such as `take` or `put` says for which axes its indices are, and what becomes of those that are out of
-bounds. What is made of that here is for :mod:`meshcomm.numpy.indexing.index_arrays`, which gets and sets the elements.
+A function such as `take` or `put` has an axis for its indices, and a mode for indices out of bounds. The functions
+here convert them to index tuples for :mod:`meshcomm.numpy.indexing.index_arrays`, which gets and sets the elements.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,47 +31,49 @@ from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 Index: TypeAlias = tuple[slice | IndexArray, ...]
 
 MODES = ("raise", "wrap", "clip")
-"""What NumPy's functions do about indices that are out of bounds."""
+"""Treatment of indices out of bounds in NumPy's functions."""
 
 
 # -- operands ---------------------------------------------------------------------------------------------------------
 
 
 def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
-    """Return *operands* as tensors on the mesh of those that are some. Collective if there are plain arrays.
+    """Return *operands* as tensors, on the mesh of the tensors among them. Collective if there are plain arrays.
 
-    A plain array counts as replicated. *name* is the operation.
+    A plain array becomes a replicated tensor. *name* is the operation.
     """
     unwrapped_operands = [unwrapped(x) for x in operands]
     mesh = mesh_of(unwrapped_operands)
-    agreed = agree_on_plain(name, unwrapped_operands, mesh)
-    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed]
+    agreed_operands = agree_on_plain(name, unwrapped_operands, mesh)
+    return [
+        x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed_operands
+    ]
 
 
 def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
-    """Return 0, 1, ..., *n* - 1 along an *axis* that *names* cut; the other ones of *ndim* axes have length 1."""
-    shape: Shape = tuple(n if number == axis else 1 for number in range(ndim))
-    layout = Layout([names if number == axis else () for number in range(ndim)], mesh)
+    """Return 0, 1, ..., *n* - 1 along *axis*, which *names* cut; the other axes of *ndim* have length 1."""
+    shape: Shape = tuple(n if other == axis else 1 for other in range(ndim))
+    layout = Layout([names if other == axis else () for other in range(ndim)], mesh)
     return make(on_device(mesh, lambda _: indices_along(layout, shape, axis)), layout, shape, np.dtype(np.intp))
 
 
 def flat_operand(name: str, operand: object) -> IndexArray:
     """Return a tensor, array or number with one axis. Collective if elements of a tensor have to move."""
-    value = unwrapped(operand)
-    if isinstance(value, DTensor):
-        return value if value.ndim == 1 else regrouped(value, (value.size,), name=name)
-    return np.ravel(as_array(value))
+    tensor = unwrapped(operand)
+    if isinstance(tensor, DTensor):
+        return tensor if tensor.ndim == 1 else regrouped(tensor, (tensor.size,), name=name)
+    return np.ravel(as_array(tensor))
 
 
 def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArray) -> IndexArray:
-    """Return what an elementwise *function* makes of *indices*."""
+    """Return the result of an elementwise *function* of *indices*."""
     if not isinstance(indices, DTensor):
         return function(indices)
     return elementwise(name, function, [indices])
 
 
 def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
-    """Run ``tensor[index] = value`` as a part of the operation *name*. Collective over the mesh."""
+    """Run ``tensor[index] = value`` as one step of the operation *name*. Collective over the mesh."""
     with session(name, tensor.mesh):
         setitem(tensor, index, value)
 
@@ -80,21 +82,21 @@ def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
 
 
 def check_mode(name: str, mode: object) -> None:
-    """Raise ``ShapeError`` for a *mode* that is none."""
+    """Raise ``ShapeError`` for an unknown *mode*."""
     if mode not in MODES:
         raise ShapeError(f"{name}: mode {quote(mode)}; it is 'raise', 'wrap' or 'clip'")
 
 
-def check_square(name: str, shape: Shape, free: int) -> None:
-    """Raise ``ShapeError`` unless *shape* has two axes or more; all equally long, if there are more than *free*."""
+def check_square(name: str, shape: Shape, free_ndim: int) -> None:
+    """Raise ``ShapeError`` unless *shape* has two axes or more; more than *free_ndim* axes must be equally long."""
     if len(shape) < 2:
         raise ShapeError(f"{name} of shape {shape}: the tensor must be at least 2-d")
-    if len(shape) > free and len(set(shape)) > 1:
+    if len(shape) > free_ndim and len(set(shape)) > 1:
         raise ShapeError(f"{name} of shape {shape}: all axes must be of equal length")
 
 
 def integer_indices(name: str, indices: object) -> IndexArray:
-    """Return *indices* as integers; NumPy's ``TypeError`` for others than integers and bools."""
+    """Return *indices* as integers; NumPy's ``TypeError`` for anything but integers and bools."""
     value = unwrapped(indices)
     array = value if isinstance(value, DTensor) else as_array(value)
     if (
@@ -111,28 +113,30 @@ def integer_indices(name: str, indices: object) -> IndexArray:
 
 
 def with_mode(name: str, indices: IndexArray, n: int, mode: str) -> IndexArray:
-    """Return *indices* of *n* elements, with those that are out of bounds wrapped or clipped, if the mode says so."""
+    """Return *indices* into *n* elements; mode ``wrap`` or ``clip`` wraps or clips indices out of bounds."""
     if prod(indices.shape) and not n:
         raise IndexError(f"{name}: indices along an axis, or of a tensor, that has no elements")
     if mode == "raise":
         return indices
-    last = max(n - 1, 0)
+    last_index = max(n - 1, 0)
     return by_elements(
-        name, (lambda block: np.clip(block, 0, last)) if mode == "clip" else lambda block: block % (last + 1), indices
+        name,
+        (lambda block: np.clip(block, 0, last_index)) if mode == "clip" else lambda block: block % (last_index + 1),
+        indices,
     )
 
 
 def check_within(
     name: str, arrays: Sequence[IndexArray], bounds: Sequence[tuple[int, int]], error: Callable[[int, int], Exception]
 ) -> None:
-    """Raise an error on all ranks unless all elements are within bounds. Collective if some arrays are tensors.
+    """Raise an error on all ranks unless all elements are within bounds. Collective if there are tensors.
 
     Parameters
     ----------
     name: name of the operation
     arrays: tensors and arrays of integers
-    bounds: lowest number of each of them, and the one after the highest
-    error: function of an element that is out of bounds and the upper bound, which returns the exception
+    bounds: lower bound of each array, and upper bound, which is excluded
+    error: function of an element out of bounds and the upper bound, which returns the exception
     """
 
     def check() -> None:
@@ -140,9 +144,9 @@ def check_within(
             block = array._block if isinstance(array, DTensor) else array
             if block is None or not block.size:
                 continue
-            wrong = (block < low) | (block >= end)
-            if wrong.any():
-                raise error(int(block[wrong][0]), end)
+            is_wrong = (block < low) | (block >= end)
+            if is_wrong.any():
+                raise error(int(block[is_wrong][0]), end)
 
     tensors = [array for array in arrays if isinstance(array, DTensor)]
     if not tensors:
@@ -156,50 +160,50 @@ def check_within(
 
 
 def index_along_axis(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str) -> Index:
-    """Return the index of *indices* along *axis*, or of the flattened tensor. Collective if they are a tensor.
+    """Return the index tuple for *indices* along *axis*, or of the flattened tensor. Collective if they are a tensor.
 
-    ``IndexError`` for one that is out of bounds, if no mode is for those: for flat ones here, else where it is used.
+    With mode ``raise``, an index out of bounds is an ``IndexError``: here if *axis* is None, else when it is used.
     """
     check_mode(name, mode)
-    checked = integer_indices(name, indices)
+    integers = integer_indices(name, indices)
     if axis is None:
-        return flat(name, tensor, checked, mode)
-    number = normalised_axis(axis, tensor.ndim)
-    return (*[slice(None)] * number, with_mode(name, checked, tensor.shape[number], mode))
+        return flat(name, tensor, integers, mode)
+    axis_number = normalised_axis(axis, tensor.ndim)
+    return (*[slice(None)] * axis_number, with_mode(name, integers, tensor.shape[axis_number], mode))
 
 
 def flat(name: str, tensor: DTensor, indices: IndexArray, mode: str = "raise") -> Index:
-    """Return the index of the elements of *tensor*, in C order, at *indices*. Collective if they are a tensor."""
+    """Return the index tuple for flat *indices* of *tensor*, in C order. Collective if they are a tensor."""
     size, shape = tensor.size, tensor.shape
-    within = with_mode(name, indices, size, mode)
+    checked_indices = with_mode(name, indices, size, mode)
     if tensor.ndim == 1:
-        return (within,)
+        return (checked_indices,)
     if mode == "raise":
         check_within(
             name,
-            [within],
+            [checked_indices],
             [(-size, size)],
             lambda index, n: IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {n}"),
         )
-    return unravelled(name, within, shape)
+    return unravelled(name, checked_indices, shape)
 
 
 def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
-    """Return an index for each axis of *shape* from *indices* in C order, which are within bounds; -1 is the last."""
+    """Return an index for each axis of *shape* from flat *indices* in bounds, which may be negative."""
     size = prod(shape)
 
-    def by_axis(block: Array) -> tuple[Indices, ...]:
+    def unravel_block(block: Array) -> tuple[Indices, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in shape)
         return np.unravel_index(np.asarray(block) % size, shape)
 
     if not isinstance(indices, DTensor):
-        return by_axis(indices)
-    return elementwise_results(name, by_axis, [indices])
+        return unravel_block(indices)
+    return elementwise_results(name, unravel_block, [indices])
 
 
 def along_axis_indices(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:
-    """Return indices for each element along *axis*, and the axis, for the functions of NumPy ``..._along_axis``."""
+    """Return the checked *indices* and *axis* of NumPy's functions ``..._along_axis``."""
     value = unwrapped(indices)
     array = value if isinstance(value, DTensor) else as_array(value)
     if array.dtype.kind not in "iu":
@@ -208,49 +212,50 @@ def along_axis_indices(name: str, tensor: DTensor, indices: object, axis: int | 
         if array.ndim != 1:
             raise ShapeError(f"{name}: with axis=None, indices have one axis, not shape {array.shape}")
         return array, None
-    number = normalised_axis(axis, tensor.ndim)
+    axis_number = normalised_axis(axis, tensor.ndim)
     if array.ndim != tensor.ndim:
         raise ShapeError(
             f"{name}: indices of shape {array.shape} must have as many axes as the tensor of {tensor.shape}"
         )
-    for other, (n, m) in enumerate(zip(tensor.shape, array.shape, strict=True)):
-        if other != number and n != m and 1 not in (n, m):
+    for other_axis, (n, m) in enumerate(zip(tensor.shape, array.shape, strict=True)):
+        if other_axis != axis_number and n != m and 1 not in (n, m):
             raise IndexError(
                 f"{name}: shape mismatch: indices of shape {array.shape} do not broadcast with {tensor.shape} along "
-                f"axis {other}"
+                f"axis {other_axis}"
             )
-    return array, number
+    return array, axis_number
 
 
 def beside_shape(tensor: DTensor, indices: IndexArray, axis: int) -> Shape:
-    """Return the shape of what indices for each element along *axis* take."""
+    """Return the shape of the result of ``take_along_axis``."""
     pairs = enumerate(zip(tensor.shape, indices.shape, strict=True))
     return tuple(m if number == axis else (m if n == 1 else n) for number, (n, m) in pairs)
 
 
 def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
-    """Return how that is cut: along *axis* as the indices are, a plain array as the tensor is; else as the tensor is.
+    """Return the sharding specs of the result of ``take_along_axis``.
 
-    Axes that the tensor does not cut are cut as the indices are, by mesh dimensions that are free.
+    *axis* is cut as the indices are, or as the tensor is if they are a plain array; other axes as the tensor is. Axes
+    that the tensor does not cut are cut as the indices are, by mesh dimensions that are free.
     """
     shape = beside_shape(tensor, indices, axis)
     axes: list[Names] = [
         names if number != axis and tensor.shape[number] == shape[number] else ()
         for number, names in enumerate(tensor.layout.axes)
     ]
-    used = {name for names in axes for name in names}
+    used_names = {name for names in axes for name in names}
     if not isinstance(indices, DTensor):
-        axes[axis] = free_names(tuple(tensor.layout.axes[axis]), used)
+        axes[axis] = free_names(tuple(tensor.layout.axes[axis]), used_names)
         return tuple(axes)
     for number, names in enumerate(indices.layout.axes):
         if not axes[number] and indices.shape[number] == shape[number]:
-            axes[number] = free_names(names, used)
-            used.update(axes[number])
+            axes[number] = free_names(names, used_names)
+            used_names.update(axes[number])
     return Layout(axes, tensor.mesh).axes
 
 
 def beside_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
-    """Return the index for each axis of *tensor*: *indices* for *axis*, and numbers for the others."""
+    """Return the index tuple of ``take_along_axis``: *indices* for *axis*, and 0, 1, ... for the other axes."""
     ndim, index = tensor.ndim, list[IndexArray]()
     for number, n in enumerate(tensor.shape):
         if number == axis:
@@ -259,5 +264,5 @@ def beside_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
             names = indices.layout.axes[number] if indices.shape[number] == n else ()
             index.append(numbers(tensor.mesh, number, ndim, names, n))
         else:
-            index.append(np.arange(n, dtype=np.intp).reshape([-1 if a == number else 1 for a in range(ndim)]))
+            index.append(np.arange(n, dtype=np.intp).reshape([-1 if other == number else 1 for other in range(ndim)]))
     return tuple(index)

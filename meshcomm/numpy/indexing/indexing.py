@@ -48,8 +48,9 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     if names is not None:
         if not isinstance(names, str):
             return fields.fields(tensor, names)
-        one = fields.field(tensor, names)
-        return one if tensor.ndim or one.ndim else one.copy()  # of a record, as of NumPy's, it is no view
+        field_view = fields.field(tensor, names)
+        # A field of a single record is no view, as in NumPy.
+        return field_view if tensor.ndim or field_view.ndim else field_view.copy()
     if has_arrays(index):
         mask = masks.mask_in(index, tensor.shape)
         if mask is not None:
@@ -59,12 +60,13 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
 
 
 def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
-    """Return what an *index* without arrays takes of a tensor, or the call that takes it.
+    """Return the elements that an *index* without arrays selects, or the call that returns them.
 
     Collective over the mesh if elements have to move.
     """
     items = parsed_index(index, tensor.shape)
-    if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the fast path, which other ranks may take
+    # Like the fast path, which other ranks may use.
+    if elements.is_element(items, tensor) and not _has_ellipsis(index):
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element
@@ -79,7 +81,7 @@ def _has_ellipsis(index: object) -> bool:
 
 
 def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
-    """Return the elements that an *index* with arrays takes, as `index_arrays.get` does. Collective over the mesh."""
+    """Return the elements that an *index* with arrays selects, by `index_arrays.get`. Collective over the mesh."""
     query = index_arrays.request(name, tensor, index, indices_of_mask)
     return index_arrays.get(name, _slice_of(tensor, query.items), query)
 
@@ -89,45 +91,51 @@ def _slice_of(tensor: DTensor, items: Items) -> DTensor:
 
 
 def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
-    """Return the slice that *items* take, or the call that takes it: a view that NumPy lets programs write to."""
+    """Return the slice that *items* select, or the call that returns it: a view, which is writeable if NumPy's is."""
     device = tensor.mesh.rank
-    part = kept_slice(tensor.layout, tensor.shape, items, device)
-    of = sliced_abstract_array(tensor, items)
-    if part is None:
-        return moved_from(tensor, _moved_slice(tensor, items), of)
-    if of.flags.writeable:
-        spec, at = TensorSpec(part.layout, of.shape, tensor.dtype), _slices_at(tensor._spec, items, part, device)
-        begin, steps = offset_of(of, tensor), _step_bytes(tensor, items)
-        return Call(OfSlice(at, spec, of.strides, begin, part.lengths, steps), (tensor,))
-    within: Slices = (..., *part.block)
+    local_slice = kept_slice(tensor.layout, tensor.shape, items, device)
+    abstract_view = sliced_abstract_array(tensor, items)
+    if local_slice is None:
+        return moved_from(tensor, _moved_slice(tensor, items), abstract_view)
+    if abstract_view.flags.writeable:
+        spec, position = (
+            TensorSpec(local_slice.layout, abstract_view.shape, tensor.dtype),
+            _slice_positions(tensor._spec, items, local_slice, device),
+        )
+        offset, step_bytes = offset_of(abstract_view, tensor), _step_bytes(tensor, items)
+        return Call(OfSlice(position, spec, abstract_view.strides, offset, local_slice.lengths, step_bytes), (tensor,))
+    block_index: Slices = (..., *local_slice.block)
 
     def take(block: Array) -> Array:
-        taken: Array = block[within]
-        return taken.reshape(part.lengths)  # only axes of length 1 come and go
+        block_view: Array = block[block_index]
+        return block_view.reshape(local_slice.lengths)  # only axes of length 1 come and go
 
-    return viewed(take, tensor, part.layout, of)
+    return viewed(take, tensor, local_slice.layout, abstract_view)
 
 
 def _step_bytes(tensor: DTensor, items: Items) -> Shape:
-    """Return the bytes by which a slice begins later, if its index along an axis is one more."""
+    """Return, for each axis, the bytes by which a slice begins later if its index along the axis grows by one."""
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _slices_at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> At:
-    """Return where slices with the signature of *items* are in the block of *device*: *part* is the first one."""
-    begins = list[int | None]()
-    of_axes = [item for item in items if item is not None]
-    numbers = (0,) * len(of_axes) if device is None else spec.layout.block_numbers(device)
-    for item, starts, number in zip(of_axes, spec.cuts or spec.find_cuts(), numbers, strict=True):
+def _slice_positions(spec: TensorSpec, items: Items, local_slice: KeptSlice, device: int | None) -> At:
+    """Return where slices with the signature of *items* are in the block of *device*.
+
+    *local_slice* is the first slice of this signature.
+    """
+    block_starts = list[int | None]()
+    axis_items = [item for item in items if item is not None]
+    block_numbers = (0,) * len(axis_items) if device is None else spec.layout.block_numbers(device)
+    for item, starts, block_number in zip(axis_items, spec.cuts or spec.find_cuts(), block_numbers, strict=True):
         if starts is None:
-            begins.append(0)
-        elif starts and isinstance(item, int) and starts[number] <= item < starts[number + 1]:
-            begins.append(starts[number])
+            block_starts.append(0)
+        elif starts and isinstance(item, int) and starts[block_number] <= item < starts[block_number + 1]:
+            block_starts.append(starts[block_number])
         else:
-            begins.append(None)  # what is in the block, or that nothing is, the signature says
-    lengths = tuple([1 if isinstance(item, int) else item.length for item in of_axes])
-    steps = tuple([1 if isinstance(item, int) else item.step for item in of_axes])
-    return At(part.block, tuple(begins), lengths, steps)
+            block_starts.append(None)  # the signature says which elements are in the block, if any
+    lengths = tuple([1 if isinstance(item, int) else item.length for item in axis_items])
+    steps = tuple([1 if isinstance(item, int) else item.step for item in axis_items])
+    return At(local_slice.block, tuple(block_starts), lengths, steps)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
@@ -135,30 +143,30 @@ def _slices_at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | No
 
 def _moved_slice(tensor: DTensor, items: Items) -> DTensor:
     """Return a slice whose elements have to move. Collective over the mesh."""
-    backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
-    if backward:
-        return tensor_np.flip(_slice_of(tensor, tuple(map(_forward_slice, items))), tuple(backward))
-    of_axes = [item for item in items if item is not None]
-    first, then = list[Item](), list[Item]()
+    reversed_axes = [axis for axis, item in enumerate(_result_items(items)) if item is not None and item.step < 0]
+    if reversed_axes:
+        return tensor_np.flip(_slice_of(tensor, tuple(map(_forward_slice, items))), tuple(reversed_axes))
+    axis_items = [item for item in items if item is not None]
+    outer_items, inner_items = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)
-    for axis, item in enumerate(of_axes):
-        its_cut = tensor.layout.cut(axis, tensor.shape[axis])
+    for axis, item in enumerate(axis_items):
+        cut = tensor.layout.cut(axis, tensor.shape[axis])
         if isinstance(item, int):
-            first.append(AxisSlice(item, 1))
-            then.append(0)
+            outer_items.append(AxisSlice(item, 1))
+            inner_items.append(0)
             axes[axis] = ()  # every device along these mesh dimensions gets the elements
             continue
-        outer, inner = _slice_around(its_cut, item)
-        first.append(outer)
-        then.append(inner)
-        if not its_cut.is_consecutive:
+        outer, inner = _slice_around(cut, item)
+        outer_items.append(outer)
+        inner_items.append(inner)
+        if not cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
-    moved = relaid(_slice_of(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
-    rest = iter(then)
-    return _slice_of(moved, tuple(None if item is None else next(rest) for item in items))
+    relaid_slice = relaid(_slice_of(tensor, tuple(outer_items)), tuple(axes), f"t{index_text(items)}")
+    remaining_items = iter(inner_items)
+    return _slice_of(relaid_slice, tuple(None if item is None else next(remaining_items) for item in items))
 
 
-def _of_result(items: Items) -> list[AxisSlice | None]:
+def _result_items(items: Items) -> list[AxisSlice | None]:
     return [item for item in items if not isinstance(item, int)]
 
 
@@ -172,7 +180,7 @@ def _forward_slice(item: Item) -> Item:
 
 
 def _slice_around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
-    """Return a slice with all elements of *item* that can stay where it is, and the elements as a slice of it."""
+    """Return an outer slice that contains *item* and can stay where it is, and *item* as a slice of the outer one."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
     begin, end = cut.around(item.start, end)
     return AxisSlice(begin, end - begin), AxisSlice(item.start - begin, item.length, item.step)
@@ -185,20 +193,20 @@ def _slice_around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
 def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     """Decide how to run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
 
-    In ``t[index] += 1``, a view that had to move has written its elements back before: then there is nothing to do.
+    In ``t[index] += 1``, a view whose elements had to move has already written them back: there is nothing left to do.
     """
     names = fields.names_in(tensor, index)
     if isinstance(names, str):
         setitem(fields.field(tensor, names), Ellipsis, value)
         return None
     if names is not None:
-        fields.set_fields(tensor, names, value, lambda target, part: setitem(target, Ellipsis, part))
+        fields.set_fields(tensor, names, value, lambda target, field_value: setitem(target, Ellipsis, field_value))
         return None
     check_writable(SET, tensor, index=index)
     source = unwrapped(value)
     if isinstance(source, DTensor) and is_moved(source) and not has_arrays(index):
-        of = sliced_abstract_array(tensor, parsed_index(index, tensor.shape))
-        if is_same_view(source, tensor, of):
+        abstract_view = sliced_abstract_array(tensor, parsed_index(index, tensor.shape))
+        if is_same_view(source, tensor, abstract_view):
             return None
     is_record = tensor.dtype.names is not None and isinstance(source, tuple | list)
     if is_record or (isinstance(source, str | bytes) and tensor.dtype.kind in "mMSU"):
@@ -213,7 +221,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
 def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     """Write an array that each rank has whole to a slice, if blocks are consecutive; return whether it is written.
 
-    Each index of a loop may give a slice of another shape: nothing has to be found or kept for it.
+    A loop may use a new slice shape in each turn: this function caches nothing by shapes.
     """
     shape, cuts = tensor.shape, tensor._spec.cuts or tensor._spec.find_cuts()
     if value.dtype.kind not in "biufc" or not np.can_cast(value.dtype, tensor.dtype, "same_kind"):
@@ -234,11 +242,13 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
         call_naming_callers(pages.write_slice, (index, array), {})
     if not tensor._has_block:
         return True
-    parts = own_part(tensor._spec, items, tensor.mesh.rank or 0)
+    overlap = own_part(tensor._spec, items, tensor.mesh.rank or 0)
     block: Array = tensor._block
-    if parts is not None:
-        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, parts[1], strict=True))
-        call_naming_callers(_copy, (block[(*parts[0], ...)], array[at]), {})
+    if overlap is not None:
+        value_index = tuple(
+            slice(None) if n == 1 else axis_slice for n, axis_slice in zip(array.shape, overlap[1], strict=True)
+        )
+        call_naming_callers(_copy, (block[(*overlap[0], ...)], array[value_index]), {})
     return True
 
 
@@ -253,18 +263,21 @@ def _assignment(tensor: DTensor, index: object, operand: Operand) -> Call | None
     return None
 
 
-def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
-    """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
+def update(name: str, tensor: DTensor, index: object, value: Operand | None, ufunc: np.ufunc | None = None) -> None:
+    """Write *value* to the elements that an *index* with arrays selects. Collective over the mesh.
+
+    Arguments are those of `index_arrays.put`.
+    """
     query = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _slice_of(tensor, query.items)
-    if how is None or value is None or not shares.combine_in_shares(name, base, query, value, how):
-        index_arrays.put(name, base, query, value, how)
+    if ufunc is None or value is None or not shares.combine_in_shares(name, base, query, value, ufunc):
+        index_arrays.put(name, base, query, value, ufunc)
     count_write(base)
     write_back(base)  # if its elements had to move
 
 
 def _check_kind(tensor: DTensor, value: object) -> None:
-    """Raise NumPy's error for a number that the tensor cannot hold, on all ranks, also those without an element."""
+    """Raise NumPy's error for a value that the tensor cannot hold, on all ranks, also on ranks without elements."""
     if isinstance(value, DTensor):
         if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
             raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
@@ -284,7 +297,7 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
 def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     """Copy *value* to the slice, or return the call that does so.
 
-    The slice is taken with positive steps, and keeps the axes that an index drops.
+    The slice is written with positive steps, and with axes of length 1 for integers.
     """
     if elements.is_element(items, tensor):
         target = elements.to_set(tensor, items, value)
@@ -293,76 +306,78 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
             return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, AxisSlice) and item.step < 0 for item in items):
-        way = _Assigning.of(name, tensor, items, value)
-        if way is not None:
-            return Call(way.recipe(), (tensor, value))
-    region = tuple(
+        plan = _Assigning.of(name, tensor, items, value)
+        if plan is not None:
+            return Call(plan.recipe(), (tensor, value))
+    forward_items = tuple(
         _forward_slice(AxisSlice(item, 1) if isinstance(item, int) else item) for item in items if item is not None
     )
     if isinstance(value, DTensor) or shape_of(value):
-        value = _spread_over(value, items, shape)
-    if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
-        _copy_to(_slice_of(tensor, region), value, name)
+        value = _aligned_value(value, items, shape)
+    if kept_slice(tensor.layout, tensor.shape, forward_items, tensor.mesh.rank) is not None:
+        _copy_to(_slice_of(tensor, forward_items), value, name)
         return None
-    # Cyclic blocks, from within a block on: an interval that begins with a block is taken to a usual cut and back.
-    slices = [item for item in region if isinstance(item, AxisSlice)]  # all of them
-    both = [_slice_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(slices)]
-    around = _slice_of(tensor, tuple(outer for outer, _ in both))
-    usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
-    _copy_to(_slice_of(usual, tuple(inner for _, inner in both)), value, name)
-    _copy_to(around, usual)
+    # The slice begins within a cyclic block: relay an interval that begins with a block to the usual cut, and back.
+    slices = [item for item in forward_items if isinstance(item, AxisSlice)]  # all items are slices
+    slice_pairs = [
+        _slice_around(tensor.layout.cut(axis, tensor.shape[axis]), item) for axis, item in enumerate(slices)
+    ]
+    outer_view = _slice_of(tensor, tuple(outer for outer, _ in slice_pairs))
+    relaid_view = relaid(outer_view, outer_view.layout.usual_cut(range(outer_view.ndim)).axes, name)
+    _copy_to(_slice_of(relaid_view, tuple(inner for _, inner in slice_pairs)), value, name)
+    _copy_to(outer_view, relaid_view)
     return None
 
 
 class _Assigning(NamedTuple):
-    """How a number, or a tensor of the slice's shape, is written to a slice that keeps its elements where they are.
+    """How a number, or a tensor of the slice's shape, is written to a slice whose elements stay where they are.
 
     Parameters
     ----------
     name: name of the call
-    at, lengths: position of the slice in the block, and its shape there
+    position, lengths: position of the slice in the block, and its shape there
     axes: sharding specs of the slice; None if the value is a number
     edges: moved edges of the value, if only elements next to cuts move
-    stays: whether nothing moves, and both dtypes are plain numbers
+    is_plain_copy: whether nothing moves, and both dtypes are plain numbers
     device: device of this rank
     """
 
     name: str
-    at: At
+    position: At
     lengths: Shape
     axes: Axes | None
     edges: IntervalExchange | None
-    stays: bool
+    is_plain_copy: bool
     device: int | None
 
     @classmethod
     def of(cls, name: str, tensor: DTensor, items: Items, value: Operand) -> "_Assigning | None":
-        """Return how *value* is written to the slice of *items*; None if another way has to."""
+        """Return how *value* is written to the slice of *items*; None if this class cannot write it."""
         value_shape, device = shape_of(value), tensor.mesh.rank
         if value_shape and not (isinstance(value, DTensor) and value_shape == result_shape(items)):
             return None
         if isinstance(value, DTensor) and value.mesh is not tensor.mesh:
             return None
-        part = kept_slice(tensor.layout, tensor.shape, items, device)
-        if part is None:
+        local_slice = kept_slice(tensor.layout, tensor.shape, items, device)
+        if local_slice is None:
             return None
-        axes, edges, stays = None, None, True
+        axes, edges, is_local = None, None, True
         if isinstance(value, DTensor) and value_shape:
-            axes = part.layout.axes
-            stays = value.layout.axes == axes
-            edges = None if stays else interval_exchange_for_axes(value._spec, axes)
-            stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        at = _slices_at(tensor._spec, items, part, device)
-        return cls(name, at, part.lengths, axes, edges, stays, device)
+            axes = local_slice.layout.axes
+            is_local = value.layout.axes == axes
+            edges = None if is_local else interval_exchange_for_axes(value._spec, axes)
+            is_local = is_local and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
+        position = _slice_positions(tensor._spec, items, local_slice, device)
+        return cls(name, position, local_slice.lengths, axes, edges, is_local, device)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
-        return Assignment(self.at, self.lengths) if self.stays else Recipe(self.run)
+        return Assignment(self.position, self.lengths) if self.is_plain_copy else Recipe(self.run)
 
     def run(self, tensor: DTensor, value: Operand, starts: list[int] | None = None, out: object = None) -> DTensor:
         """Write *value* to the slice, and return *tensor*. Collective if elements have to move.
 
-        The slice begins at *starts* along each axis of the tensor; None: it is the first one of its signature.
+        The slice begins at *starts* along each axis of the tensor; None for the first slice of its signature.
         """
         pieces = None
         source: Operand = value
@@ -373,74 +388,75 @@ class _Assigning(NamedTuple):
                 source = (value if self.axes is None else relaid(value, self.axes, self.name))._block
         if self.device is None:
             return tensor
-        block = tensor._block[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
+        # A view: only axes of length 1 come and go.
+        block = tensor._block[self.position.of(starts)].reshape(self.lengths)
         if pieces is None:
             _copy(block, source)
         elif pieces.waits:
             write_pieces(block, pieces, value)
         else:
-            before = (slice(None),) * pieces.axis
+            leading_slices = (slice(None),) * pieces.axis
             for start, stop, piece in unshared_pieces(pieces.parts, block):
-                _copy(block[(*before, slice(start, stop))], piece)
+                _copy(block[(*leading_slices, slice(start, stop))], piece)
         return tensor
 
 
-def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
-    """Return *value* with an axis, in order, for each axis of the tensor; it has length 1 where the value repeats."""
+def _aligned_value(value: Operand, items: Items, shape: Shape) -> Operand:
+    """Return *value* with one axis for each axis of the tensor, in order; length 1 if the value repeats along it."""
     value_shape = shape_of(value)
     extra = len(value_shape) - len(shape)
     lengths = (1,) * -extra + value_shape[max(extra, 0) :]
     fits = all(n in (1, m) for n, m in zip(lengths, shape, strict=True))
     if not fits or any(n != 1 for n in value_shape[: max(extra, 0)]):
         raise ShapeError(f"{SET}: a value of shape {value_shape} does not broadcast to the shape {shape} of the slice")
-    axes: list[int | None] = []  # for each axis of the tensor, which of the lengths it has; None: one that is dropped
-    number, backward = 0, []
+    axes: list[int | None] = []  # for each axis of the tensor, the axis of *lengths*; None if the index drops it
+    value_axis, reversed_axes = 0, []
     for item in items:
         if isinstance(item, int):
             axes.append(None)
             continue
         if item is not None:
-            axes.append(number)
-            if item.step < 0 and lengths[number] > 1:
-                backward.append(len(axes) - 1)
-        number += 1
+            axes.append(value_axis)
+            if item.step < 0 and lengths[value_axis] > 1:
+                reversed_axes.append(len(axes) - 1)
+        value_axis += 1
     full_shape = tuple(1 if axis is None else lengths[axis] for axis in axes)
     if isinstance(value, DTensor):
-        kept_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
-        stays = {axis for axis in kept_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
-        value = _with_axes(value, full_shape, kept_axes, stays)
+        value_axes = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
+        sharded_axes = {axis for axis in value_axes if axis is not None and shape[axis - extra] == value_shape[axis]}
+        value = _with_length_1_axes(value, full_shape, value_axes, sharded_axes)
     else:
         value = np.asarray(value).reshape(full_shape)
-    return np.flip(value, tuple(backward)) if backward else value
+    return np.flip(value, tuple(reversed_axes)) if reversed_axes else value
 
 
-def _with_axes(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int]) -> DTensor:
-    """Return *value* with other axes of length 1.
+def _with_length_1_axes(value: DTensor, shape: Shape, axes: list[int | None], sharded_axes: set[int]) -> DTensor:
+    """Return *value* with axes of length 1 added and removed.
 
     Parameters
     ----------
     value: tensor
     shape: shape of the result
     axes: axis of *value* for each axis of the result; None for a new one
-    stays: the axes of *value* that stay sharded; the others have length 1
+    sharded_axes: axes of *value* that stay sharded; the others have length 1
     """
-    whole = relaid(value, value.layout.only(stays).axes, SET)
-    layout = Layout([() if axis is None else whole.layout.axes[axis] for axis in axes], value.mesh)
+    relaid_value = relaid(value, value.layout.only(sharded_axes).axes, SET)
+    layout = Layout([() if axis is None else relaid_value.layout.axes[axis] for axis in axes], value.mesh)
 
-    def reshaped(block: Array) -> Array:
+    def reshape_block(block: Array) -> Array:
         return block.reshape([1 if axis is None else block.shape[axis] for axis in axes])
 
-    return mapped(reshaped, whole, layout=layout, shape=shape)
+    return mapped(reshape_block, relaid_value, layout=layout, shape=shape)
 
 
-def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
-    """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
+def _copy_to(target: DTensor, value: Operand, name: str = SET) -> None:
+    """Copy *value*, a number, or a tensor or array with as many axes as *target*, to the block of *target*."""
     source: Operand | None = value
     if isinstance(value, DTensor):
-        source = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh)._block
+        source = relaid(value, aligned_axes(value.shape, target.shape, target.layout), name, target.mesh)._block
     elif isinstance(value, np.ndarray) and value.ndim > 0:
-        source = as_sharded(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
-    on_blocks(lambda block: _copy(block, source), region)
+        source = as_sharded(value, Layout(aligned_axes(value.shape, target.shape, target.layout), target.mesh))._block
+    on_blocks(lambda block: _copy(block, source), target)
 
 
 def _copy(block: Array, value: Operand | None) -> None:
@@ -462,12 +478,12 @@ def _copy(block: Array, value: Operand | None) -> None:
 def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
     """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
     if not isinstance(value, DTensor) and not shape_of(value):
-        chosen = masks.block_of_mask(mask, tensor)
-        on_blocks(lambda block: operator.setitem(block, chosen, value), tensor)
+        block_mask = masks.block_of_mask(mask, tensor)
+        on_blocks(lambda block: operator.setitem(block, block_mask, value), tensor)
         return
-    rows, chosen = masks.in_rows(tensor, mask)
-    picked = masks.pick_rows(rows, chosen, mask.ndim)
-    _assign(picked, parsed_index(Ellipsis, picked.shape), value)
-    map_into(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
+    rows, block_mask = masks.in_rows(tensor, mask)
+    selected_rows = masks.pick_rows(rows, block_mask, mask.ndim)
+    _assign(selected_rows, parsed_index(Ellipsis, selected_rows.shape), value)
+    map_into(lambda block, new_values: operator.setitem(block, block_mask, new_values), rows, selected_rows)
     if rows is not tensor:
         _copy_to(tensor, rows)

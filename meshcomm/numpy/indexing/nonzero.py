@@ -1,7 +1,7 @@
-"""Where a tensor is not zero: nonzero, argwhere, flatnonzero.
+"""Indices of nonzero elements: nonzero, argwhere, flatnonzero.
 
-The elements that are found are in C order, as in NumPy: a tensor whose blocks are not in this order is relaid first,
-as one of bool. The results have one axis, with `Cuts`: each rank has the indices of the elements of its block.
+The indices are in C order, as in NumPy: a tensor whose blocks are not in this order is converted to bool and relaid
+first. The results have one axis, with `Cuts`: each rank has the indices of the elements of its block.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from meshcomm.numpy.elementwise.signatures import implements
 
 @implements(np.nonzero, partly=True)
 def nonzero(a: DTensor) -> tuple[DTensor, ...]:
-    """Return where *a* is not zero, as numpy.nonzero: an index for each of its axes. Collective over the mesh.
+    """Return the indices of nonzero elements, one tensor per axis, as numpy.nonzero. Collective over the mesh.
 
     ``ValueError`` for a tensor without axes; ``ShapeError`` on a rank outside of the mesh, which does not know how
     many elements there are.
@@ -40,38 +40,40 @@ def nonzero(a: DTensor) -> tuple[DTensor, ...]:
 
 @implements(np.argwhere, partly=True)
 def argwhere(a: DTensor) -> DTensor:
-    """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
+    """Return the indices of nonzero elements, one row each, as numpy.argwhere. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
-    lines = where_true("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
-    first = lines[0]
-    layout, shape = first.layout.insert(first.ndim), (*first.shape, tensor.ndim)
-    return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *lines, layout=layout, shape=shape)
+    indices = where_true("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
+    first_index = indices[0]
+    layout, shape = first_index.layout.insert(first_index.ndim), (*first_index.shape, tensor.ndim)
+    return mapped(lambda *indices: np.stack(indices, axis=1)[:, : tensor.ndim], *indices, layout=layout, shape=shape)
 
 
 @implements(np.flatnonzero, partly=True)
 def flatnonzero(a: DTensor) -> DTensor:
-    """Return where the flattened *a* is not zero, as numpy.flatnonzero. Collective over the mesh."""
+    """Return the flat indices of nonzero elements, as numpy.flatnonzero. Collective over the mesh."""
     tensor = tensor_np.atleast_1d(as_tensor("numpy.flatnonzero", a))
     return flat_true("numpy.flatnonzero", truth(tensor))
 
 
 def truth(tensor: DTensor) -> DTensor:
-    """Return the tensor as one of bool: itself if it is one."""
+    """Return the tensor converted to bool; a boolean tensor itself."""
     if tensor.dtype == np.bool_:
         return tensor
     return elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
 
 
 def flat_true(name: str, mask: DTensor) -> DTensor:
-    """Return where the flattened *mask* is true. Collective over the mesh."""
+    """Return the flat indices where *mask* is true. Collective over the mesh."""
     indices = where_true(name, mask)
     if len(indices) == 1:
         return indices[0]
-    return mapped(lambda *lines: np.ravel_multi_index(lines, mask.shape) if mask.size else lines[0], *indices)
+    return mapped(
+        lambda *axis_arrays: np.ravel_multi_index(axis_arrays, mask.shape) if mask.size else axis_arrays[0], *indices
+    )
 
 
 def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
-    """Return where *mask* is true: an index for each of its axes. Collective over the mesh.
+    """Return the indices where *mask* is true, one tensor per axis. Collective over the mesh.
 
     *name* is the operation. ``ShapeError`` on a rank outside of the mesh.
     """
@@ -79,13 +81,13 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     refuse_outside(name, rows.mesh, "how many elements are chosen")
     box = rows.layout.block_box(rows.shape)
     indices = [
-        np.ascontiguousarray(global_indices(span, line))
-        for span, line in zip(box, np.nonzero(rows._block), strict=True)
+        np.ascontiguousarray(global_indices(interval, array))
+        for interval, array in zip(box, np.nonzero(rows._block), strict=True)
     ]
-    first = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
-    return tuple(make(line, first.layout, first.shape, first.dtype) for line in indices)
+    first_index = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
+    return tuple(make(array, first_index.layout, first_index.shape, first_index.dtype) for array in indices)
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
-    """Return where the mask of an index is true, as `where_true`. Collective over the mesh of a tensor."""
+    """Return the indices where the mask of an index is true, one per axis. Collective over the mesh of a tensor."""
     return where_true("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)

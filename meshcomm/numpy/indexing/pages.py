@@ -1,27 +1,27 @@
 """Elements that a loop of a script reads, one after the other: the ranks send each other pages of them.
 
-An element of a cut array is on one rank, and all need it: a message for each takes 20 µs and more. So what comes is a
-page: elements that follow in memory, or, where a loop goes over a diagonal or a column, those that come next in it.
-All ranks keep it, and read it until the array is written. A number that is written to one element is written to the
-page, too, as all ranks know it. Where a loop goes on for long, also by rows, all elements come:
+An element of a cut array is on one rank, and all ranks need it: a message for each takes 20 µs or more. So the ranks
+exchange pages: elements that follow in memory, or, in a loop over a diagonal or a column, the next elements of it.
+All ranks keep a page, and read it until the array is written. A number that is written to one element is also written
+to the page, as all ranks know it. After many reads, also of rows, all elements are gathered:
 :mod:`meshcomm.numpy.indexing.rows`.
 """
 # Why all ranks read the same pages
 # =================================
 #
-# A rank that finds an element in a page sends nothing, so all must find it, or none. All ranks of a script make the
-# same calls on the same arrays. What is here depends on the indices of these calls, the shape, and the version of the
-# storage, which counts calls: on no element, no block and no memory of one rank. So nobody reads from its own block
-# what others do not have.
+# A rank that finds an element in a page sends nothing, so all ranks must find it, or none. All ranks of a script make
+# the same calls on the same arrays. The pages depend on the indices of these calls, the shape, and the version of the
+# storage, which counts calls. They depend on no element, no block and no memory of one rank. So no rank reads an
+# element from its own block that others lack.
 #
 # When pages are fetched
 # ======================
 #
-# The first element of an array comes alone. From then on, where three reads in a row that no page has are at one
-# distance from each other, and not a short one, a run of elements at that distance comes; else the line where the
-# element is. What has been read goes on: after a run comes one of the same step, also in another column, after a line
-# the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row,
-# are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
+# The first element of an array is fetched alone. Then, if three reads in a row miss the pages, at one distance from
+# each other that is not short, a run of elements at that distance is fetched; else the line of the element. A page
+# that was read is continued: after a run the next run of the same step, also in another column, after a line the next
+# lines; each is longer than the one before. If three pages in a row are not read before the next miss, pages are no
+# gain: reads are random, or each turn writes the array. Then elements are fetched alone for a while, longer each time.
 
 from functools import partial
 from weakref import ref
@@ -37,115 +37,118 @@ from meshcomm.numpy.indexing._elements import ElementOwners, PagedElements, all_
 
 LINE = 10
 """Bits of the index of an element in its line: lines have 1024 elements. A message of 8 KiB takes hardly longer than
-one of an element."""
+a message of one element."""
 
-LINES_KEPT = 64
-"""Lines that are kept for a tensor, before all of them are dropped: 512 KiB of doubles."""
+MAX_CACHED_LINES = 64
+"""Maximum of cached lines of a tensor; then all of them are dropped: 512 KiB of doubles."""
 
-LINES_AT_ONCE, RUN_FROM, RUN_UP_TO = 8, 64, 2**13
-"""Lines of a message at most; elements of the first run, and of the longest one."""
+MAX_LINES, FIRST_RUN, LONGEST_RUN = 8, 64, 2**13
+"""Maximum lines of a message; elements of the first run, and of the longest one."""
 
-WASTED, ALONE, ALONE_DOUBLED = 3, 32, 8
-"""How many pages in a row may be fetched in vain. Then so many elements come alone, twice as many each time after it,
-up to so many times. A compromise: a loop that reads at random loses 3 % in the end."""
+MAX_WASTED_PAGES, SINGLE_READS, MAX_DOUBLINGS = 3, 32, 8
+"""Pages in a row that may be fetched in vain; elements that are fetched alone then, twice as many each time; how often
+their number doubles. A compromise: a loop that reads at random loses 3 % in the end."""
 
-LARGEST = 2**26
-"""Bytes of an array of which each rank gets a copy, at most: as many as `numpy.asarray` gathers without a word."""
+MAX_GATHERED_BYTES = 2**26
+"""Maximum bytes of an array that is gathered to each rank: as many as `numpy.asarray` gathers without an error."""
 
 BYTES_OF_CALL = 2**18
-"""Bytes that the ranks of a node send each other in the time of a call with a row, which is some 100 µs."""
+"""Bytes that the ranks of a node exchange in the time of one call with a row, about 100 µs."""
 
-MASK = (1 << LINE) - 1
+LINE_MASK = (1 << LINE) - 1
 
 
 class Pages(PagedElements):
-    """The pages of one tensor, and what its reads were like."""
+    """The pages of one tensor, and statistics of its reads."""
 
     def __init__(self, tensor: DTensor) -> None:
         self.storage, self.shape, self.scalar = tensor._storage, tensor.shape, tensor.dtype.type
         self.size = tensor.size
         self.lines = {}
-        self.last, self.difference = -1, 0  # of the reads that no page had
-        self.wasted = self.num_alone = self.hits = 0
-        self.longer, self.next_line = 1, -1  # lines, or elements of a run; the line after those
+        self.last_index, self.difference = -1, 0  # of the last read that no page had: flat index, distance from before
+        self.wasted_pages = self.single_reads = self.hits = 0
+        self.fetch_size, self.next_line = 1, -1  # lines, or elements of a run; the line after the last page
         self.first = self.step = self.count = 0
-        self.coming = 0  # elements of the run that was wanted last; 0: lines were
+        self.run_length = 0  # elements of the run that was requested last; 0 if it was lines
         self.values = np.empty(0, tensor.dtype)
         self.whole = None
-        self.rows, self.patience = 0, 1  # calls with rows: until all elements come, then those that read them
+        self.rows, self.wait_factor = 0, 1  # calls with rows: before all elements are gathered, then since that
         self.version = self.storage.version
         self.asker = None
-        self.owner = ref(tensor, partial(PAGES.pop, id(tensor)))
+        self.tensor_ref = ref(tensor, partial(PAGES.pop, id(tensor)))
 
     def write_slice(self, index: Value, value: Value) -> None:
-        """Write what a call, which has been counted, writes to a slice. Without a value, all elements are dropped."""
+        """Write to the pages what a counted call has written to a slice. Without a value, drop all elements."""
         if self.version == self.storage.version - 1:
             self._drop()
             if value is None:
                 self.whole = None
             elif self.whole is not None:
-                whole = self.whole.reshape(self.shape)
-                whole[index] = value
+                array = self.whole.reshape(self.shape)
+                array[index] = value
             self.version += 1
 
     def count_call(self, tensor: DTensor) -> None:
-        """Count a call that has sent something; after many, let all elements come. Collective then."""
+        """Count a call that has sent something; after many, gather all elements, which is Collective."""
         self.catch_up()
         self.rows += 1
-        is_simple = tensor.dtype.kind in "biufc" and tensor.nbytes <= LARGEST
-        if self.rows >= self.enough and self.whole is None and is_simple:
+        is_simple = tensor.dtype.kind in "biufc" and tensor.nbytes <= MAX_GATHERED_BYTES
+        if self.rows >= self.gather_threshold and self.whole is None and is_simple:
             self.whole, self.rows = allgather_array("numpy.ndarray.__getitem__", tensor).reshape(-1), 0
 
     @property
-    def enough(self) -> int:
-        """How many calls with rows take as long as to send all elements; more of them, after that was in vain."""
-        return self.patience * (1 + self.size * self.values.itemsize // BYTES_OF_CALL)
+    def gather_threshold(self) -> int:
+        """Number of calls with rows that take as long as gathering all elements; more if that was in vain before."""
+        return self.wait_factor * (1 + self.size * self.values.itemsize // BYTES_OF_CALL)
 
     def catch_up(self) -> None:
-        """Drop what is older than the storage."""
+        """Drop elements of an older version of the storage."""
         if self.version != self.storage.version:
             if self.whole is not None:
-                self.patience = 1 if self.rows >= self.enough else 2 * self.patience
+                self.wait_factor = 1 if self.rows >= self.gather_threshold else 2 * self.wait_factor
             self._drop()
             self.whole, self.rows, self.version = None, 0, self.storage.version
 
-    def elements_to_fetch(self, flat: int) -> Indices | None:
-        """Return which elements are to come for one that no page has, in C order; None for this one alone."""
+    def elements_to_fetch(self, flat_index: int) -> Indices | None:
+        """Return the flat indices of the elements to fetch for one that no page has; None to fetch it alone."""
         self.catch_up()
-        if self.num_alone:
-            self.num_alone -= 1
+        if self.single_reads:
+            self.single_reads -= 1
             return None
-        is_first, difference = self.last < 0, flat - self.last
-        again, self.last, self.difference = difference == self.difference, flat, difference
+        is_first, difference = self.last_index < 0, flat_index - self.last_index
+        is_repeated, self.last_index, self.difference = difference == self.difference, flat_index, difference
         if is_first:
             return None
-        self.wasted = 0 if self.hits else self.wasted + 1
-        if self.wasted > WASTED:
-            self.num_alone = ALONE << min(self.wasted - WASTED - 1, ALONE_DOUBLED)
+        self.wasted_pages = 0 if self.hits else self.wasted_pages + 1
+        if self.wasted_pages > MAX_WASTED_PAGES:
+            self.single_reads = SINGLE_READS << min(self.wasted_pages - MAX_WASTED_PAGES - 1, MAX_DOUBLINGS)
             self._drop()
             return None
-        goes_on, is_even = self.hits > 0 and self.coming > 0, again and self.hits == 0 and abs(difference) > MASK >> 4
+        continues_run, begins_run = (
+            self.hits > 0 and self.run_length > 0,
+            is_repeated and self.hits == 0 and abs(difference) > LINE_MASK >> 4,
+        )
         self.hits = 0
-        if goes_on or is_even:
-            self.step = self.step if goes_on else difference
-            ahead = (self.size - 1 - flat if self.step > 0 else flat) // abs(self.step) + 1
-            self.longer = min(2 * self.longer, RUN_UP_TO) if goes_on else RUN_FROM
-            self.first, self.count, self.coming = flat, 0, min(ahead, self.longer)
-            return flat + self.step * np.arange(self.coming)
-        number, self.coming = flat >> LINE, 0
-        self.longer = min(2 * self.longer, LINES_AT_ONCE) if number == self.next_line else 1
-        self.next_line = number + self.longer
-        return np.arange(number << LINE, min(self.next_line << LINE, self.size))
+        if continues_run or begins_run:
+            self.step = self.step if continues_run else difference
+            elements_ahead = (self.size - 1 - flat_index if self.step > 0 else flat_index) // abs(self.step) + 1
+            self.fetch_size = min(2 * self.fetch_size, LONGEST_RUN) if continues_run else FIRST_RUN
+            self.first, self.count, self.run_length = flat_index, 0, min(elements_ahead, self.fetch_size)
+            return flat_index + self.step * np.arange(self.run_length)
+        line_number, self.run_length = flat_index >> LINE, 0
+        self.fetch_size = min(2 * self.fetch_size, MAX_LINES) if line_number == self.next_line else 1
+        self.next_line = line_number + self.fetch_size
+        return np.arange(line_number << LINE, min(self.next_line << LINE, self.size))
 
-    def keep(self, values: Array, flats: Indices) -> None:
-        """Keep the *values* of the elements that were wanted."""
-        if self.coming:
-            self.values, self.count = values, self.coming
+    def keep(self, values: Array, flat_indices: Indices) -> None:
+        """Keep the *values* of the elements that were requested."""
+        if self.run_length:
+            self.values, self.count = values, self.run_length
             return
-        if len(self.lines) >= LINES_KEPT:
+        if len(self.lines) >= MAX_CACHED_LINES:
             self.lines.clear()
-        for begin in range(0, len(flats), MASK + 1):
-            self.lines[int(flats[begin]) >> LINE] = values[begin : begin + MASK + 1]
+        for start in range(0, len(flat_indices), LINE_MASK + 1):
+            self.lines[int(flat_indices[start]) >> LINE] = values[start : start + LINE_MASK + 1]
 
     def _drop(self) -> None:
         self.lines.clear()
@@ -153,11 +156,11 @@ class Pages(PagedElements):
 
 
 PAGES: dict[int, Pages] = all_pages()
-"""By the ids of tensors that are there."""
+"""The pages of living tensors, by the ids of the tensors."""
 
 
 def pages_of(tensor: DTensor) -> Pages:
-    """Return the pages of a tensor, from now on."""
+    """Return the pages of a tensor; new ones if it has none yet."""
     pages = PAGES.get(id(tensor))
     if pages is None:
         pages = PAGES[id(tensor)] = Pages(tensor)
@@ -165,25 +168,29 @@ def pages_of(tensor: DTensor) -> Pages:
     return pages
 
 
-def fetch_elements(tensor: DTensor, flats: Indices, owners: ElementOwners) -> Array:
-    """Return elements of a tensor on all ranks, of which *flats* are the flat indices in C order. Collective."""
-    at, numbers, lengths = list(np.unravel_index(flats, tensor.shape)), [], [len(starts) for starts in owners.starts]
-    for axis, first in enumerate(owners.starts):
-        starts = np.array(first)
-        number = np.searchsorted(starts, at[axis], "right") - 1
-        at[axis] = at[axis] - starts[number]
-        numbers.append(number)
-    which = np.ravel_multi_index(numbers, lengths)
-    mesh, layout, shares = tensor.mesh, tensor.layout, dict[int, Indices]()
-    for block in np.unique(which).tolist():
-        device = owners.owners[tuple(map(int, np.unravel_index(block, lengths)))]
-        shares[device] = np.flatnonzero(which == block)
-    share_here = shares.get(mesh.rank or 0)
-    mine = b"" if share_here is None else tensor._block[tuple(line[share_here] for line in at)].tobytes()
-    longest = max(map(len, shares.values())) * tensor.dtype.itemsize
-    which_ones = hash((int(flats[0]), int(flats[-1]), len(flats)))
-    share_of = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, which_ones, mine, longest)
-    values = np.empty(len(flats), tensor.dtype)
-    for device, share in shares.items():
-        values[share] = np.frombuffer(share_of(device), tensor.dtype, len(share))
+def fetch_elements(tensor: DTensor, flat_indices: Indices, owners: ElementOwners) -> Array:
+    """Return the elements of a tensor at *flat_indices*, in C order, on all ranks. Collective."""
+    indices, block_numbers, counts = (
+        list(np.unravel_index(flat_indices, tensor.shape)),
+        [],
+        [len(starts) for starts in owners.starts],
+    )
+    for axis, axis_starts in enumerate(owners.starts):
+        starts = np.array(axis_starts)
+        axis_block_numbers = np.searchsorted(starts, indices[axis], "right") - 1
+        indices[axis] = indices[axis] - starts[axis_block_numbers]
+        block_numbers.append(axis_block_numbers)
+    flat_block_numbers = np.ravel_multi_index(block_numbers, counts)
+    mesh, layout, positions_by_device = tensor.mesh, tensor.layout, dict[int, Indices]()
+    for block_number in np.unique(flat_block_numbers).tolist():
+        device = owners.owners[tuple(map(int, np.unravel_index(block_number, counts)))]
+        positions_by_device[device] = np.flatnonzero(flat_block_numbers == block_number)
+    own_positions = positions_by_device.get(mesh.rank or 0)
+    own_bytes = b"" if own_positions is None else tensor._block[tuple(i[own_positions] for i in indices)].tobytes()
+    max_bytes = max(map(len, positions_by_device.values())) * tensor.dtype.itemsize
+    request_hash = hash((int(flat_indices[0]), int(flat_indices[-1]), len(flat_indices)))
+    bytes_of = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, request_hash, own_bytes, max_bytes)
+    values = np.empty(len(flat_indices), tensor.dtype)
+    for device, positions in positions_by_device.items():
+        values[positions] = np.frombuffer(bytes_of(device), tensor.dtype, len(positions))
     return values

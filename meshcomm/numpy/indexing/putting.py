@@ -1,8 +1,8 @@
 """Elements written by NumPy's functions: put, put_along_axis, numpy.place, putmask, copyto, fill_diagonal.
 
-They are assignments: :mod:`meshcomm.numpy.indexing.indexing` has what a tensor refuses, and
-:mod:`meshcomm.numpy.indexing.index_arrays` where the elements are. Where several values are for one element, the last
-one stays, as in NumPy.
+They are assignments: :mod:`meshcomm.numpy.indexing.indexing` checks the values, and
+:mod:`meshcomm.numpy.indexing.index_arrays` finds the elements. If an index occurs several times, the last value stays,
+as in NumPy.
 """
 
 from math import prod
@@ -46,7 +46,7 @@ from meshcomm.numpy.shapes.shaping import regrouped
 
 @implements(np.put, partly=True)
 def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str = "raise") -> None:
-    """Write *v*, again and again, to the elements of *a* at *ind* in C order, as numpy.put. Collective over the mesh.
+    """Write *v*, repeated as needed, to *a* at the flat indices *ind*, as numpy.put. Collective over the mesh.
 
     Parameters
     ----------
@@ -69,59 +69,59 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
     check_mode(name, mode)
     tensor = tensor_np.atleast_1d(tensor)  # it shares the block
     indices = flat_operand(name, integer_indices(name, ind))
-    values = _in_turn(name, v, indices)
+    values = _cycled_to_fit(name, v, indices)
     if values is not None and indices.shape[0]:
         assign(name, tensor, flat(name, tensor, indices, mode), values)
 
 
-def _in_turn(name: str, values: object, index: IndexArray) -> Operand | None:
-    """Return *values*, again and again, for the elements of an *index*; None if there are no values.
+def _cycled_to_fit(name: str, values: object, index: IndexArray) -> Operand | None:
+    """Return *values* repeated or cut to the length of an *index*, or a single value; None if there are no values.
 
     Collective if they have to move. *name* is the operation.
     """
-    line, n = _in_line(name, values), index.shape[0]
-    if line.size == 0:
+    flat_values, n = _flat_values(name, values), index.shape[0]
+    if flat_values.size == 0:
         return None
-    if line.size == 1 or line.size == n:
-        return line
-    if line.size > n:
-        return getitem(line, slice(n)) if isinstance(line, DTensor) else line[:n]
-    numbered: IndexArray = np.arange(n, dtype=np.intp)
+    if flat_values.size == 1 or flat_values.size == n:
+        return flat_values
+    if flat_values.size > n:
+        return getitem(flat_values, slice(n)) if isinstance(flat_values, DTensor) else flat_values[:n]
+    element_numbers: IndexArray = np.arange(n, dtype=np.intp)
     if isinstance(index, DTensor):
-        numbered = numbers(index.mesh, 0, 1, index.layout.axes[0], n)
-    return _cycled(name, line, numbered)
+        element_numbers = numbers(index.mesh, 0, 1, index.layout.axes[0], n)
+    return _cycled_values(name, flat_values, element_numbers)
 
 
-def _in_line(name: str, values: object) -> DTensor | Array:
-    """Return *values* in C order, on one axis; a plain array or number without an axis if it is just one."""
-    line = flat_operand(name, values)
-    return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
+def _flat_values(name: str, values: object) -> DTensor | Array:
+    """Return *values* along one axis, in C order; a single plain value without an axis."""
+    flat_values = flat_operand(name, values)
+    return flat_values.reshape(()) if flat_values.size == 1 and not isinstance(flat_values, DTensor) else flat_values
 
 
-def _cycled(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
-    """Return what *line*, again and again, has at *wanted*. Collective if elements have to move."""
-    within = by_elements(name, lambda block: np.asarray(block) % line.size, wanted)
-    if not isinstance(within, DTensor):
-        return indexed(name, line, within) if isinstance(line, DTensor) else line[within]
-    if not isinstance(line, DTensor):
-        agree_on_plain(name, [line], within.mesh)
-        line = distribute(line, Layout.replicated(within.mesh, line.ndim))
-    return indexed(name, line, within)
+def _cycled_values(name: str, flat_values: DTensor | Array, element_numbers: IndexArray) -> Operand:
+    """Return *flat_values*, repeated cyclically, at *element_numbers*. Collective if elements have to move."""
+    positions = by_elements(name, lambda block: np.asarray(block) % flat_values.size, element_numbers)
+    if not isinstance(positions, DTensor):
+        return indexed(name, flat_values, positions) if isinstance(flat_values, DTensor) else flat_values[positions]
+    if not isinstance(flat_values, DTensor):
+        agree_on_plain(name, [flat_values], positions.mesh)
+        flat_values = distribute(flat_values, Layout.replicated(positions.mesh, flat_values.ndim))
+    return indexed(name, flat_values, positions)
 
 
 @implements(np.put_along_axis, partly=True)
 def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor | ArrayLike, axis: int | None) -> None:
     """Write *values* to the elements at *indices* along *axis*, as numpy.put_along_axis. Collective over the mesh.
 
-    It is the inverse of `take_along_axis`; *values* broadcast to what that returns.
+    It is the inverse of `take_along_axis`; *values* broadcast to the shape of its result.
     """
     name = "numpy.put_along_axis"
     tensor = as_tensor(name, arr)
-    index_arrays, number = along_axis_indices(name, tensor, indices, axis)
-    if number is None:
-        assign(name, tensor, flat(name, tensor, index_arrays), values)
+    index_array, axis_number = along_axis_indices(name, tensor, indices, axis)
+    if axis_number is None:
+        assign(name, tensor, flat(name, tensor, index_array), values)
     else:
-        assign(name, tensor, beside_index(tensor, index_arrays, number), values)
+        assign(name, tensor, beside_index(tensor, index_array, axis_number), values)
 
 
 # -- masks ------------------------------------------------------------------------------------------------------------
@@ -129,16 +129,16 @@ def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor |
 
 @implements(np.place, partly=True)
 def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) -> None:
-    """Write *vals*, again and again, where *mask* is true, as numpy.place. Collective over the mesh.
+    """Write *vals*, repeated as needed, where *mask* is true, as numpy.place. Collective over the mesh.
 
-    ``ShapeError`` unless *arr* and *mask* have as many elements; ``ValueError`` for no values.
+    ``ShapeError`` unless *arr* and *mask* have equally many elements; ``ValueError`` for no values.
     """
     name = "numpy.place"
-    converted = _converted(as_tensor(name, arr), vals)
+    checked_values = _checked_values(as_tensor(name, arr), vals)
     tensor, index = _tensor_and_index(name, arr, mask)
     if not index[0].shape[0]:
         return
-    values = _in_turn(name, converted, index[0])
+    values = _cycled_to_fit(name, checked_values, index[0])
     if values is None:
         raise ValueError(f"{name}: cannot insert from an empty array")
     assign(name, tensor, index, values)
@@ -148,80 +148,82 @@ def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) ->
 def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) -> None:
     """Write *values* where *mask* is true, as numpy.putmask. Collective over the mesh.
 
-    Element n in C order gets value n, or n modulo the number of values. ``ShapeError`` unless *a* and *mask* have as
-    many elements.
+    Element n in C order gets value n, or n modulo the number of values. ``ShapeError`` unless *a* and *mask* have
+    equally many elements.
     """
     name = "numpy.putmask"
     tensor = as_tensor(name, a)
     condition = unwrapped(mask)
-    converted = _converted(tensor, values)
-    if np.shape(converted) == tensor.shape == np.shape(condition):
-        copyto(tensor, converted, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
+    checked_values = _checked_values(tensor, values)
+    if np.shape(checked_values) == tensor.shape == np.shape(condition):
+        copyto(tensor, checked_values, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
         return
     tensor, index = _tensor_and_index(name, tensor, condition)
-    line = _in_line(name, converted)
-    if not index[0].shape[0] or not line.size:
+    flat_values = _flat_values(name, checked_values)
+    if not index[0].shape[0] or not flat_values.size:
         return
-    if line.size > 1:
-        flat_indices = elementwise(name, lambda *blocks: _flat_indices(blocks, tensor.shape), index)
-        line = _cycled(name, line, flat_indices)  # type: ignore[assignment]  # a tensor
-    assign(name, tensor, index, line)
+    if flat_values.size > 1:
+        flat_indices = elementwise(name, lambda *blocks: _flat_index(blocks, tensor.shape), index)
+        flat_values = _cycled_values(name, flat_values, flat_indices)  # type: ignore[assignment]  # a tensor
+    assign(name, tensor, index, flat_values)
 
 
-def _converted(tensor: DTensor, values: object) -> Value:
-    """Return *values*; NumPy's ``TypeError`` for an array or tensor that does not convert to *tensor* by its rule."""
+def _checked_values(tensor: DTensor, values: object) -> Value:
+    """Return *values* unwrapped; NumPy's ``TypeError`` for arrays and tensors that do not convert safely."""
     array = unwrapped(values)
     if isinstance(array, DTensor | np.ndarray):
         np.empty(0, array.dtype).astype(tensor.dtype, casting="safe")
     return array
 
 
-def _flat_indices(index: tuple[Indices, ...], shape: Shape) -> Indices:
-    """Return where the elements of an *index* are in C order."""
+def _flat_index(index: tuple[Indices, ...], shape: Shape) -> Indices:
+    """Return the flat indices, in C order, of an *index* with an array for each axis."""
     return np.ravel_multi_index(index, shape) if prod(shape) else np.asarray(index[0])
 
 
 def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
-    """Return a tensor that has axes, and the index where its mask is true. Collective over the mesh."""
+    """Return *operand* with one axis or more, and the index where its mask is true. Collective over the mesh."""
     tensor = tensor_np.atleast_1d(as_tensor(name, operand))
-    where = unwrapped(mask)
-    if not isinstance(where, DTensor):
-        (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(where))], tensor.mesh)
-        where = np.asarray(plain)
-        whole = Layout.replicated(tensor.mesh, where.ndim)
-        where = distribute(where, tensor.layout if where.shape == tensor.shape else whole)
-    if where.size != tensor.size:
-        raise ShapeError(f"{name}: a mask of shape {where.shape} for a tensor of shape {tensor.shape}: sizes differ")
-    chosen = truth(tensor_np.atleast_1d(where))
-    if chosen.shape == tensor.shape:
-        return tensor, where_true(name, chosen)
-    return tensor, unravelled(name, flat_true(name, chosen), tensor.shape)  # type: ignore[return-value]
+    mask_tensor = unwrapped(mask)
+    if not isinstance(mask_tensor, DTensor):
+        (mask_array,) = agree_on_plain(name, [np.atleast_1d(as_array(mask_tensor))], tensor.mesh)
+        mask_tensor = np.asarray(mask_array)
+        whole_layout = Layout.replicated(tensor.mesh, mask_tensor.ndim)
+        mask_tensor = distribute(mask_tensor, tensor.layout if mask_tensor.shape == tensor.shape else whole_layout)
+    if mask_tensor.size != tensor.size:
+        raise ShapeError(
+            f"{name}: a mask of shape {mask_tensor.shape} for a tensor of shape {tensor.shape}: sizes differ"
+        )
+    bool_mask = truth(tensor_np.atleast_1d(mask_tensor))
+    if bool_mask.shape == tensor.shape:
+        return tensor, where_true(name, bool_mask)
+    return tensor, unravelled(name, flat_true(name, bool_mask), tensor.shape)  # type: ignore[return-value]
 
 
 @implements(np.copyto, partly=True)
 def copyto(
     dst: DTensor, src: DTensor | ArrayLike, casting: Casting = "same_kind", where: DTensor | ArrayLike = True
 ) -> None:
-    """Copy *src* to *dst*, where *where* is true, as numpy.copyto. Collective if they have to move.
+    """Copy *src* to *dst*, where *where* is true, as numpy.copyto. Collective if operands have to move.
 
-    Both broadcast to *dst*. ``TypeError`` if the rule *casting* of NumPy does not allow the conversion.
+    *src* and *where* broadcast to *dst*. ``TypeError`` if NumPy's rule *casting* does not allow the conversion.
     """
     name = "numpy.copyto"
     target = as_tensor(name, dst)
     check_writable(name, target)
-    operands = [_narrowed(name, unwrapped(x), target.ndim) for x in (src, where)]
+    operands = [_without_leading_axes(name, unwrapped(x), target.ndim) for x in (src, where)]
 
-    def copied(block: Array, mask: Array, out: tuple[Array, ...]) -> Array:
+    def copy_block(block: Array, mask: Array, out: tuple[Array, ...]) -> Array:
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out[0]):
             block = exact_copy(block)
         np.copyto(out[0], block, casting=casting, where=mask)
         return out[0]
 
-    elementwise(name, copied, operands, (target,))
+    elementwise(name, copy_block, operands, (target,))
 
 
-def _narrowed(name: str, operand: Value, ndim: int) -> Value:
-    """Return an operand with at most *ndim* axes, if its first ones have length 1."""
+def _without_leading_axes(name: str, operand: Value, ndim: int) -> Value:
+    """Return an operand without its axes before the last *ndim*, if all of them have length 1."""
     shape = np.shape(operand)
     extra = len(shape) - ndim
     if extra <= 0 or any(n != 1 for n in shape[:extra]):
@@ -233,13 +235,13 @@ def _narrowed(name: str, operand: Value, ndim: int) -> Value:
 
 @implements(np.fill_diagonal, partly=True)
 def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> None:
-    """Write *val*, again and again, to the diagonal of *a*, as numpy.fill_diagonal. Collective over the mesh.
+    """Write *val*, repeated as needed, to the diagonal of *a*, as numpy.fill_diagonal. Collective over the mesh.
 
     Parameters
     ----------
-    a: tensor to write to, of two axes, or of more that are equally long
+    a: tensor to write to, of two axes, or of more axes of equal length
     val: number, or values
-    wrap: whether the diagonal of a tall matrix starts again below its end, after a row without it
+    wrap: whether the diagonal of a tall matrix starts again below its end, after a row that is left out
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

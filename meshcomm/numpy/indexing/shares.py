@@ -1,7 +1,7 @@
 """``np.add.at(t, index, values)`` and its like, for a replicated ``t`` and a sharded index or sharded values.
 
-Each rank combines its values in a share of its own, and then the ranks reduce their shares: no index and no value
-travels. Sums of numbers with fractions may differ from NumPy's in the last digits, as those of all reductions do.
+Each rank combines its values in its own share, and then the ranks reduce the shares: no index and no value moves. Sums
+of floating-point numbers may differ from NumPy's in the last digits, as in all reductions.
 """
 
 from math import prod
@@ -35,7 +35,7 @@ class _CombiningRule(NamedTuple):
     ----------
     merge: reduction of the shares of all ranks
     kinds: kinds of dtypes for which the result does not depend on the order of the updates
-    neutral: initial value of all shares but one, which begins from the elements; None if all begin from the elements
+    neutral: initial value of all shares but one, which begins with the elements; None if all begin with the elements
     """
 
     merge: str | Merge
@@ -57,24 +57,26 @@ _RULES: dict[np.ufunc, _CombiningRule] = {
 
 
 def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Operand, ufunc: np.ufunc) -> bool:
-    """Return whether ranks have combined *value* with elements of *base* in shares. Collective over the mesh.
+    """Combine *value* with elements of *base* in shares, and return whether that was done. Collective over the mesh.
 
-    It returns False, with *base* unchanged, if this would be no faster or would give a different result. Arguments are
+    Return False, with *base* unchanged, if shares would not be faster or would give a different result. Arguments are
     those of `index_arrays.put`.
     """
     rule = _RULES.get(ufunc)
     if rule is None or base.dtype.kind not in rule.kinds or not base.layout.is_fully_replicated():
         return False
-    rest = [axis for axis in range(base.ndim) if axis not in query.axes]
-    row = tuple(base.shape[axis] for axis in rest)
-    aligned_value = in_front(name, base, query, rest, value)
-    layout = _index_layout(base, query, rest, aligned_value)
-    if not any(layout.axes) or base.size > prod(query.shape) * prod(row):
+    row_axes = [axis for axis in range(base.ndim) if axis not in query.axes]
+    row_shape = tuple(base.shape[axis] for axis in row_axes)
+    aligned_value = in_front(name, base, query, row_axes, value)
+    layout = _index_layout(base, query, row_axes, aligned_value)
+    if not any(layout.axes) or base.size > prod(query.shape) * prod(row_shape):
         return False
-    index = [local_index(name, array, query.shape, layout) for array in query.indices]
+    local_indices = [local_index(name, array, query.shape, layout) for array in query.indices]
     is_broadcast = all(n == 1 for n in shape_of(aligned_value)[: len(query.shape)])
-    shape = (*((1,) * len(query.shape) if is_broadcast else query.shape), *row)
-    rows_layout = Layout((*(((),) * len(query.shape) if is_broadcast else layout.axes), *((),) * len(row)), base.mesh)
+    shape = (*((1,) * len(query.shape) if is_broadcast else query.shape), *row_shape)
+    rows_layout = Layout(
+        (*(((),) * len(query.shape) if is_broadcast else layout.axes), *((),) * len(row_shape)), base.mesh
+    )
     rows = local_rows(name, aligned_value, shape, rows_layout, None)
     holds_first_block = layout.block_numbers(0) == layout.block_numbers(base.mesh.rank or 0)
 
@@ -82,29 +84,31 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
         starts_from_base = rule.neutral is None or holds_first_block
         out = block.copy() if starts_from_base else np.full(block.shape, rule.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        local, lengths = as_combined(ufunc, rows, block), layout.block_shape(query.shape)
-        local = local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*lengths, *row))
+        values, lengths = as_combined(ufunc, rows, block), layout.block_shape(query.shape)
+        values = values.reshape(()) if values.size == 1 else np.broadcast_to(values, (*lengths, *row_shape))
         try:
-            ufunc.at(np.moveaxis(out, query.axes, range(len(query.axes))), tuple(x.array for x in index), local)
+            ufunc.at(
+                np.moveaxis(out, query.axes, range(len(query.axes))), tuple(x.array for x in local_indices), values
+            )
         except IndexError:
-            for index_share, axis in zip(index, query.axes, strict=True):
-                in_bounds(index_share, axis, base.shape[axis])  # its error says where
+            for index, axis in zip(local_indices, query.axes, strict=True):
+                in_bounds(index, axis, base.shape[axis])  # its error says where
             raise
         return out
 
     text = index_call_text(name, base, query)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
-    combined_here = agree_on_result(name, base.mesh, text, lambda: on_blocks(compute_share, base))
-    cut_like = make(None, layout, query.shape, base.dtype)  # without elements: only its layout is used
-    result = added_up(name, cut_like, combined_here, base.shape, base.dtype, op=rule.merge)
-    on_blocks(lambda block, new: np.copyto(block, new), base, result)
+    local_share = agree_on_result(name, base.mesh, text, lambda: on_blocks(compute_share, base))
+    index_tensor = make(None, layout, query.shape, base.dtype)  # without elements: only its layout is used
+    result = added_up(name, index_tensor, local_share, base.shape, base.dtype, op=rule.merge)
+    on_blocks(lambda block, new_elements: np.copyto(block, new_elements), base, result)
     return True
 
 
-def _index_layout(base: DTensor, query: IndexRequest, rest: list[int], aligned_value: Operand) -> Layout:
-    """Return how the axes of the index are cut: as its tensors are, or else as the values."""
-    layout = index_layout(base, query, rest)
+def _index_layout(base: DTensor, query: IndexRequest, row_axes: list[int], aligned_value: Operand) -> Layout:
+    """Return the layout of the axes of the index: that of its tensors, or else that of the values."""
+    layout = index_layout(base, query, row_axes)
     if any(layout.axes) or not isinstance(aligned_value, DTensor):
         return layout
     lengths: Shape = aligned_value.shape[: len(query.shape)]

@@ -1,7 +1,7 @@
 """Chosen or repeated elements: take, take_along_axis, compress, extract, repeat, tile.
 
-:mod:`meshcomm.numpy.indexing.index_arrays` finds the elements. So the axes of the indices are cut as these are, if
-they are a tensor; as the axis that they replace, if they are a plain array; and the other axes keep their cut.
+:mod:`meshcomm.numpy.indexing.index_arrays` finds the elements. In the result, the axes of the indices are cut as a
+tensor of indices is; for a plain array, as the axis that they replace. The other axes keep their cut.
 """
 
 from collections.abc import Sequence
@@ -62,10 +62,10 @@ def take(
     ...     print(world.run(program))
     [[12, 12], [10, 11]]
     """
-    return with_out("numpy.take", out, _elements_at("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
+    return with_out("numpy.take", out, _taken_elements("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
 
 
-def _elements_at(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
+def _taken_elements(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
     value = unwrapped(indices)
     if not isinstance(value, DTensor) and not ndim_of(value):
         agree_on_plain(name, [tensor, np.atleast_1d(as_array(value))], tensor.mesh)
@@ -76,10 +76,10 @@ def _elements_at(name: str, tensor: DTensor, indices: object, axis: int | None, 
 
 @implements(np.take_along_axis, partly=True)
 def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None = -1) -> DTensor:
-    """Return the elements at *indices* along *axis*, which are others for each line. Collective over the mesh.
+    """Return elements by *indices* along *axis* for each line, as numpy.take_along_axis. Collective over the mesh.
 
-    As numpy.take_along_axis: *indices* broadcast with *arr* along the other axes, as those of argsort do. These keep
-    their cut; *axis* is cut as the indices are.
+    *indices* broadcast with *arr* along the other axes, as those of argsort do. The other axes keep their cut; *axis*
+    is cut as the indices are.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -94,37 +94,43 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     tensor, index = unwrapped(arr), unwrapped(indices)
     if not isinstance(tensor, DTensor):
         tensor, index = on_mesh(name, [tensor, index])
-    index_array, number = along_axis_indices(name, tensor, index, axis)
-    if number is None:
-        return _elements_at(name, tensor, index_array, None)
-    shape, axes = beside_shape(tensor, index_array, number), beside_axes(tensor, index_array, number)
+    index_array, axis_number = along_axis_indices(name, tensor, index, axis)
+    if axis_number is None:
+        return _taken_elements(name, tensor, index_array, None)
+    shape, axes = beside_shape(tensor, index_array, axis_number), beside_axes(tensor, index_array, axis_number)
     layout = Layout(axes, tensor.mesh)
     index_axes = aligned_axes(index_array.shape, shape, layout)
     if isinstance(index_array, DTensor):
-        at_hand = relaid(index_array, index_axes, name)
+        aligned_index = relaid(index_array, index_axes, name)
     else:
         agree_on_plain(name, [tensor, index_array], tensor.mesh)
-        at_hand = distribute(index_array, Layout(index_axes, tensor.mesh))
-    if not _at_hand(tensor, layout, number):
-        return indexed(name, tensor, beside_index(tensor, at_hand, number))
-    text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
+        aligned_index = distribute(index_array, Layout(index_axes, tensor.mesh))
+    if not _is_local(tensor, layout, axis_number):
+        return indexed(name, tensor, beside_index(tensor, aligned_index, axis_number))
+    text = (
+        f"{name} of {tensor.shape} {tensor.dtype} by {aligned_index.shape} {aligned_index.dtype} on axis {axis_number}"
+    )
 
     def local_elements() -> DTensor:
         return mapped(
-            lambda block, rows: np.take_along_axis(block, rows, number), tensor, at_hand, layout=layout, shape=shape
+            lambda block, rows: np.take_along_axis(block, rows, axis_number),
+            tensor,
+            aligned_index,
+            layout=layout,
+            shape=shape,
         )
 
     return agree_on_result(name, tensor.mesh, text, local_elements)
 
 
-def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
-    """Return whether a result in *layout* has its elements from the same blocks of *tensor*, with *axis* whole."""
-    others = [number for number in range(tensor.ndim) if number != axis]
-    whole = all(tensor.layout.num_shards(number) == 1 for number in range(tensor.ndim) if tensor.shape[number] == 1)
+def _is_local(tensor: DTensor, layout: Layout, axis: int) -> bool:
+    """Return whether each block of a result in *layout* comes from one block of *tensor*, with *axis* unsharded."""
+    other_axes = [a for a in range(tensor.ndim) if a != axis]
+    is_unsharded = all(tensor.layout.num_shards(a) == 1 for a in range(tensor.ndim) if tensor.shape[a] == 1)
     return (
         tensor.layout.num_shards(axis) == 1
-        and whole
-        and all(layout.axes[number] == tensor.layout.axes[number] or tensor.shape[number] == 1 for number in others)
+        and is_unsharded
+        and all(layout.axes[a] == tensor.layout.axes[a] or tensor.shape[a] == 1 for a in other_axes)
     )
 
 
@@ -132,7 +138,7 @@ def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
 def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None, out: object = None) -> DTensor:
     """Return the elements along *axis* where *condition* is true, as numpy.compress. Collective over the mesh.
 
-    *condition* has one axis, which may be shorter or longer than that of *a*, as long as nothing is true there.
+    *condition* has one axis, which may be shorter than that of *a*, or longer if nothing is true beyond it.
     """
     name = "numpy.compress"
     mask = unwrapped(condition)
@@ -141,22 +147,22 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, mask) = on_mesh(name, [tensor, mask])
-    return with_out(name, out, _elements_at(name, tensor, _true_indices(name, tensor, mask), axis))
+    return with_out(name, out, _taken_elements(name, tensor, _true_indices(name, tensor, mask), axis))
 
 
 def _true_indices(name: str, tensor: DTensor, condition: object) -> IndexArray:
-    """Return where a *condition* of one axis is true. Collective over the mesh."""
+    """Return the indices where a *condition* of one axis is true. Collective over the mesh."""
     if isinstance(condition, DTensor):
         return where_true(name, truth(condition))[0]
-    (agreed,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
-    return np.flatnonzero(agreed)
+    (agreed_condition,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
+    return np.flatnonzero(agreed_condition)
 
 
 @implements(np.extract, partly=True)
 def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
     """Return the elements of *arr*, in C order, where *condition* is true, as numpy.extract. Collective over the mesh.
 
-    Of one shape, it is ``arr[condition]``.
+    If the shapes are equal, this is ``arr[condition]``.
     """
     name = "numpy.extract"
     mask, tensor = unwrapped(condition), unwrapped(arr)
@@ -179,7 +185,7 @@ def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
 def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return each element *repeats* times along *axis*, or flattened, as numpy.repeat. Elements stay where they are.
 
-    Collective if there are several counts: they are a tensor, which comes to the elements, or a plain array.
+    Collective if there are several counts: a tensor, which is relaid to match the elements, or a plain array.
     """
     name = "numpy.repeat"
     tensor = as_tensor("repeat", a)
@@ -198,47 +204,47 @@ def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) ->
         )
     if counts.size != 1 or n == 1:
         return repeated(name, tensor, counts, axis)
-    return _repeated_alike(tensor, _single_count(name, counts), axis)
+    return _repeated_uniformly(tensor, _single_count(name, counts), axis)
 
 
 def _single_count(name: str, counts: IndexArray) -> int:
-    """Return the only count. Collective over the mesh of a tensor."""
-    whole = counts.to_numpy() if isinstance(counts, DTensor) else counts
-    if whole is None:
+    """Return the only element of *counts*. Collective over the mesh of a tensor."""
+    array = counts.to_numpy() if isinstance(counts, DTensor) else counts
+    if array is None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
-    (times,) = whole.reshape(-1).tolist()
+    (times,) = array.reshape(-1).tolist()
     if times < 0:
         raise ShapeError(f"repeat by {times}: counts are not negative")
     return int(times)
 
 
 def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
-    """Return each element as often as its count says, or those of which it is True. Collective over the mesh."""
+    """Return each element repeated by its count, or the elements with count True. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
     tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
-    line = tensor.layout.take([axis])
+    counts_layout = tensor.layout.take([axis])
     if isinstance(counts, DTensor):
-        at_hand = relaid(flat_operand(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+        aligned_counts = relaid(flat_operand(name, counts), counts_layout.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
         agree_on_plain(name, [tensor, counts], mesh)
-        at_hand = distribute(counts, line)
+        aligned_counts = distribute(counts, counts_layout)
 
     def indices(block: Array) -> Indices:
         if block.dtype == bool:
             return np.flatnonzero(block)
-        wrong = block[block < 0]
-        if len(wrong):
-            raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")
+        negative_counts = block[block < 0]
+        if len(negative_counts):
+            raise ShapeError(f"repeat by {negative_counts[0]}: counts are not negative")
         return np.repeat(np.arange(len(block), dtype=np.intp), block)
 
-    text = f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}"
-    index = agree_on_result(name, mesh, text, lambda: on_blocks(indices, at_hand))
+    text = f"{name} of {tensor.shape} by {aligned_counts.shape} {aligned_counts.dtype} on axis {axis}"
+    index = agree_on_result(name, mesh, text, lambda: on_blocks(indices, aligned_counts))
     if isinstance(counts, DTensor):
         refuse_outside(name, mesh, "how often elements are repeated")
-        cuts = of_rows(name, index, mesh, names)
-        spec, length = cuts.layout.axes[0], cuts.shape[0]
+        index_tensor = of_rows(name, index, mesh, names)
+        spec, length = index_tensor.layout.axes[0], index_tensor.shape[0]
     else:
-        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).consecutive
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), counts_layout.cut(0, len(counts)).consecutive
         spec, length = names, ends[-1]
         if cut.blocks > 1:
             spec = Cuts(names, [ends[start] for start in cut.all_starts()])
@@ -257,8 +263,8 @@ def elements_along(block: Array, indices: Indices, axis: int) -> Array:
     return opaque(block).take(indices, axis=axis).view(block.dtype)
 
 
-def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
-    """Return each element so many *times*, where it was."""
+def _repeated_uniformly(tensor: DTensor, times: int, axis: int) -> DTensor:
+    """Return each element repeated *times* times, on the same device."""
     spec = _repeated_spec(tensor, axis, times)
     shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
     layout = tensor.layout.replace(axis, spec)
@@ -268,7 +274,7 @@ def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
 
 
 def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
-    """Return how *axis* is cut if each element is there so many *times*, where it was."""
+    """Return the sharding spec of *axis* if each element is repeated *times* times on the same device."""
     names = tensor.layout.axes[axis]
     cut = tensor.layout.cut(axis, tensor.shape[axis])
     if not names or cut.blocks == 1 or not times:
@@ -287,7 +293,7 @@ def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumP
         raise ShapeError(f"tile by {quote(reps)}: repetitions are 0 or more")
     ndim = max(len(times), tensor.ndim)
     lengths, times = (1,) * (ndim - tensor.ndim) + tensor.shape, [1] * (ndim - len(times)) + times
-    between = regrouped(tensor, tuple(m for n in lengths for m in (1, n)), name="tile")
-    wide = broadcast_to(between, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
-    tiled = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
+    interleaved = regrouped(tensor, tuple(m for n in lengths for m in (1, n)), name="tile")
+    expanded = broadcast_to(interleaved, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
+    tiled = regrouped(expanded, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
     return tiled if tiled._view is None else tiled.copy()  # NumPy's is never a view

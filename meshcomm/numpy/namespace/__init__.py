@@ -1,1 +1,1 @@
-"""What `meshcomm.numpy` has beside NumPy's own functions: creation on the default mesh, by one rule."""
+"""The members of `meshcomm.numpy` that are not NumPy's own: creation on the default mesh, by one rule."""

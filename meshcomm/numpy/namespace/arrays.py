@@ -1,8 +1,8 @@
-"""The arrays that each rank has whole: NumPy's own, whose large results are cut.
+"""The arrays that each rank has whole: a subclass of NumPy's array, whose large results become tensors.
 
-NumPy computes with them, and libraries take them for its arrays. Two things are ours. A large result of small arrays,
-such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace._arrays`). And ``ndarray`` of
-`meshcomm.numpy` is their class, which also takes tensors for its instances.
+NumPy computes with them, and libraries accept them as NumPy arrays. They differ in two ways. A large result of small
+arrays, such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace._arrays`). And their class is
+``ndarray`` of `meshcomm.numpy`, which also counts tensors as its instances.
 """
 
 import sys
@@ -26,17 +26,17 @@ from meshcomm.numpy.namespace.small_arrays import small_arrays
 
 
 class _WholeArrayType(ABCMeta):
-    """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
+    """The metaclass of ``ndarray``: ``isinstance(x, ndarray)``, ``type(x) == ndarray``, calls, and subclasses."""
 
-    empty: Callable[..., object]  # makes a new one; `creation` sets it, which imports this
+    empty: Callable[..., object]  # makes a new array; set by `creation`, which imports this module
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, object], **options: object) -> type:
         if WholeArray not in bases:
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
-        kinds = tuple(np.ndarray if base is WholeArray else base for base in bases)
-        metaclass, _, options = types.prepare_class(name, kinds, options)
-        return metaclass(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
+        numpy_bases = tuple(np.ndarray if base is WholeArray else base for base in bases)
+        metaclass, _, options = types.prepare_class(name, numpy_bases, options)
+        return metaclass(name, numpy_bases, names, **options)  # a plain subclass of NumPy's array
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, np.ndarray | DTensor)
@@ -61,16 +61,16 @@ WholeArray: Any = None
 
 
 class _WholeArray(Operated, metaclass=_WholeArrayType):
-    """An array that each rank has whole."""
+    """An array that each rank has whole: ``ndarray`` of `meshcomm.numpy`."""
 
     __hash__ = None  # type: ignore[assignment]
-    __array_priority__ = -1.0  # other classes of arrays decide what the result is, as they do with NumPy's arrays
-    _baseclass = np.ndarray  # of masked arrays that are made of it
+    __array_priority__ = -1.0  # other classes of arrays decide the class of a result, as with NumPy arrays
+    _baseclass = np.ndarray  # for masked arrays made from it
     __array_wrap__, __array_function__ = array_wrap, array_function  # type: ignore[assignment]  # Any, not mappings
 
     @property
     def layout(self) -> Layout:
-        """The layout of the tensor as which it takes part in a call with tensors."""
+        """The layout that the array has as a tensor in a call with tensors."""
         return Layout.replicated(self.mesh, self.ndim)
 
     @property
@@ -80,23 +80,23 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
 
     @property
     def local(self) -> Array:
-        """What this rank has: all of it."""
+        """The array as a NumPy array: each rank has all elements."""
         return np.asarray(self)
 
     def to_numpy(self, dtype: DTypeLike | None = None, **kwargs: object) -> Array:
-        """Return a copy. pandas passes more arguments, which say what is missing."""
+        """Return a copy. Other arguments are ignored; pandas passes some for missing values."""
         return np.array(self, dtype)
 
     def as_tensor(self) -> DTensor:
-        """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
+        """Return a tensor that shares the memory, whole on each rank, for functions that only accept tensors."""
         return small_arrays().make(self)
 
     @property
     def base(self) -> Array | None:
-        """The array whose memory this one shares; None if it has its own."""
+        """The array whose memory this array shares; None if it has its own."""
         base = np.ndarray.base.__get__(self)
-        is_own = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
-        return None if is_own else base
+        owns_memory = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
+        return None if owns_memory else base
 
     def __repr__(self) -> str:
         return np.ndarray.__repr__(np.asarray(self))
@@ -112,8 +112,8 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
         self.as_tensor().tofile(fid, sep, format)
 
 
-def _by_function(name: str) -> Callable[..., object]:
-    """Return a method that calls NumPy's function of this name, which also takes tensors, and cuts large results."""
+def _method_calling(name: str) -> Callable[..., object]:
+    """Return a method that calls NumPy's function *name*, which also accepts tensors, and cuts large results."""
     function = getattr(np, name)
 
     @wraps(getattr(np.ndarray, name))
@@ -124,7 +124,7 @@ def _by_function(name: str) -> Callable[..., object]:
 
 
 for _name in ("dot", "repeat", "searchsorted", "take"):
-    setattr(_WholeArray, _name, _by_function(_name))
+    setattr(_WholeArray, _name, _method_calling(_name))
 
 WholeArray = _WholeArray
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"

@@ -1,4 +1,4 @@
-"""Where a new tensor lies: in a layout, on a mesh, whole on each rank of a mesh, or where the rule says."""
+"""Devices of new tensors: a layout, a mesh, each rank of a mesh, or the choice of the rule of creation."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -12,19 +12,19 @@ from meshcomm.numpy.namespace.rule import layout_for
 
 
 class Everywhere(NamedTuple):
-    """Where the namespace of a mesh creates tensors unless it is given a device: whole, on each rank of *mesh*."""
+    """The default device in the namespace of a mesh: tensors are whole on each rank of *mesh*."""
 
     mesh: Mesh
 
 
 Device: TypeAlias = Mesh | Layout | Everywhere | Literal["cpu"]
-"""What the array API standard calls a device, and NumPy's only one, which is any."""
+"""A device in the sense of the array API standard; NumPy's only device "cpu" stands for the rule of creation."""
 
 
 def layout_on(device: Device | None, shape: Shape, dtype: DType) -> Layout:
     """Return the layout of a new tensor of *shape* and *dtype* on *device*.
 
-    On a mesh the first axis is sharded over all of it. Of None, the rule of creation decides, on the mesh of the
+    On a mesh the first axis is sharded over all dimensions. For None, the rule of creation decides, on the mesh of the
     program. ``MeshError`` if *device* is no device.
 
     >>> import numpy as np
@@ -49,7 +49,7 @@ def _layout_of_device(device: Device, ndim: int) -> Layout:
 
 
 def layout_moved_to(layout: Layout, device: Device | None) -> Layout:
-    """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh, or everywhere."""
+    """Return the layout on *device* of a tensor in *layout*: unchanged for its own mesh, None, "cpu", `Everywhere`."""
     if device is None or isinstance(device, Everywhere) or device in (layout.mesh, "cpu"):
         return layout
     return _layout_of_device(device, layout.ndim)

@@ -1,4 +1,4 @@
-"""NumPy's functions for files: one rank writes, and each reads what it has of an array. Collective."""
+"""NumPy's functions for files: one rank writes, and each rank reads its block of an array. Collective."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,54 +25,54 @@ File: TypeAlias = str | os.PathLike[str] | BinaryIO
 
 
 def _whole_array(x: object) -> object:
-    """Return an array of NumPy that is *x*; of a tensor, on rank 0 of its mesh only."""
+    """Return a tensor as a NumPy array on rank 0 of its mesh, None on other ranks; anything else unchanged."""
     return x.to_numpy(root=0) if isinstance(x, DTensor) else x
 
 
 def _write_once(
     name: str, file: File, arrays: list[object], write: Callable[[Value, list[Value]], object], suffix: str = ""
 ) -> None:
-    """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise.
+    """Write arrays to a path on one rank, or to a file object on each rank. All ranks raise an error of the writer.
 
-    *write* takes the file and the arrays. *suffix* is what NumPy adds to a name without it.
+    *write* takes the file and the arrays. *suffix* is added to file names without it, as NumPy does.
     """
     if not isinstance(file, str | os.PathLike):
         write(file, [x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
         return
-    wholes, path = [_whole_array(x) for x in arrays], os.fspath(file)
+    whole_arrays, path = [_whole_array(x) for x in arrays], os.fspath(file)
     path = path if path.endswith(suffix) else path + suffix
     content = BytesIO()
     may_hold_tensors = not all(isinstance(x, DTensor | np.ndarray) and x.dtype.kind != "O" for x in arrays)
     if may_hold_tensors:  # all ranks pickle them
-        write(content, wholes)
+        write(content, whole_arrays)
 
-    def written() -> None:
-        target = resolved(path)  # no link of another user leads elsewhere
+    def write_path() -> None:
+        resolved_path = resolved(path)  # no link of another user leads elsewhere
         if may_hold_tensors:
-            np.frombuffer(content.getvalue(), np.uint8).tofile(target)
+            np.frombuffer(content.getvalue(), np.uint8).tofile(resolved_path)
         else:
-            write(path, wholes)
+            write(path, whole_arrays)
 
-    broadcast_from_device(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
+    broadcast_from_device(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", write_path)
 
 
 def save(file: File, arr: object, **options: Value) -> None:
     """Write an array to a ``.npy`` file: a large tensor in parallel. Collective."""
-    large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
-    if large and isinstance(file, str | os.PathLike):
+    is_large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
+    if is_large and isinstance(file, str | os.PathLike):
         path = os.fspath(file)
         import_module("meshcomm.storage.save").save(
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _write_once("save", file, [arr], lambda target, wholes: np.save(target, wholes[0], **options), ".npy")
+    _write_once("save", file, [arr], lambda target, whole_arrays: np.save(target, whole_arrays[0], **options), ".npy")
 
 
 def _savez_function(name: str) -> Callable[..., None]:
     def savez(file: File, *args: object, **kwds: object) -> None:
-        def write(target: object, wholes: list[object]) -> None:
-            unnamed, named = wholes[: len(args)], dict(zip(kwds, wholes[len(args) :], strict=True))
-            getattr(np, name)(target, *unnamed, **named)
+        def write(target: object, whole_arrays: list[object]) -> None:
+            positional, keywords = whole_arrays[: len(args)], dict(zip(kwds, whole_arrays[len(args) :], strict=True))
+            getattr(np, name)(target, *positional, **keywords)
 
         _write_once(name, file, [*args, *kwds.values()], write, ".npz")
 
@@ -86,30 +86,34 @@ savez, savez_compressed = _savez_function("savez"), _savez_function("savez_compr
 
 def savetxt(fname: File, X: object, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _write_once("savetxt", fname, [X], lambda target, wholes: np.savetxt(target, wholes[0], *args, **kwargs))
+    _write_once(
+        "savetxt", fname, [X], lambda target, whole_arrays: np.savetxt(target, whole_arrays[0], *args, **kwargs)
+    )
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
-    """Return the array in a ``.npy`` file as a tensor, or those of a ``.npz`` file. Each rank reads what it has."""
+    """Return the array of a ``.npy`` file as a tensor, or the arrays of a ``.npz`` file. Each rank reads its block."""
     if mmap_mode in ("r+", "w+"):
         raise TypeError(f"numpy.load: mmap_mode={mmap_mode!r} writes to the file: mc.save(path, t) does, in parallel")
     path = Path(file) if isinstance(file, str | os.PathLike) else None
-    large = path is not None and path.suffix == ".npy" and path.stat().st_size > WHOLE_BELOW
+    is_large = path is not None and path.suffix == ".npy" and path.stat().st_size > WHOLE_BELOW
     try:
-        content = np.load(file, "r" if large else None, **options)
+        content = np.load(file, "r" if is_large else None, **options)
     except ValueError:
-        if not large:
+        if not is_large:
             raise
-        content = np.load(file, None, **options)  # of objects, which are not mapped
+        content = np.load(file, None, **options)  # an array of objects cannot be mapped
     if isinstance(content, np.memmap):
-        return create_by_blocks(content.shape, content.dtype, None, lambda part: np.array(content[part], order="C"))
+        return create_by_blocks(
+            content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C")
+        )
     if isinstance(content, np.ndarray):
         return of_array(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
 
 
 class ZippedArrays(Mapping[str, object]):
-    """The arrays of a ``.npz`` file, as tensors: each is read when it is asked for."""
+    """The arrays of a ``.npz`` file as tensors; each is read on access."""
 
     def __init__(self, file: np.lib.npyio.NpzFile) -> None:
         self._file, self.files, self.close = file, file.files, file.close
@@ -144,34 +148,34 @@ def _check_mapped(filename: object, nbytes: int) -> None:
         )
 
 
-class _Maps(type):
-    """What ``memmap(...)`` and ``isinstance(x, memmap)`` do."""
+class _MemmapType(type):
+    """The metaclass of `memmap`: implements ``memmap(...)`` and ``isinstance(x, memmap)``."""
 
     def __call__(cls, *args: object, **kwargs: object) -> Value:
-        """Map a file on each rank, up to 64 MiB. Collective if it is made: rank 0 makes it."""
-        numpys = np.memmap
-        call = signature(numpys.__new__).bind(numpys, *args, **kwargs)
-        call.apply_defaults()
-        how = call.arguments
-        if how["mode"] in ("w+", "write") and isinstance(how["filename"], str | os.PathLike):
-            how["filename"] = path = resolved(os.fspath(how["filename"]))
-            shape = np.atleast_1d(how["shape"] or 0)
-            _check_mapped(path, np.dtype(how["dtype"]).itemsize * prod(shape.tolist()))
+        """Map a file of up to 64 MiB on each rank. Collective if *mode* creates the file: rank 0 does."""
+        memmap_class = np.memmap
+        bound = signature(memmap_class.__new__).bind(memmap_class, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        if arguments["mode"] in ("w+", "write") and isinstance(arguments["filename"], str | os.PathLike):
+            arguments["filename"] = path = resolved(os.fspath(arguments["filename"]))
+            shape = np.atleast_1d(arguments["shape"] or 0)
+            _check_mapped(path, np.dtype(arguments["dtype"]).itemsize * prod(shape.tolist()))
 
-            def make() -> None:
-                numpys.__new__(*call.args).flush()
+            def create_file() -> None:
+                memmap_class.__new__(*bound.args).flush()
 
-            broadcast_from_device("numpy.memmap", mesh_of_program(), f"numpy.memmap of {path!r}", make)
-            how["mode"] = "r+"
-        array = numpys.__new__(*call.args)
-        _check_mapped(how["filename"], array.nbytes)
+            broadcast_from_device("numpy.memmap", mesh_of_program(), f"numpy.memmap of {path!r}", create_file)
+            arguments["mode"] = "r+"
+        array = memmap_class.__new__(*bound.args)
+        _check_mapped(arguments["filename"], array.nbytes)
         return array
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, np.memmap)
 
 
-class memmap(metaclass=_Maps):  # noqa: N801 - NumPy's name
+class memmap(metaclass=_MemmapType):  # noqa: N801 - NumPy's name
     """A file in memory, whole on each rank: see `numpy.memmap`."""
 
 

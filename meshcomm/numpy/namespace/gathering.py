@@ -1,4 +1,4 @@
-"""Calls of a script of NumPy that are not defined for tensors: NumPy's own function computes them on each rank."""
+"""Functions of NumPy that are not defined for tensors, called in a script: each rank gathers and calls NumPy's own."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -16,31 +16,32 @@ _Pairs: TypeAlias = list[tuple[DTensor, Array]]
 
 
 class Unfit(Exception):
-    """A tensor is too large, or NumPy's result is a view, which tensors have of their own."""
+    """The call cannot be made by gathering: a tensor is too large, or NumPy's result is a view of an argument."""
 
 
 def by_gathering(
     function: Callable[..., object], method: str | None, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Value:
-    """Return what NumPy's *function* makes of tensors that come to all ranks, up to 64 MiB of each. Collective.
+    """Return the result of NumPy's *function* for tensors gathered to all ranks, up to 64 MiB each. Collective.
 
-    What it writes to an argument, the tensor gets. ``Unfit`` if a tensor is larger, or if the result is a view.
+    Elements that it writes to an argument are written to the tensor. ``Unfit`` if a tensor is larger, or if the result
+    is a view.
     """
     pairs: _Pairs = []
     name = f"numpy.{function.__name__}"
-    called = function if method is None else getattr(function, method)
+    numpy_function = function if method is None else getattr(function, method)
     arrays = {key: _gathered_array(name, x, pairs) for key, x in kwargs.items()}
-    result = called(*(_gathered_array(name, x, pairs) for x in args), **arrays)
+    result = numpy_function(*(_gathered_array(name, x, pairs) for x in args), **arrays)
     out = arrays.get("out")
-    written = out if isinstance(out, tuple) else (out,)
+    written_arrays = out if isinstance(out, tuple) else (out,)
     for tensor, array in pairs:
-        if result is None or any(x is array for x in (result, *written)):
+        if result is None or any(x is array for x in (result, *written_arrays)):
             tensor[...] = array
     return _program_value(result, pairs)
 
 
 def _gathered_array(name: str, x: Value, pairs: _Pairs) -> object:
-    """Return the array of a tensor, also in lists and tuples; anything else as it is."""
+    """Return a tensor as an array on all ranks, also in lists and tuples; anything else unchanged."""
     if type(x) in (list, tuple):
         return type(x)(_gathered_array(name, item, pairs) for item in x)
     if not isinstance(x, DTensor):
@@ -52,7 +53,7 @@ def _gathered_array(name: str, x: Value, pairs: _Pairs) -> object:
 
 
 def _program_value(result: Value, pairs: _Pairs) -> Value:
-    """Return what the program gets of a result."""
+    """Return a result of NumPy as the program gets it; the tensor itself for an argument that was returned."""
     if type(result) is np.ndarray:
         for tensor, array in pairs:  # all of them first: an out= may be a view of an operand
             if result is array:

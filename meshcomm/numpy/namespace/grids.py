@@ -1,6 +1,6 @@
-"""NumPy's grids: ``meshgrid``, ``indices`` and ``fromfunction``, and those that are written by slices.
+"""NumPy's grids: ``meshgrid``, ``indices`` and ``fromfunction``, and the objects ``mgrid``, ``ogrid``, ``r_``, ``c_``.
 
-``mgrid``, ``ogrid``, ``r_`` and ``c_`` are objects, to be indexed.
+The objects are indexed by slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False, layout: Layout | None = None
 ) -> Value:
-    """Return the indices of a grid: a tensor, or with *sparse* a tuple of them."""
+    """Return the indices of a grid: a tensor, or with *sparse* a tuple of tensors."""
     shape = tuple(map(int, dimensions))
     if sparse:
         return as_tensors(untyped_np.indices(shape, dtype, True), layout)
 
     def block(slices: tuple[slice, ...]) -> Array:
-        inside = [untyped_np.arange(s.start, s.stop, dtype=dtype) for s in slices[1:]]
-        whole = untyped_np.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
-        lengths = [s.stop - s.start for s in slices]
-        return untyped_np.array(whole, dtype).reshape(lengths)
+        axis_numbers = [untyped_np.arange(interval.start, interval.stop, dtype=dtype) for interval in slices[1:]]
+        index_grid = untyped_np.meshgrid(*axis_numbers, indexing="ij", copy=False)[slices[0]] if axis_numbers else []
+        lengths = [interval.stop - interval.start for interval in slices]
+        return untyped_np.array(index_grid, dtype).reshape(lengths)
 
     return create_by_blocks((len(shape), *shape), dtype, layout, block)
 
@@ -48,26 +48,27 @@ def fromfunction(
     layout: Layout | None = None,
     **kwargs: object,
 ) -> Value:
-    """Return what *function* makes of the indices of a grid, which are tensors."""
+    """Return the result of *function* for the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
-    cut = layout_on(layout, lengths, np.dtype(dtype))
+    target_layout = layout_on(layout, lengths, np.dtype(dtype))
     coordinates = [
-        create_by_blocks(lengths, dtype, cut, partial(_axis_numbers, axis, dtype)) for axis in range(len(lengths))
+        create_by_blocks(lengths, dtype, target_layout, partial(_axis_numbers, axis, dtype))
+        for axis in range(len(lengths))
     ]
     return function(*coordinates, **kwargs)
 
 
 def _axis_numbers(axis: int, dtype: DTypeLike, slices: Sequence[slice]) -> Array:
-    """Return the numbers of the elements along *axis*, for a block of these slices."""
-    lengths = [s.stop - s.start for s in slices]
+    """Return the index along *axis* of each element of the block at *slices*."""
+    lengths = [interval.stop - interval.start for interval in slices]
     numbers = untyped_np.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
-    line = numbers.reshape([-1 if number == axis else 1 for number in range(len(lengths))])
-    return np.broadcast_to(line, lengths).copy()
+    axis_line = numbers.reshape([-1 if other == axis else 1 for other in range(len(lengths))])
+    return np.broadcast_to(axis_line, lengths).copy()
 
 
 @register
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
-    """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says.
+    """Return the coordinates of the points of a grid, as a tuple of tensors in layouts by the rule of creation.
 
     With ``copy=False`` they are views, which must not be written to.
     """
@@ -82,13 +83,13 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     shape = tuple(lines[axis].size for axis in order)  # the exchange of two axes is its own inverse
     coordinates = []
     for number, line in enumerate(lines):
-        thin = line.reshape([-1 if axis == number else 1 for axis in order])
+        thin_line = line.reshape([-1 if axis == number else 1 for axis in order])
         if copy:
-            wide = empty(shape, line.dtype)
-            wide[...] = thin
-            coordinates.append(wide)
+            grid = empty(shape, line.dtype)
+            grid[...] = thin_line
+            coordinates.append(grid)
         else:
-            coordinates.append(np.broadcast_to(thin, shape))
+            coordinates.append(np.broadcast_to(thin_line, shape))
     return tuple(coordinates)
 
 
@@ -106,12 +107,12 @@ class CoordinateGrid:
         shape = tuple(line.size for line in lines)
 
         def block(slices: tuple[slice, ...]) -> Array:
-            cut = [
+            blocks = [
                 line[tuple(s if n > 1 else slice(None) for s, n in zip(slices[1:], line.shape, strict=True))]
                 for line in lines
             ]
             lengths = [s.stop - s.start for s in slices[1:]]
-            return np.stack([np.broadcast_to(line, lengths) for line in cut[slices[0]]]).reshape([-1, *lengths])
+            return np.stack([np.broadcast_to(line, lengths) for line in blocks[slices[0]]]).reshape([-1, *lengths])
 
         return create_by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
 

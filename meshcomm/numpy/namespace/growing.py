@@ -1,4 +1,4 @@
-"""Functions of small arrays with a large result, of which each rank makes its block: as the shapes say before."""
+"""Functions of small arrays with a large result, known from the shapes: each rank computes its block only."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -16,21 +16,21 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 Growing: TypeAlias = Callable[..., Value]
 
-_GROWING: dict[Callable[..., object], Growing] = {}
+_GROWING_FUNCTIONS: dict[Callable[..., object], Growing] = {}
 
 
-def _growing(numpys: Callable[..., object]) -> Callable[[Growing], Growing]:
+def _growing_function(numpy_function: Callable[..., object]) -> Callable[[Growing], Growing]:
     def register(function: Growing) -> Growing:
-        _GROWING[numpys] = function
+        _GROWING_FUNCTIONS[numpy_function] = function
         return function
 
     return register
 
 
-def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> object:
-    """Return the large array whose block is what *block* makes of the indices of its rows, columns...
+def _array_by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> object:
+    """Return the large array whose blocks *block* computes from the indices along each axis.
 
-    ``NotImplemented`` if NumPy is to compute all of it.
+    ``NotImplemented`` if each rank shall compute all of it by NumPy.
     """
     mesh = mesh_of_program()
     is_cut = prod(shape) * dtype.itemsize >= WHOLE_BELOW and not dtype.hasobject and mesh.size == mesh.world.size
@@ -39,16 +39,16 @@ def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], A
     return create_by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
 
 
-@_growing(np.outer)
+@_growing_function(np.outer)
 def _outer(a: Value, b: Value) -> Value:
     rows, columns = np.ravel(a), np.ravel(b)
     dtype = np.multiply.resolve_dtypes((rows.dtype, columns.dtype, None))[-1]
-    return _by_indices(
+    return _array_by_indices(
         (rows.size, columns.size), dtype, lambda indices: np.outer(rows[indices[0]], columns[indices[1]])
     )
 
 
-@_growing(np.kron)
+@_growing_function(np.kron)
 def _kron(a: object, b: object) -> object:
     first, second = np.asarray(a), np.asarray(b)
     ndim = max(first.ndim, second.ndim)
@@ -56,49 +56,49 @@ def _kron(a: object, b: object) -> object:
     dtype = np.multiply.resolve_dtypes((first.dtype, second.dtype, None))[-1]
 
     def block(indices: Sequence[Array]) -> Array:
-        outer = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
-        inner = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
-        return outer * inner
+        first_factors = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
+        second_factors = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
+        return first_factors * second_factors
 
     shape = tuple(n * m for n, m in zip(first.shape, second.shape, strict=True))
-    return _by_indices(shape, dtype, block)
+    return _array_by_indices(shape, dtype, block)
 
 
-@_growing(np.tile)
+@_growing_function(np.tile)
 def _tile(A: object, reps: Value) -> Value:  # noqa: N803 - NumPy's name
     array = np.asarray(A)
-    counts = tuple(map(index, reps)) if np.ndim(reps) else (index(reps),)
-    ndim = max(array.ndim, len(counts))
+    repetitions = tuple(map(index, reps)) if np.ndim(reps) else (index(reps),)
+    ndim = max(array.ndim, len(repetitions))
     array = array.reshape((1,) * (ndim - array.ndim) + array.shape)
-    shape = tuple(n * m for n, m in zip(array.shape, (1,) * (ndim - len(counts)) + counts, strict=True))
+    shape = tuple(n * m for n, m in zip(array.shape, (1,) * (ndim - len(repetitions)) + repetitions, strict=True))
     if 0 in array.shape:
         return NotImplemented
-    return _by_indices(
+    return _array_by_indices(
         shape,
         array.dtype,
         lambda indices: array[np.ix_(*(i % n for i, n in zip(indices, array.shape, strict=True)))],
     )
 
 
-@_growing(np.repeat)
+@_growing_function(np.repeat)
 def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
     if np.ndim(repeats):
         return NotImplemented
     array, count = (np.ravel(a), index(repeats)) if axis is None else (np.asarray(a), index(repeats))
-    number = 0 if axis is None else range(array.ndim)[axis]
-    shape = tuple(n * count if position == number else n for position, n in enumerate(array.shape))
+    axis_number = 0 if axis is None else range(array.ndim)[axis]
+    shape = tuple(n * count if other == axis_number else n for other, n in enumerate(array.shape))
 
     def block(indices: Sequence[Array]) -> Array:
-        return array[np.ix_(*(i // count if position == number else i for position, i in enumerate(indices)))]
+        return array[np.ix_(*(i // count if other == axis_number else i for other, i in enumerate(indices)))]
 
-    return _by_indices(shape, array.dtype, block)
+    return _array_by_indices(shape, array.dtype, block)
 
 
-def _by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def _call_by_blocks(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     try:
-        return _GROWING[function](*args, **kwargs)
+        return _GROWING_FUNCTIONS[function](*args, **kwargs)
     except (TypeError, ValueError, IndexError):
-        return NotImplemented  # NumPy says what is wrong, or knows more arguments
+        return NotImplemented  # NumPy raises the error, or supports more arguments
 
 
-set_growing(frozenset(_GROWING), _by_blocks)
+set_growing(frozenset(_GROWING_FUNCTIONS), _call_by_blocks)

@@ -1,7 +1,7 @@
-"""New arrays of a program, by the rule of creation: NumPy's arrays where each rank has all of it, else tensors.
+"""New arrays of a program, by the rule of creation: NumPy arrays if each rank has all elements, else tensors.
 
-`has_arrays` and `for_program` decide which. In a script of NumPy whatever is whole on all ranks is an array. In
-other programs only what is small is one, on any number of ranks.
+`has_arrays` and `for_program` decide which. In a script, each array that is whole on all ranks is a NumPy array. In
+other programs only small arrays are NumPy arrays, on any number of ranks.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,12 @@ from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, sma
 
 
 def _program_array(arrays: SmallArrays, array: Array) -> Array | DTensor:
-    """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
+    """Return the array that the program gets for an array on all ranks; a tensor if the mesh lacks some ranks."""
     return whole_array(array) if arrays.everyone else arrays.make(array)
 
 
 def whole_array(array: Array) -> Array:
-    """Return an array as one of our class, unless there can be no tensors: in a script on one rank."""
+    """Return an array as a `WholeArray`; unchanged in a script on one rank, which has no tensors."""
     return array if type(array) is not np.ndarray or is_alone() else array.view(WholeArray)
 
 
@@ -44,21 +44,21 @@ def in_script() -> bool:
 
 
 def small(array: Array) -> Array | DTensor:
-    """Return what the program gets of a small array that all ranks have."""
+    """Return the array or tensor that the program gets for a small array on all ranks."""
     if is_alone():
         return array
-    if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
+    if get_default_mesh() is None:  # as in most programs; faster than `small_arrays`
         return array.view(WholeArray)
     return _program_array(small_arrays(), array)
 
 
 def is_on_all_ranks() -> bool:
-    """Return whether what the program makes is on all ranks: so small arrays are NumPy's."""
+    """Return whether new arrays are on all ranks, so that small ones are NumPy arrays."""
     return is_alone() or get_default_mesh() is None or small_arrays().everyone
 
 
 def has_arrays(tensor: DTensor) -> bool:
-    """Return whether the program gets an array for a new tensor: it is whole on all ranks."""
+    """Return whether the program gets a NumPy array for a new tensor, because it is whole on all ranks."""
     if not tensor.layout.is_fully_replicated() or tensor.mesh.size != tensor.mesh.world.size:
         return False
     return is_scripted() or tensor.nbytes < WHOLE_BELOW
@@ -66,9 +66,9 @@ def has_arrays(tensor: DTensor) -> bool:
 
 @_hooks.provides("whole")
 def for_program(tensor: DTensor) -> Array | DTensor:
-    """Return what the program gets for a new tensor, by the rule of creation or, in a script, by any call.
+    """Return the array or tensor that the program gets for a new tensor; in a script also for the result of any call.
 
-    A view whose elements had to move stays a tensor, which knows where they are.
+    A view whose elements had to move stays a tensor, which knows where they are in its base.
     """
     is_read_only = tensor._view is not None and not tensor._view.writeable
     if is_read_only or is_moved(tensor) or not tensor._has_block or not has_arrays(tensor):
@@ -76,58 +76,58 @@ def for_program(tensor: DTensor) -> Array | DTensor:
     return whole_array(tensor._block)
 
 
-def of_array(array: Array, where: Device | None = None) -> Array | DTensor:
-    """Return an array that all ranks have, and that is the tensor's from now on, as a tensor.
+def of_array(array: Array, device: Device | None = None) -> Array | DTensor:
+    """Return an array that all ranks have as a tensor, which may take its memory, or as a small array.
 
-    An array of objects stays as it is, as tensors have none.
+    An array of objects stays an array, as tensors have no objects.
     """
-    if where is None:
+    if device is None:
         if array.dtype.hasobject:
             return whole_array(array)
         if array.nbytes < WHOLE_BELOW:
             return small(array)
-    tensor = create.distribute(np.asarray(array), layout_on(where, array.shape, array.dtype))
-    return for_program(tensor) if where is None else tensor
+    tensor = create.distribute(np.asarray(array), layout_on(device, array.shape, array.dtype))
+    return for_program(tensor) if device is None else tensor
 
 
-def of_data(array: Array, where: Device | None = None) -> Array | DTensor:
-    """Return an array as `of_array` does, and note what a tensor holds: the next collective call compares it.
+def of_data(array: Array, device: Device | None = None) -> Array | DTensor:
+    """Return an array as `of_array` does, and note the elements of a tensor: the next collective call compares them.
 
-    ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted in a call with
-    tensors.
+    That call raises ``CollectiveMismatch`` if the ranks passed different arrays. Results that stay arrays are noted
+    later, in a call with tensors.
     """
-    if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
+    if device is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
         return small(array)
-    result = of_array(array, where)
+    result = of_array(array, device)
     if isinstance(result, DTensor):
         note(array, result.mesh)
     return result
 
 
 def create_by_blocks(
-    shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
+    shape: ShapeLike, dtype: DTypeLike, device: Device | None, block: Callable[[tuple[slice, ...]], Array]
 ) -> Array | DTensor:
-    """Return the tensor whose block is what *block* makes of its slices, on each rank.
+    """Return the tensor whose block each rank computes by *block*.
 
     Parameters
     ----------
     shape, dtype: shape and dtype of the global array
-    where: layout, mesh or other device of the tensor; by default that of the rule of creation
+    device: layout, mesh or other device of the tensor; by default that of the rule of creation
     block: function of the slices of the global array that a rank holds, which returns its block
     """
-    lengths, kind = as_shape(shape), np.dtype(dtype)
-    tensor = create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)
-    return for_program(tensor) if where is None else tensor
+    lengths, out_dtype = as_shape(shape), np.dtype(dtype)
+    tensor = create.from_callback(lengths, out_dtype, layout_on(device, lengths, out_dtype), block)
+    return for_program(tensor) if device is None else tensor
 
 
 def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
-    """Return the result of two arrays of a script, of which each rank makes a block; None if it is not to be cut."""
+    """Return a ufunc of two arrays of a script, each rank computing a block; None if the result is not to be cut."""
     mesh = mesh_of_program()
     try:
         dtype = ufunc.resolve_dtypes((a.dtype, b.dtype, None))[-1]
         shape = np.broadcast_shapes(a.shape, b.shape) if ufunc is not np.matmul else (a @ b[..., :0]).shape
     except (TypeError, ValueError):
-        return None  # NumPy says so
+        return None  # NumPy raises the error
     layout = layout_for(shape, dtype, mesh)
     is_of_objects = dtype.hasobject or a.dtype.hasobject or b.dtype.hasobject
     if is_of_objects or layout.is_fully_replicated() or mesh.size != mesh.world.size:
@@ -136,7 +136,7 @@ def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
 
 
 def _taken_item(array: Array, index: object) -> object:
-    """Return what an index with tensors takes of an array of a script."""
+    """Return the elements of an array of a script at an index with tensors."""
     items = index if isinstance(index, tuple) else (index,)
     mesh = next(x.mesh for x in items if isinstance(x, DTensor))
     note(array, mesh)

@@ -1,4 +1,4 @@
-"""What each name of `meshcomm.numpy` is: NumPy's own, one of ours, or an error that says what to use."""
+"""The members of `meshcomm.numpy` by name: NumPy's own, or one of ours."""
 
 from importlib import import_module
 
@@ -8,15 +8,15 @@ from meshcomm.numpy.namespace import creation, files, grids, growing  # noqa: F4
 from meshcomm.numpy.namespace.arrays import WholeArray
 
 SUBMODULES = ("fft", "linalg", "random", "testing")
-"""Modules of NumPy that are modules here, too."""
+"""Modules of NumPy with a module of ours."""
 
 
 OWN_MEMBERS = {**creation.OWN_FUNCTIONS, **files.OWN_FUNCTIONS, "ndarray": WholeArray}
-"""What is ours, by NumPy's names."""
+"""Our functions and classes, by NumPy's names."""
 
 
 def member_named(name: str) -> object:
-    """Return what *name* of NumPy is here. In a script on one rank, no array is cut, and all are NumPy's own."""
+    """Return the member *name* of `meshcomm.numpy`. In a script on one rank no array is cut: all are NumPy's own."""
     if is_alone() and name != "random":
         return getattr(untyped_np, name)
     if name in SUBMODULES:

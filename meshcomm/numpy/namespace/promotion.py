@@ -14,55 +14,59 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.small_arrays import small_arrays_on
 
-_OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
-"""Functions whose other arguments than the first are shapes, axes and lengths."""
+_SHAPE_FUNCTIONS = frozenset(
+    (np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad)
+)
+"""Functions whose arguments after the first are shapes, axes and lengths."""
 
-_OF_MEMORY = frozenset((np.may_share_memory, np.shares_memory))
-"""Functions that ask what memory an argument has, and who may write to it."""
+_MEMORY_FUNCTIONS = frozenset((np.may_share_memory, np.shares_memory))
+"""Functions that ask for the memory of their arguments; they get the arrays themselves."""
 
-_WRITTEN = frozenset(("out", "dst"))
-"""Parameters whose arrays are only written to: so they may have any content, another one on each rank."""
+_OUT_PARAMETERS = frozenset(("out", "dst"))
+"""Parameters whose arrays are only written to, so that their content may differ between ranks."""
 
-_CHANGING = frozenset((np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal, np.copyto))
+_WRITING_FUNCTIONS = frozenset((np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal, np.copyto))
 """Functions that write to their first argument."""
 
 
 class Promotion:
-    """The arrays in the arguments of a call, as tensors on the mesh of its tensors, which share their memory."""
+    """The arguments of a call, with arrays promoted to tensors that share their memory, on the mesh of its tensors."""
 
     def __init__(
         self, function: Callable[..., object], method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
-        first = _first_tensor((args, tuple(kwargs.values())))
-        self._small_arrays = None if first is None else small_arrays_on(first.mesh)
+        first_tensor = _first_tensor((args, tuple(kwargs.values())))
+        self._small_arrays = None if first_tensor is None else small_arrays_on(first_tensor.mesh)
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
-        self._written: list[object] = []  # arrays that the call writes to
+        self._written_arrays: list[object] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
         self._has_shapes = False
-        if self._small_arrays is None or not self._small_arrays.everyone or function in _OF_MEMORY:
+        if self._small_arrays is None or not self._small_arrays.everyone or function in _MEMORY_FUNCTIONS:
             return
-        if function in _OF_SHAPES:
+        if function in _SHAPE_FUNCTIONS:
             shapes = (x.tolist() if isinstance(x, np.ndarray) else x for x in args[1:])
             self._has_shapes = any(isinstance(x, np.ndarray) for x in args[1:])
             self.args = self._promoted_arguments(args[0]), *shapes
             return
-        written = _out_positions(function)
-        self._written = [x for number, x in enumerate(args) if number in written]
-        if function in _CHANGING or method == "at":
-            self._written.append(args[0])
+        out_positions = _out_positions(function)
+        self._written_arrays = [x for position, x in enumerate(args) if position in out_positions]
+        if function in _WRITING_FUNCTIONS or method == "at":
+            self._written_arrays.append(args[0])
         out = kwargs.get("out")
-        self._written += out if isinstance(out, tuple) else [out]
-        self.args = tuple(self._promoted_arguments(x, number not in written) for number, x in enumerate(args))
-        self.kwargs = {key: self._promoted_arguments(x, key not in _WRITTEN) for key, x in kwargs.items()}
+        self._written_arrays += out if isinstance(out, tuple) else [out]
+        self.args = tuple(
+            self._promoted_arguments(x, position not in out_positions) for position, x in enumerate(args)
+        )
+        self.kwargs = {key: self._promoted_arguments(x, key not in _OUT_PARAMETERS) for key, x in kwargs.items()}
 
     def __bool__(self) -> bool:
         return bool(self._pairs) or self._has_shapes
 
     def call(self, function: Callable[..., object]) -> object:
-        """Return what *function* makes of the tensors; of a tensor that stands for an array, that array."""
+        """Return the result of *function*; if it is the tensor of a promoted array, return the array."""
         result = function(*self.args, **self.kwargs)
         for array, tensor in self._pairs.values():
-            if not array.flags.c_contiguous and any(x is array for x in self._written):
+            if not array.flags.c_contiguous and any(x is array for x in self._written_arrays):
                 array[...] = tensor.to_numpy()
         arrays = {id(tensor): array for array, tensor in self._pairs.values()}
         if type(result) is tuple:
@@ -88,10 +92,12 @@ class Promotion:
 
 @lru_cache(maxsize=512)
 def _out_positions(function: Callable[..., object]) -> frozenset[int]:
-    """Return the positions of arguments that are only written to."""
+    """Return the positions of parameters whose arrays are only written to."""
     if isinstance(function, np.ufunc):
         return frozenset()
-    return frozenset(number for number, name in enumerate(signature(function).parameters) if name in _WRITTEN)
+    return frozenset(
+        position for position, name in enumerate(signature(function).parameters) if name in _OUT_PARAMETERS
+    )
 
 
 def _first_tensor(x: Value) -> DTensor | None:

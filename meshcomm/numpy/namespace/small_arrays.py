@@ -1,4 +1,4 @@
-"""Where small arrays lie: whole, on all ranks of a mesh."""
+"""Small arrays as tensors: whole on all ranks of a mesh."""
 
 import numpy as np
 
@@ -11,30 +11,35 @@ from meshcomm.core.ranks.meshes import location_in, mesh_of_program
 
 
 class SmallArrays:
-    """Where small arrays lie: on all ranks of a mesh, in layouts that are made once."""
+    """A maker of small replicated tensors on one mesh, whose layouts are made once.
+
+    Parameters
+    ----------
+    mesh: mesh of the tensors
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.everyone: bool = mesh.size == mesh.world.size
-        self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
+        self.layouts = [Layout.replicated(mesh, ndim) for ndim in range(65)]
 
     def make(self, array: Array) -> DTensor:
-        """Return the tensor of a small array, whose memory it takes."""
+        """Return a small array as a tensor that shares its memory, if that is in C order."""
         block = np.asarray(array) if array.flags.c_contiguous else np.array(array, order="C")
-        outside = not self.everyone and location_in(self.mesh) is None
-        return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
+        is_outside = not self.everyone and location_in(self.mesh) is None
+        return make(None if is_outside else block, self.layouts[block.ndim], block.shape, block.dtype)
 
 
 _by_mesh: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold
 
 
 def small_arrays() -> SmallArrays:
-    """Return where small arrays lie now."""
+    """Return the `SmallArrays` of the program's current mesh."""
     return small_arrays_on(mesh_of_program())
 
 
 def small_arrays_on(mesh: Mesh) -> SmallArrays:
-    """Return where small arrays lie on *mesh*."""
+    """Return the `SmallArrays` of *mesh*."""
     result = _by_mesh.get(id(mesh))
     if result is None:
         if len(_by_mesh) > _MAX_MESHES:

@@ -26,8 +26,8 @@ from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
-def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int]:
-    """Return the tensor and the axis, or the flattened tensor and its only axis."""
+def _tensor_and_axis(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int]:
+    """Return the tensor and its normalised axis; for None the flattened tensor and its only axis."""
     if axis is None:
         return (tensor if tensor.ndim == 1 else regrouped(tensor, (tensor.size,), name=name)), 0
     return tensor, normalised_axis(axis, tensor.ndim)
@@ -37,7 +37,7 @@ def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int
 def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return the tensor without the elements at *obj* along *axis*, or flattened, as numpy.delete. Collective.
 
-    The others stay where they are, unless they are cyclic: the axis has `Cuts`.
+    The other elements stay on their devices, unless they are cyclic: the axis has `Cuts`.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     tensor = unwrapped(arr)
     if not isinstance(tensor, DTensor):
         tensor, index = on_mesh(name, [tensor, index])
-    tensor, axis = _line_or(name, tensor, axis)
+    tensor, axis = _tensor_and_axis(name, tensor, axis)
     n, names = tensor.shape[axis], tuple(tensor.layout.axes[axis])
     if not isinstance(index, DTensor | slice):
         index = as_array(index)
@@ -69,10 +69,10 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     if isinstance(index, slice) or index.ndim or index.dtype == bool:
         assign(name, mask, index, value=False)
     else:
-        (agreed,) = (
+        (agreed_index,) = (
             agree_on_plain(name, [index.reshape(1)], tensor.mesh) if not isinstance(index, DTensor) else (index,)
         )
-        assign(name, mask, agreed, value=False)
+        assign(name, mask, agreed_index, value=False)
     return repeated(name, tensor, mask, axis)
 
 
@@ -101,27 +101,31 @@ def insert(
     """
     name = "numpy.insert"
     tensor = on_mesh(name, [arr, *(x for x in (obj, values) if isinstance(unwrapped(x), DTensor))])[0]
-    tensor, axis = _line_or(name, tensor, axis)
+    tensor, axis = _tensor_and_axis(name, tensor, axis)
     n = tensor.shape[axis]
-    where = _insertions(name, obj, n)
-    added = unwrapped(values)
-    if not isinstance(added, DTensor):
-        added = as_array(added) if tensor.dtype.names is None else np.asarray(added, tensor.dtype)
-    if where.size == 1:
-        number = _single_index(name, where, axis, n)
-        if added.ndim < tensor.ndim:
-            wide = (1,) * (tensor.ndim - added.ndim) + added.shape
-            added = regrouped(added, wide, name=name) if isinstance(added, DTensor) else added.reshape(wide)
-        if not where.ndim:
-            added = tensor_np.moveaxis(added, 0, axis)
-        where = np.full(added.shape[axis], number, np.intp)
-    if isinstance(where, DTensor) or isinstance(added, DTensor) or tensor.layout.cyclic(axis):
-        return _inserted(name, tensor, axis, _moved_on(name, where, n), added)
-    return _inserted_here(name, tensor, axis, _from_0_on(name, where, axis, n), added)
+    positions = _insertion_indices(name, obj, n)
+    new_values = unwrapped(values)
+    if not isinstance(new_values, DTensor):
+        new_values = as_array(new_values) if tensor.dtype.names is None else np.asarray(new_values, tensor.dtype)
+    if positions.size == 1:
+        position = _single_index(name, positions, axis, n)
+        if new_values.ndim < tensor.ndim:
+            padded_shape = (1,) * (tensor.ndim - new_values.ndim) + new_values.shape
+            new_values = (
+                regrouped(new_values, padded_shape, name=name)
+                if isinstance(new_values, DTensor)
+                else new_values.reshape(padded_shape)
+            )
+        if not positions.ndim:
+            new_values = tensor_np.moveaxis(new_values, 0, axis)
+        positions = np.full(new_values.shape[axis], position, np.intp)
+    if isinstance(positions, DTensor) or isinstance(new_values, DTensor) or tensor.layout.cyclic(axis):
+        return _insert_by_assignment(name, tensor, axis, _result_positions(name, positions, n), new_values)
+    return _insert_locally(name, tensor, axis, _nonnegative_indices(name, positions, axis, n), new_values)
 
 
-def _insertions(name: str, obj: object, n: int) -> IndexArray:
-    """Return before which of *n* elements something is inserted. Collective if *obj* is a mask that is a tensor."""
+def _insertion_indices(name: str, obj: object, n: int) -> IndexArray:
+    """Return the indices, into *n* elements, before which to insert. Collective if *obj* is a tensor of bool."""
     index = unwrapped(obj)
     if isinstance(index, slice):
         return np.arange(*index.indices(n), dtype=np.intp)
@@ -139,44 +143,46 @@ def _insertions(name: str, obj: object, n: int) -> IndexArray:
     return indices
 
 
-def _single_index(name: str, where: IndexArray, axis: int, n: int) -> int:
-    """Return the only index, from 0 on; ``IndexError`` if it is out of bounds. Collective if it is a tensor."""
-    whole = where.to_numpy() if isinstance(where, DTensor) else where
-    if whole is None:
+def _single_index(name: str, indices: IndexArray, axis: int, n: int) -> int:
+    """Return the only index, counted from 0; ``IndexError`` if it is out of bounds. Collective for a tensor."""
+    index_array = indices.to_numpy() if isinstance(indices, DTensor) else indices
+    if index_array is None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know where elements are inserted")
-    (number,) = whole.reshape(-1).tolist()
-    if not -n <= number <= n:
-        raise IndexError(f"{name}: index {number} is out of bounds for axis {axis} with size {n}")
-    return number + n if number < 0 else number
+    (index,) = index_array.reshape(-1).tolist()
+    if not -n <= index <= n:
+        raise IndexError(f"{name}: index {index} is out of bounds for axis {axis} with size {n}")
+    return index + n if index < 0 else index
 
 
-def _from_0_on(name: str, where: Indices, axis: int, n: int) -> Indices:
-    """Return indices from 0 to *n*; ``IndexError`` for one that is out of bounds."""
-    wrong = where[(where < -n) | (where > n)]
-    if len(wrong):
-        raise IndexError(f"{name}: index {wrong[0]} is out of bounds for axis {axis} with size {n}")
-    return np.where(where < 0, where + n, where).astype(np.intp)
+def _nonnegative_indices(name: str, indices: Indices, axis: int, n: int) -> Indices:
+    """Return indices counted from 0, up to *n*; ``IndexError`` for an index out of bounds."""
+    wrong_indices = indices[(indices < -n) | (indices > n)]
+    if len(wrong_indices):
+        raise IndexError(f"{name}: index {wrong_indices[0]} is out of bounds for axis {axis} with size {n}")
+    return np.where(indices < 0, indices + n, indices).astype(np.intp)
 
 
-def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values: Array) -> DTensor:
-    """Return *tensor* with *values* before the elements *where*: each rank inserts what comes to its block.
+def _insert_locally(name: str, tensor: DTensor, axis: int, positions: Indices, values: Array) -> DTensor:
+    """Return *tensor* with *values* inserted before the elements at *positions*: each rank inserts into its block.
 
-    All ranks know both, and so the lengths of all new blocks. Then the usual cut moves their edges. Collective.
+    All ranks know positions and values, and so the lengths of all new blocks. Then a relayout to the usual cut moves
+    the edges of the blocks. Collective.
     """
     n, layout, mesh = tensor.shape[axis], tensor.layout, tensor.mesh
-    agree_on_plain(name, [tensor, where, values], mesh)
-    shape = tuple(n + len(where) if a == axis else m for a, m in enumerate(tensor.shape))
-    rows = np.broadcast_to(values, (*shape[:axis], len(where), *shape[axis + 1 :]))
+    agree_on_plain(name, [tensor, positions, values], mesh)
+    shape = tuple(n + len(positions) if other == axis else length for other, length in enumerate(tensor.shape))
+    rows = np.broadcast_to(values, (*shape[:axis], len(positions), *shape[axis + 1 :]))
     starts = layout.cut(axis, n).consecutive.all_starts()
-    order = np.argsort(where, kind="stable")
-    ends = [*np.searchsorted(where[order], starts[:-1]).tolist(), len(where)]  # what comes before each block
+    order = np.argsort(positions, kind="stable")
+    ends = [*np.searchsorted(positions[order], starts[:-1]).tolist(), len(positions)]  # values before each block
 
     def inserted(block: Array) -> Array:
-        number = layout.block_numbers(mesh.rank or 0)[axis]
-        local = np.sort(order[ends[number] : ends[number + 1]])  # of equal indices, the first stays first
+        block_number = layout.block_numbers(mesh.rank or 0)[axis]
+        # Of values at equal indices, the first one stays first.
+        own_order = np.sort(order[ends[block_number] : ends[block_number + 1]])
         box = layout.block_box(tensor.shape)
-        local_rows = np.take(cut_out(rows, (*box[:axis], (0, len(where)), *box[axis + 1 :])), local, axis)
-        return np.insert(block, where[local] - starts[number], local_rows, axis)
+        block_rows = np.take(cut_out(rows, (*box[:axis], (0, len(positions)), *box[axis + 1 :])), own_order, axis)
+        return np.insert(block, positions[own_order] - starts[block_number], block_rows, axis)
 
     names = tuple(layout.axes[axis])
     spec = Cuts(names, [start + end for start, end in zip(starts, ends, strict=True)]) if len(starts) > 2 else names
@@ -184,29 +190,31 @@ def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values
     return relaid(result, layout.usual_cut(axis).axes, name)
 
 
-def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
-    """Return where elements that are inserted are in the result. Collective if they are a tensor."""
-    count = where.shape[0]
-    if not isinstance(where, DTensor):
-        positions = np.where(where < 0, where + n, where).astype(np.intp)
+def _result_positions(name: str, indices: IndexArray, n: int) -> IndexArray:
+    """Return the indices of inserted elements in the result. Collective if *indices* is a tensor."""
+    count = indices.shape[0]
+    if not isinstance(indices, DTensor):
+        positions = np.where(indices < 0, indices + n, indices).astype(np.intp)
         positions[np.argsort(positions, kind="stable")] += np.arange(count, dtype=np.intp)
         return positions
-    shifted = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [where])
-    order = argsort(shifted, kind="stable")
-    later = numbers(shifted.mesh, 0, 1, order.layout.axes[0], count)
-    assign(name, shifted, order, indexed(name, shifted, order) + later)
-    return shifted
+    result = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [indices])
+    order = argsort(result, kind="stable")
+    shifts = numbers(result.mesh, 0, 1, order.layout.axes[0], count)
+    assign(name, result, order, indexed(name, result, order) + shifts)
+    return result
 
 
-def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:
-    """Return *tensor* with *values* at the indices *at* of the result. Collective over the mesh."""
+def _insert_by_assignment(name: str, tensor: DTensor, axis: int, positions: IndexArray, values: object) -> DTensor:
+    """Return *tensor* with *values* at the indices *positions* of the result. Collective over the mesh."""
     layout = tensor.layout.usual_cut(axis)
-    n, before = tensor.shape[axis] + at.shape[0], (slice(None),) * axis
-    result = empty(tuple(n if a == axis else m for a, m in enumerate(tensor.shape)), tensor.dtype, layout)
-    old = full((n,), fill_value=True, dtype=bool, layout=layout.take([axis]))
-    assign(name, old, at, value=False)
-    assign(name, result, (*before, where_true(name, old)[0]), tensor)
-    assign(name, result, (*before, at), values)
+    n, leading_slices = tensor.shape[axis] + positions.shape[0], (slice(None),) * axis
+    result = empty(
+        tuple(n if other == axis else length for other, length in enumerate(tensor.shape)), tensor.dtype, layout
+    )
+    is_old = full((n,), fill_value=True, dtype=bool, layout=layout.take([axis]))
+    assign(name, is_old, positions, value=False)
+    assign(name, result, (*leading_slices, where_true(name, is_old)[0]), tensor)
+    assign(name, result, (*leading_slices, positions), values)
     return result
 
 

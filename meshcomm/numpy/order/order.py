@@ -1,7 +1,7 @@
 """Sorts of NumPy: `sort`, `argsort`, `partition`, `lexsort`.
 
-Where no mesh dimension cuts the axis, each device sorts its block. Where there are other axes, the tensor is relaid so
-that the axis is whole, sorted, and relaid to its own layout: `whole_along`. Else the elements are sorted by a sample
+If no mesh dimension cuts the axis, each device sorts its block. If there are other axes, the tensor is relaid so that
+the axis is unsharded, sorted, and relaid to its own layout: `whole_along`. Else the elements are sorted by a sample
 sort: :mod:`meshcomm.numpy.order.samplesort`.
 """
 
@@ -30,7 +30,7 @@ from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
 
 
 class _SortKind(NamedTuple):
-    """A sort.
+    """The kind of a sort: which function of NumPy, with which arguments.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ class _SortKind(NamedTuple):
     stable: bool | None
 
     @property
-    def indexed(self) -> bool:
-        """Whether the result is indices."""
+    def returns_indices(self) -> bool:
+        """Whether the sort returns indices."""
         return self.name == "argsort"
 
     @property
@@ -52,13 +52,13 @@ class _SortKind(NamedTuple):
         """Whether equal elements have to stay in their order."""
         return bool(self.stable) or self.kind in ("stable", "mergesort")
 
-    def of(self, block: Array, axis: int | None) -> Array:
-        """Return what NumPy's function makes of an array."""
-        function: Callable[..., Array] = np.argsort if self.indexed else np.sort
+    def apply(self, array: Array, axis: int | None) -> Array:
+        """Return the result of NumPy's function for an array."""
+        function: Callable[..., Array] = np.argsort if self.returns_indices else np.sort
         kind = self.kind
-        if not self.indexed and ((kind is None and self.stable is None) or kind in ("quicksort", "heapsort")):
-            kind = kind_to_sort(block.dtype) or kind
-        return np.asarray(function(block, axis=axis, kind=kind, stable=self.stable), order="C")
+        if not self.returns_indices and ((kind is None and self.stable is None) or kind in ("quicksort", "heapsort")):
+            kind = kind_to_sort(array.dtype) or kind
+        return np.asarray(function(array, axis=axis, kind=kind, stable=self.stable), order="C")
 
 
 @implements(np.sort)
@@ -67,8 +67,8 @@ def sort(
 ) -> DTensor:
     """Return a sorted copy, as numpy.sort. Collective over the mesh if *axis* is sharded.
 
-    The result is in the layout of *a*. With ``axis=None`` it has one axis, which all mesh dimensions that shard *a*
-    cut; if *a* has one axis, in its layout. NaN is last.
+    The result is in the layout of *a*. With ``axis=None`` it has one axis, sharded over all mesh dimensions that shard
+    *a*; if *a* has one axis, its layout stays. NaN is last.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def sort(
     ...     print(world.run(program))
     [([0, 1], [3, 1]), ([2, 3], [2, 0])]
     """
-    return _sorted(a, axis, _SortKind("sort", kind, stable), order)
+    return _sort_tensor(a, axis, _SortKind("sort", kind, stable), order)
 
 
 @implements(np.argsort)
@@ -96,7 +96,7 @@ def argsort(
 
     With ``axis=None`` they count the elements of *a* in C order. Parameters, layout and errors are those of `sort`.
     """
-    return _sorted(a, axis, _SortKind("argsort", kind, stable), order)
+    return _sort_tensor(a, axis, _SortKind("argsort", kind, stable), order)
 
 
 @implements(np.ndarray.sort)
@@ -113,26 +113,30 @@ def sort_blocks(
     copy_into("sort", [a], [sort(a, axis, kind, order, stable=stable)])
 
 
-def _sorted(a: object, axis: object, how: _SortKind, order: object) -> DTensor:
-    tensor, name = as_tensor(f"numpy.{how.name}", a), how.name
+def _sort_tensor(a: object, axis: object, sort_kind: _SortKind, order: object) -> DTensor:
+    tensor, name = as_tensor(f"numpy.{sort_kind.name}", a), sort_kind.name
     if order is not None:
         raise TypeError(f"numpy.{name}: order= is not supported for DTensors; sort the field that you need")
     axes = _sort_axes(name, axis, tensor.ndim)
-    how.of(np.asarray(sample(tensor)).reshape(-1), -1)  # NumPy's errors for the dtype and the kind
-    layout, shape, kind = tensor.layout, tensor.shape, np.dtype(np.intp) if how.indexed else tensor.dtype
+    sort_kind.apply(np.asarray(sample(tensor)).reshape(-1), -1)  # NumPy's errors for the dtype and the kind
+    layout, shape, result_dtype = (
+        tensor.layout,
+        tensor.shape,
+        np.dtype(np.intp) if sort_kind.returns_indices else tensor.dtype,
+    )
     if axis is None and tensor.ndim != 1:
-        return _sorted_line(tensor, how, layout.sharding_dims, kind)
+        return _sorted_line(tensor, sort_kind, layout.sharding_dims, result_dtype)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
-        blocks = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
-        return relaid(make(*blocks, shape, kind), layout.axes, name)
+        blocks = of_whole_blocks(tensor, axes, name, lambda block: sort_kind.apply(block, axes[0]))
+        return relaid(make(*blocks, shape, result_dtype), layout.axes, name)
     names = layout.axes[axes[0]]
-    line = _without_others(tensor, axes[0], name)
-    result = _with_others(_sorted_line(line, how, names, kind), axes[0], shape)
+    line = _as_line(tensor, axes[0], name)
+    result = _from_line(_sorted_line(line, sort_kind, names, result_dtype), axes[0], shape)
     return relaid(result, layout.axes, name)
 
 
 def _sort_axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
-    """Return the axis to sort along, or all."""
+    """Return the axis to sort along, in a tuple; all axes for None."""
     if axis is not None:
         if isinstance(axis, tuple | list):
             raise TypeError(f"numpy.{name}: axis must be an integer or None, not {quote(axis)}")
@@ -141,31 +145,35 @@ def _sort_axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
     return normalised_axes(axis, ndim)
 
 
-def _sorted_line(tensor: DTensor, how: _SortKind, names: Names, dtype: DType) -> DTensor:
+def _sorted_line(tensor: DTensor, sort_kind: _SortKind, names: Names, dtype: DType) -> DTensor:
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
-    target, shape = Layout([names], tensor.mesh), (tensor.size,)
+    target_layout, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
-        whole = relaid(tensor, ((),) * tensor.ndim, how.name)
+        whole_tensor = relaid(tensor, ((),) * tensor.ndim, sort_kind.name)
         layout = Layout([()], tensor.mesh)
-        result = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
-        return relaid(result, target.axes, how.name)
-    if how.indexed or how.is_stable:
-        tensor = in_flat_order(tensor, how.name)
-    sorted_line = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
-    values = sorted_line.indices if sorted_line.indices is not None else sorted_line.values
-    return relaid(values, target.axes, how.name)
+        result = mapped(
+            lambda block: sort_kind.apply(block, None), whole_tensor, layout=layout, shape=shape, dtype=dtype
+        )
+        return relaid(result, target_layout.axes, sort_kind.name)
+    if sort_kind.returns_indices or sort_kind.is_stable:
+        tensor = in_flat_order(tensor, sort_kind.name)
+    elements = in_order(sort_kind.name, tensor, stable=sort_kind.is_stable, indexed=sort_kind.returns_indices)
+    result_line = elements.indices if elements.indices is not None else elements.values
+    return relaid(result_line, target_layout.axes, sort_kind.name)
 
 
-def _without_others(tensor: DTensor, axis: int, operation: str) -> DTensor:
-    """Return *tensor* with *axis* only; the others have one element. Collective over the mesh if they are sharded."""
-    line = relaid(tensor, tensor.layout.only(axis).axes, operation)
-    return mapped(lambda block: block.reshape(-1), line, layout=line.layout.take([axis]), shape=(tensor.size,))
+def _as_line(tensor: DTensor, axis: int, operation: str) -> DTensor:
+    """Return *tensor* with *axis* only; other axes have length 1. Collective over the mesh if they are sharded."""
+    line_tensor = relaid(tensor, tensor.layout.only(axis).axes, operation)
+    return mapped(
+        lambda block: block.reshape(-1), line_tensor, layout=line_tensor.layout.take([axis]), shape=(tensor.size,)
+    )
 
 
-def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
-    """Return the tensor of one axis with that of *shape*: the others have one element."""
-    layout = Layout([line.layout.axes[0] if number == axis else () for number in range(len(shape))], line.mesh)
-    lengths = [-1 if number == axis else 1 for number in range(len(shape))]
+def _from_line(line: DTensor, axis: int, shape: Shape) -> DTensor:
+    """Return *line* as a tensor of *shape*, with its elements along *axis*; the other axes have length 1."""
+    layout = Layout([line.layout.axes[0] if other == axis else () for other in range(len(shape))], line.mesh)
+    lengths = [-1 if other == axis else 1 for other in range(len(shape))]
     return mapped(lambda block: block.reshape(lengths), line, layout=layout, shape=shape)
 
 
@@ -176,7 +184,7 @@ def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
 def partition(
     a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
 ) -> DTensor:
-    """Return *a* sorted, which is more than numpy.partition promises. Collective over the mesh if *axis* is sharded.
+    """Return *a* sorted, which includes numpy.partition's guarantee. Collective over the mesh if *axis* is sharded.
 
     Parameters
     ----------
@@ -202,7 +210,7 @@ def partition(
 def argpartition(
     a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
 ) -> DTensor:
-    """Return the indices that sort *a*: more than numpy.argpartition promises. Collective as `partition`.
+    """Return the indices that sort *a*, which includes numpy.argpartition's guarantee. Collective as `partition`.
 
     Parameters are those of `partition`.
     """
@@ -220,22 +228,22 @@ def partition_blocks(
 
 
 def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) -> None:
-    tensor, listed = as_tensor(f"numpy.{name}", a), as_array(kth)
+    tensor, indices = as_tensor(f"numpy.{name}", a), as_array(kth)
     if kind != "introselect":
         raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
-    if listed.dtype.kind not in "iu":
-        raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"numpy.{name}: Partition index must be integer, not {indices.dtype}")
     n = prod(tensor.shape[number] for number in _sort_axes(name, axis, tensor.ndim))
-    wrong = listed[(listed < -n) | (listed >= n)]
-    if wrong.size and tensor.size:
-        raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
+    wrong_indices = indices[(indices < -n) | (indices >= n)]
+    if wrong_indices.size and tensor.size:
+        raise ShapeError(f"numpy.{name}: kth(={wrong_indices.flat[0]}) out of bounds ({n})")
 
 
 @implements(np.sort_complex)
 def sort_complex(a: DTensor) -> DTensor:
     """Return the elements sorted along the last axis as complex numbers. Collective as `sort`."""
-    ordered = sort(as_tensor("numpy.sort_complex", a))
-    return astype(ordered, np.sort_complex(np.zeros(1, ordered.dtype)).dtype)
+    sorted_tensor = sort(as_tensor("numpy.sort_complex", a))
+    return astype(sorted_tensor, np.sort_complex(np.zeros(1, sorted_tensor.dtype)).dtype)
 
 
 # -- several keys -----------------------------------------------------------------------------------------------------
@@ -243,10 +251,10 @@ def sort_complex(a: DTensor) -> DTensor:
 
 @implements(np.lexsort)
 def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
-    """Return the indices that sort by several keys, of which the last one counts first. Collective over the mesh.
+    """Return the indices that sort by several keys; the last is the primary key. Collective over the mesh.
 
-    As numpy.lexsort, in the layout of the first tensor. Where the axis is sharded, and no other one could be, the
-    elements are sorted by one key after the other, and those of the next key are fetched in that order.
+    As numpy.lexsort, the result is in the layout of the first tensor. If the axis is sharded, and the other axes have
+    length 1, the elements are sorted by one key after the other; each next key is first fetched in the order so far.
 
     Parameters
     ----------
@@ -261,24 +269,30 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     ...     print(world.run(program))
     [[3, 2], [1, 0]]
     """
-    name, stacked = "numpy.lexsort", unwrapped(keys)
-    arrays = [stacked[i] for i in range(len(stacked))] if isinstance(stacked, DTensor) else [*map(unwrapped, stacked)]
-    listed = agree_on_plain(name, arrays, mesh_of(arrays))
-    agreed = [x if isinstance(x, DTensor) else np.asarray(x) for x in listed]
-    first = next(x for x in agreed if isinstance(x, DTensor))
-    if len({x.shape for x in agreed}) > 1:
-        raise ShapeError(f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in agreed)}")
-    np.lexsort([np.zeros(1, x.dtype) for x in agreed])  # NumPy's errors
-    layout, shape, kind = first.layout, first.shape, np.dtype(np.intp)
-    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in agreed]
+    name, unwrapped_keys = "numpy.lexsort", unwrapped(keys)
+    arrays = (
+        [unwrapped_keys[i] for i in range(len(unwrapped_keys))]
+        if isinstance(unwrapped_keys, DTensor)
+        else [*map(unwrapped, unwrapped_keys)]
+    )
+    agreed_keys = agree_on_plain(name, arrays, mesh_of(arrays))
+    key_arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed_keys]
+    first_tensor = next(x for x in key_arrays if isinstance(x, DTensor))
+    if len({x.shape for x in key_arrays}) > 1:
+        raise ShapeError(
+            f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in key_arrays)}"
+        )
+    np.lexsort([np.zeros(1, x.dtype) for x in key_arrays])  # NumPy's errors
+    layout, shape, dtype = first_tensor.layout, first_tensor.shape, np.dtype(np.intp)
+    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in key_arrays]
     if not shape:
-        return mapped(lambda _: np.zeros((), kind), first, dtype=kind)
-    (along,) = normalised_axes(axis, first.ndim)
-    if layout.num_shards(along) == 1 or not is_one_line(shape, (along,)) or not first.size:
-        wholes = [whole_along(x, (along,), name) for x in tensors]
-        return relaid(mapped(lambda *keys: np.lexsort(keys, along), *wholes, dtype=kind), layout.axes, name)
-    lines = [_without_others(x, along, name) for x in tensors]
-    order = argsort(lines[0], kind="stable")
-    for line in lines[1:]:
+        return mapped(lambda _: np.zeros((), dtype), first_tensor, dtype=dtype)
+    (axis_number,) = normalised_axes(axis, first_tensor.ndim)
+    if layout.num_shards(axis_number) == 1 or not is_one_line(shape, (axis_number,)) or not first_tensor.size:
+        whole_keys = [whole_along(x, (axis_number,), name) for x in tensors]
+        return relaid(mapped(lambda *keys: np.lexsort(keys, axis_number), *whole_keys, dtype=dtype), layout.axes, name)
+    line_keys = [_as_line(x, axis_number, name) for x in tensors]
+    order = argsort(line_keys[0], kind="stable")
+    for line in line_keys[1:]:
         order = order[argsort(line[order], kind="stable")]
-    return relaid(_with_others(order, along, shape), layout.axes, name)
+    return relaid(_from_line(order, axis_number, shape), layout.axes, name)

@@ -1,8 +1,8 @@
 """Searches: where values belong in a sorted tensor, and whether they are in another tensor.
 
-Where one of the two operands is whole on each device, every device looks into its block, and only results move. Else
-each rank sends its values to the ranks in whose interval of the sorted tensor they belong, and gets the answers:
-`ask` of :mod:`meshcomm.blocks.rows`. A tensor that is not sorted is sorted first.
+If each device has all elements of one of the two operands, every device searches its block, and only results move.
+Else each rank sends each value to the rank whose interval of the sorted tensor contains it, and gets the answer: `ask`
+of :mod:`meshcomm.blocks.rows`. A tensor that is not sorted is sorted first.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,13 @@ from meshcomm.numpy.order.samplesort import in_order
 Side: TypeAlias = Literal["left", "right"]
 
 
-class Answers(NamedTuple):
-    """How a rank answers.
+class AnswerRule(NamedTuple):
+    """How a rank answers questions about its block of a sorted tensor.
 
     Parameters
     ----------
-    side: ``left`` if a question belongs before the elements equal to it, ``right`` if after them
-    make: function of the block of the rank, the index at which it begins, and the questions, which returns the answers
+    side: ``left`` if a question belongs before elements equal to it, ``right`` if after them
+    make: function of the block, the global index at which it begins, and the questions; it returns the answers
     dtype: dtype of the answers
     """
 
@@ -52,14 +52,14 @@ _INDEX = np.dtype(np.intp)
 
 
 def is_sharded(operand: object) -> bool:
-    """Return whether *operand* is a tensor of which a device has a part only."""
+    """Return whether *operand* is a sharded tensor that is not empty."""
     if not isinstance(operand, DTensor) or not operand.size:
         return False
     return bool(operand.layout.sharding_dims)
 
 
 def as_whole(operand: Operand) -> Array:
-    """Return all elements of an *operand* that is not sharded; of the dtype only, on a rank outside of the mesh."""
+    """Return all elements of an unsharded *operand*; on a rank outside of the mesh, an empty array of its dtype."""
     if not isinstance(operand, DTensor):
         return np.asarray(operand)
     array = on_blocks(np.asarray, operand) if operand.size else np.empty(operand.shape, operand.dtype)
@@ -67,40 +67,42 @@ def as_whole(operand: Operand) -> Array:
 
 
 def as_replicated(operand: Operand, mesh: Mesh) -> DTensor:
-    """Return *operand* as a tensor: itself if it is one, else on each device."""
+    """Return a tensor unchanged, and any other *operand* as a replicated tensor."""
     if isinstance(operand, DTensor):
         return operand
     array = np.asarray(operand)
     return distribute(array, Layout.replicated(mesh, array.ndim))
 
 
-def answer_questions(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTensor:
-    """Return an answer to each question, from the rank where it belongs. Collective over the mesh.
+def answer_questions(name: str, line: DTensor, questions: DTensor, rule: AnswerRule) -> DTensor:
+    """Return an answer to each question, from the rank whose block the question belongs to. Collective over the mesh.
 
     Parameters
     ----------
     name: name of the operation
-    line: sorted sharded tensor of one axis, as `in_flat_order` makes it; not empty
+    line: sorted sharded tensor of one axis, not empty, as returned by `in_flat_order`
     questions: values to look for
-    how: function by which ranks answer
+    rule: how ranks answer
     """
     mesh = line.mesh
     operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
-    text = f"{name} in and of {operands}, {how.side}"
+    call_text = f"{name} in and of {operands}, {rule.side}"
 
     def find(values: Array, block: Array) -> Array:
-        with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
-            answers = ranks.agree_on_result(lambda: new_block(values.shape, how.dtype))
+        with ranks_along(name, mesh, tuple(line.layout.axes[0]), call_text) as ranks:
+            answers = ranks.agree_on_result(lambda: new_block(values.shape, rule.dtype))
             values = np.ascontiguousarray(values).reshape(-1)
-            texts = ranks.allgather(block[:1].tobytes())
-            filled = np.array([position for position, text in enumerate(texts) if text], dtype=np.int32)
-            begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), values, how.side)
-            owners = filled[np.maximum(begins - 1, 0)]
+            messages = ranks.allgather(block[:1].tobytes())
+            nonempty_ranks = np.array(
+                [position for position, message in enumerate(messages) if message], dtype=np.int32
+            )
+            block_positions = np.searchsorted(np.frombuffer(b"".join(messages), block.dtype), values, rule.side)
+            owners = nonempty_ranks[np.maximum(block_positions - 1, 0)]
             start = line.layout.block_box(line.shape)[0][0]
-            ask(ranks, owners, values, lambda queries: how.make(block, start, queries), answers.reshape(-1))
+            ask(ranks, owners, values, lambda queries: rule.make(block, start, queries), answers.reshape(-1))
         return answers
 
-    return mapped(find, questions, line, dtype=how.dtype)
+    return mapped(find, questions, line, dtype=rule.dtype)
 
 
 # -- searchsorted -----------------------------------------------------------------------------------------------------
@@ -131,31 +133,33 @@ def searchsorted(
     """
     name, operands = "numpy.searchsorted", [unwrapped(x) for x in (a, v, sorter)]
     mesh = mesh_of(operands)
-    ordered, values, order = agree_on_plain(name, operands, mesh)
-    np.searchsorted(sample(ordered), sample(values), side)  # NumPy's errors
+    sorted_array, values, order = agree_on_plain(name, operands, mesh)
+    np.searchsorted(sample(sorted_array), sample(values), side)  # NumPy's errors
     if order is not None:
-        ordered = _in_order_of(as_replicated(ordered, mesh), order)
-    if not isinstance(ordered, DTensor) or not is_sharded(ordered):
-        whole = as_whole(ordered)
-        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), as_replicated(values, mesh))
+        sorted_array = _sorted_by(as_replicated(sorted_array, mesh), order)
+    if not isinstance(sorted_array, DTensor) or not is_sharded(sorted_array):
+        array = as_whole(sorted_array)
+        return _map_blocks(name, lambda block: np.searchsorted(array, block, side), as_replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
-        how = Answers(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
-        return answer_questions(name, in_flat_order(ordered, name), values, how)
-    # In whatever order the blocks are: as many elements are before a value as are before it in each block.
-    local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), ordered)
-    return added_up(f"searchsorted {side}", ordered, local, shape_of(values), _INDEX)
+        rule = AnswerRule(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
+        return answer_questions(name, in_flat_order(sorted_array, name), values, rule)
+    # Blocks may be in any order: the count of elements before a value is the sum of the counts in all blocks.
+    block_counts = on_blocks(
+        lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array
+    )
+    return added_up(f"searchsorted {side}", sorted_array, block_counts, shape_of(values), _INDEX)
 
 
-def _of_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
+def _map_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
     return elementwise(name, function, [tensor])
 
 
-def _in_order_of(tensor: DTensor, sorter: Operand) -> DTensor:
-    kind, size = np.asarray(sample(sorter)).dtype.kind, prod(shape_of(sorter))
+def _sorted_by(tensor: DTensor, sorter: Operand) -> DTensor:
+    kind, sorter_size = np.asarray(sample(sorter)).dtype.kind, prod(shape_of(sorter))
     if kind not in "iu":
         raise TypeError("numpy.searchsorted: sorter must only contain integers")
-    if size != tensor.size:
-        raise ShapeError(f"numpy.searchsorted: sorter has {size} elements, but a has {tensor.size}")
+    if sorter_size != tensor.size:
+        raise ShapeError(f"numpy.searchsorted: sorter has {sorter_size} elements, but a has {tensor.size}")
     return getitem(tensor, sorter)
 
 
@@ -171,16 +175,16 @@ def isin(
     *,
     kind: Literal["sort", "table"] | None = None,
 ) -> DTensor:
-    """Return which elements are among others, as numpy.isin. Collective over the mesh.
+    """Return a mask of the elements that are in *test_elements*, as numpy.isin. Collective over the mesh.
 
     One of the operands must be a tensor. The result is in the layout of *element*; without one, it is replicated.
 
     Parameters
     ----------
     element: elements to look for
-    test_elements: elements among which to look, of any shape
-    assume_unique: changes nothing
-    invert: whether to return the opposite
+    test_elements: elements to search, of any shape
+    assume_unique: no effect
+    invert: whether to invert the mask
     kind: NumPy's argument, which is only checked
 
     >>> import numpy as np, meshcomm as mc
@@ -193,21 +197,23 @@ def isin(
     """
     name, operands = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
     mesh = mesh_of(operands)
-    elements, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
-    np.isin(np.zeros(1, elements.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
-    if not isinstance(others, DTensor) or not is_sharded(others):
-        whole = as_whole(others)
-        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(elements, mesh))
+    elements, test_values = (
+        x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh)
+    )
+    np.isin(np.zeros(1, elements.dtype), np.zeros(1, test_values.dtype), kind=kind)  # NumPy's errors
+    if not isinstance(test_values, DTensor) or not is_sharded(test_values):
+        array = as_whole(test_values)
+        return _map_blocks(name, lambda block: np.isin(block, array, invert=invert), as_replicated(elements, mesh))
     if isinstance(elements, DTensor) and is_sharded(elements):
-        line = in_order(name, others, stable=False, indexed=False).values
-        result = answer_questions(name, line, elements, Answers("right", _is_there, np.dtype(bool)))
+        sorted_values = in_order(name, test_values, stable=False, indexed=False).values
+        result = answer_questions(name, sorted_values, elements, AnswerRule("right", _are_equal, np.dtype(bool)))
     else:
-        local = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), others)
-        result = added_up("isin", others, local, elements.shape, np.dtype(bool), op="max")
-    return _of_blocks(name, np.logical_not, result) if invert else result
+        block_mask = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), test_values)
+        result = added_up("isin", test_values, block_mask, elements.shape, np.dtype(bool), op="max")
+    return _map_blocks(name, np.logical_not, result) if invert else result
 
 
-def _is_there(block: Array, start: int, values: Array) -> Array:
+def _are_equal(block: Array, start: int, values: Array) -> Array:
     positions = np.minimum(np.searchsorted(block, values), len(block) - 1)
     return np.asarray(block[positions] == values)
 
@@ -217,7 +223,7 @@ def _is_there(block: Array, start: int, values: Array) -> Array:
 
 @implements(np.digitize, partly=True)
 def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = False) -> DTensor:
-    """Return the numbers of the bins in which values are, as numpy.digitize. Collective over the mesh.
+    """Return the number of the bin of each value, as numpy.digitize. Collective over the mesh.
 
     Parameters
     ----------
@@ -238,22 +244,24 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     if np.asarray(sample(values)).dtype.kind == "c":
         raise TypeError("x may not be complex")
     if not isinstance(edges, DTensor) or not is_sharded(edges):
-        whole = as_whole(edges)
-        return _of_blocks(
-            name, lambda block: np.asarray(np.digitize(block, whole, right)), as_replicated(values, mesh_of(operands))
+        edges_array = as_whole(edges)
+        return _map_blocks(
+            name,
+            lambda block: np.asarray(np.digitize(block, edges_array, right)),
+            as_replicated(values, mesh_of(operands)),
         )
     np.digitize(np.zeros(1), np.asarray(sample(edges)))  # NumPy's errors
     side: Side = "left" if right else "right"
-    first, last = edges[:-1], edges[1:]
-    if _all_compare(np.less_equal, first, last):
+    left_edges, right_edges = edges[:-1], edges[1:]
+    if _all_compare(np.less_equal, left_edges, right_edges):
         return searchsorted(edges, values, side)
-    if not _all_compare(np.greater_equal, first, last):
+    if not _all_compare(np.greater_equal, left_edges, right_edges):
         raise ShapeError("bins must be monotonically increasing or decreasing")
     positions = searchsorted(edges[::-1], values, side)
-    return _of_blocks(name, lambda block: edges.size - block, positions)
+    return _map_blocks(name, lambda block: edges.size - block, positions)
 
 
-def _all_compare(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
-    """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
-    result: DTensor = compare(first, last).all()
+def _all_compare(compare: np.ufunc, left: DTensor, right: DTensor) -> bool:
+    """Return whether *compare* is true of all elements, and True outside of the mesh. Collective over the mesh."""
+    result: DTensor = compare(left, right).all()
     return on_blocks(bool, result) is not False
