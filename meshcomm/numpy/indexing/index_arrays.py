@@ -38,8 +38,6 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.errors import DTypeError, ShapeError
 
-"""Takes a slice of a tensor."""
-
 IndexArray: TypeAlias = DTensor | Indices
 
 Nonzero: TypeAlias = Callable[[IndexArray], tuple[IndexArray, ...]]
