@@ -91,7 +91,7 @@ def _show_output(shared_error: host_signals.Error | None) -> None:
 
 
 def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
-    def excepthook(error_type: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         if is_reported_by_another(error):
             return
         shared_error = None
@@ -107,15 +107,13 @@ def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
                 with in_short(error):
                     traceback = error.__traceback__ or traceback
                     if prints_in_one_piece:  # as other ranks print at the same time
-                        say(
-                            f"{who()} has an error:\n{''.join(format_exception(error_type, error, traceback))}".rstrip()
-                        )
+                        say(f"{who()} has an error:\n{''.join(format_exception(kind, error, traceback))}".rstrip())
                     else:
-                        previous_hook(error_type, error, traceback)
+                        previous_hook(kind, error, traceback)
                 if shared_error is not None:
                     shared_error.note_printed()
         finally:
-            end_job_of_many(f"an uncaught {error_type.__name__}", exit_code(error), shared_error)
+            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(error), shared_error)
 
     return excepthook
 

@@ -145,7 +145,7 @@ def let_tell(ranks: Iterable[int], deadline: float, is_over: Callable[[], bool] 
 
 
 def _wait_for_end(signal: socket.socket, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait until the signal that *signal* is connected to ends, or *is_over* returns true; at most until *deadline*."""
+    """Wait until the signal to which *signal* connects ends, or *is_over* returns true; at most until *deadline*."""
     signal.settimeout(POLL_TO)
     with contextlib.suppress(ConnectionError):
         while time.monotonic() < deadline and not is_over():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SideChannel:
-    """A communicator for such messages alone. Messages from one rank to another arrive in the order they were sent.
+    """A communicator for these messages only. Messages from one rank to another arrive in the order they were sent.
 
     A message is a list that JSON can hold. One thread at a time may use the channel.
     """
@@ -34,7 +34,7 @@ class SideChannel:
         """Return the messages that have arrived, each with the rank that sent it."""
         MPI = self._MPI
         status, messages = MPI.Status(), []
-        # A probe that finds nothing lets MPI fetch what has come, and only the next one finds it.
+        # A probe that finds nothing lets MPI fetch messages that have arrived; only the next probe finds them.
         while message := self._probe(status) or self._probe(status):
             data = bytearray(status.Get_count(MPI.BYTE))
             message.Recv([data, MPI.BYTE])
