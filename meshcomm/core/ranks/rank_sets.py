@@ -121,16 +121,15 @@ class World(ABC):
         except KeyError:
             pass  # errors below are not raised from this one
         refuse_larger(mesh, self.size, self.takes_turns)
-        return self._add_location(mesh, mesh.ranks)
+        return self._locate(mesh, mesh.ranks)
 
     def newest_mesh_without_me(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is not in; None if there is none."""
         meshes = (
             key for key, location in reversed(self._locations.items()) if location is None and isinstance(key, Mesh)
         )
-        return max(
-            meshes, key=lambda mesh: mesh.size > 1, default=None
-        )  # rather not one of a single device, which `to_numpy(root)` makes
+        # Rather one of several devices: `to_numpy(root)` makes meshes of one device.
+        return max(meshes, key=lambda mesh: mesh.size > 1, default=None)
 
     def location_between(self, source: Mesh, target: Mesh) -> Location | None:
         """Return the location of this process in a plan from *source* to *target*; None if it is outside of both.
@@ -142,13 +141,9 @@ class World(ABC):
             return in_target
         self.location(source)  # raises the error if its ranks are not in this world
         pair = source, target
-        return (
-            self._locations[pair]
-            if pair in self._locations
-            else self._add_location(pair, ranks_between(source, target))
-        )
+        return self._locations[pair] if pair in self._locations else self._locate(pair, ranks_between(source, target))
 
-    def _add_location(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
+    def _locate(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
         """Return the location of this process among *ranks*, and keep it for *key*."""
         ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
         location = Location(self.rank_set(ascending), ranks.index(self.rank)) if self.rank in ranks else None
