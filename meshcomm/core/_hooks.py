@@ -1,8 +1,8 @@
-"""Calls upwards: what a method of a lower layer does when its work lives in a higher one.
+"""Hooks: functions of higher layers that methods of lower layers call.
 
-Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
-them. There are six such calls; the module that does the work registers it here once, when it is imported. The first
-call imports it.
+Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, but need modules above
+theirs. There are six such calls. The module that provides a hook registers it here when it is imported; the first call
+imports it.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ _PROVIDERS: dict[Hook, str] = {
 """The module that provides each hook."""
 
 
-class _Hooked(dict[Hook, Callable[..., object]]):
+class _HookTable(dict[Hook, Callable[..., object]]):
     def __missing__(self, hook: Hook) -> Callable[..., object]:
         import_module(_PROVIDERS[hook])
         return self[hook]
 
 
-_hooked = _Hooked()
+_hooked = _HookTable()
 
 
 def provides(hook: Hook) -> Callable[[F], F]:
@@ -50,5 +50,5 @@ def provides(hook: Hook) -> Callable[[F], F]:
 
 
 def call(hook: Hook, *args: object, **kwargs: object) -> Any:
-    """Call what is registered for *hook*."""
+    """Call the function that is registered for *hook*."""
     return _hooked[hook](*args, **kwargs)
