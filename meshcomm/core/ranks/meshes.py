@@ -219,7 +219,7 @@ def world_of(comm: "MPI.Intracomm | None") -> World:
 
 
 def is_root() -> bool:
-    """Return whether this is rank 0 of the program, for work of one rank, such as to write a file.
+    """Return whether this is rank 0 of the program: for what one rank is to do, such as to write a file.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
