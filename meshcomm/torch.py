@@ -86,9 +86,9 @@ def _tensor_of_memory(array: Array) -> torch.Tensor:
 
 def _relaid_block(block: Array, source: "Layout", target: "Layout", shape: Shape) -> Array:
     """Return the new block of this rank; an empty array where the target has none."""
-    moved = relayout_tensor(from_local(block, source, shape), target)
-    new_block = on_blocks(np.asarray, moved)
-    return np.empty(0, moved.dtype) if new_block is None else new_block
+    new_tensor = relayout_tensor(from_local(block, source, shape), target)
+    new_block = on_blocks(np.asarray, new_tensor)
+    return np.empty(0, new_tensor.dtype) if new_block is None else new_block
 
 
 def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: ShapeLike) -> torch.Tensor:

@@ -85,10 +85,10 @@ def never_waited_for(requests: Sequence[Unfinished]) -> str:
     return f"{requests[0].begun_by} was never waited for: {requests[0]}{more_text}. Call wait() on each request"
 
 
-def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
+def why_over(error: BaseException, refused_call: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
     """Return why *ranks* make no call after *error*, as a text for these ranks and one for smaller sets of them.
 
-    *refused* is the text of a call that this rank refused before, the cause of a mismatch; "" if there is none.
+    *refused_call* is the text of a call that this rank refused before, the cause of a mismatch; "" if there is none.
     *is_mesh* says whether the ranks are those of a mesh.
 
     >>> for text in why_over(KeyError("k"), "", range(4), True):
@@ -97,8 +97,8 @@ def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) ->
     ("an earlier call ... with an error (KeyError: 'k')", 'close() the mesh over ranks 0-3 and make it again')
     """
     error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if refused and isinstance(error, CollectiveMismatch):
-        error_text += f"; before, this rank did not make a call: {refused}"
+    if refused_call and isinstance(error, CollectiveMismatch):
+        error_text += f"; before, this rank did not make a call: {refused_call}"
     cause, over = f"an earlier call of these ranks ended with an error ({error_text})", f"over ranks {spans(ranks)}"
     if is_mesh:
         return f"{cause}; close() the mesh and make it again", f"{cause}; close() the mesh {over} and make it again"

@@ -126,10 +126,10 @@ def ended_ranks(answers: Answers, earlier_answers: Answers, number: int) -> str:
     >>> ended_ranks(failed, {}, 2)
     ''
     """
-    ended = [rank for rank, a in answers.items() if a is not None and a.has_ended and a.rank_set_calls < number]
-    if ended:
-        closed_mesh = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in ended)
-        return has_ended(ended, closed_mesh)
+    ranks = [rank for rank, a in answers.items() if a is not None and a.has_ended and a.rank_set_calls < number]
+    if ranks:
+        closed_mesh = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in ranks)
+        return has_ended(ranks, closed_mesh)
     for rank, answer in answers.items():
         earlier_answer = earlier_answers.get(rank)
         if (

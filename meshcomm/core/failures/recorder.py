@@ -94,12 +94,12 @@ class CallListener(Protocol):
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
     def record_exchange(self, way: str, began: int, traffic: Traffic) -> None: ...
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None: ...
-    def timer(self, what: str, dependencies: Waits = NOBODY) -> "Timer": ...
-    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
+    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> "Timer": ...
+    def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
     def point_to_point_timer(
-        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+        self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
     ) -> "Timer": ...
     def record_shared_exchange(
         self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
@@ -114,14 +114,14 @@ class Timer:
     Parameters
     ----------
     recorder: recorder to report to
-    what: name of the function of MPI
+    function_name: name of the function of MPI
     dependencies: ranks that may wait for the operation, and for which it may wait
     """
 
     __slots__ = ("_began", "_dependencies", "_recorder", "_what")
 
-    def __init__(self, recorder: CallListener, what: str, dependencies: Waits) -> None:
-        self._recorder, self._what, self._dependencies = recorder, what, dependencies
+    def __init__(self, recorder: CallListener, function_name: str, dependencies: Waits) -> None:
+        self._recorder, self._what, self._dependencies = recorder, function_name, dependencies
         self._began = monotonic_ns()
 
     def __call__(self) -> None:

@@ -171,10 +171,10 @@ class MPICommunicator(Communicator):
         timer()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        memory = message, received = [*send, self._byte], [*receive, self._byte]
+        memory = send_spec, recv_spec = [*send, self._byte], [*receive, self._byte]
         timer = watch.recorder.collective_timer("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
-        request = self._comm.Ialltoallv(message, received)
+        request = self._comm.Ialltoallv(send_spec, recv_spec)
         return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timer)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
@@ -305,8 +305,8 @@ class MPICommunicator(Communicator):
     def native_handle(self) -> ctypes.c_int | ctypes.c_void_p:
         """Return the handle as functions in C take it: an integer with MPICH, an address with Open MPI."""
         MPI = mpi()
-        kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
-        return kind.from_address(MPI._addressof(self._comm))
+        handle_type = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
+        return handle_type.from_address(MPI._addressof(self._comm))
 
     def free(self) -> None:
         for channels in self._channels:

@@ -163,33 +163,33 @@ class Recorder:
             listener.on_exchange(operation, way, interval, traffic)
 
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None:
         """Report an activity of this rank from *began* to *ended*, by default until now."""
         if self._wants_details:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._current_listeners():
-                listener.on_interval(kind, what, interval, dependencies)
+                listener.on_interval(kind, activity, interval, dependencies)
 
-    def timer(self, what: str, dependencies: Waits = NOBODY) -> Timer:
-        """Return a timer for *what*, a function of MPI that begins now. Call the timer at its end."""
-        return Timer(self, what, dependencies)
+    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> Timer:
+        """Return a timer for *function_name*, a function of MPI that begins now. Call the timer at its end."""
+        return Timer(self, function_name, dependencies)
 
-    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
+    def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return a timer for a collective operation, which waits for the ranks with nonzero *counts*; None is all."""
         if not self._wants_details or not communicator.name:
-            return Timer(self, what, NOBODY)
+            return Timer(self, function_name, NOBODY)
         positions = (
             range(communicator.size) if counts is None else self._interned_tuple(np.flatnonzero(counts).tolist())
         )
-        return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
+        return Timer(self, function_name, self._in_stream(communicator.name, communicator.rank, positions))
 
     def point_to_point_timer(
-        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+        self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
     ) -> Timer:
         """Return a timer for messages to the ranks *destinations*, and from the ranks *sources*."""
         if not self._wants_details or not communicator.name:
-            return Timer(self, what, NOBODY)
+            return Timer(self, function_name, NOBODY)
         name, rank = communicator.name, communicator.rank
         sent_streams, received_streams = (
             [f"{name}: {rank} to {peer}" for peer in destinations],
@@ -198,7 +198,7 @@ class Recorder:
         arrivals = tuple(Arrival(stream, self._next_number(stream), 0) for stream in sent_streams)
         return Timer(
             self,
-            what,
+            function_name,
             Waits(
                 arrivals, tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received_streams)
             ),

@@ -122,8 +122,8 @@ class SimulatedWorld:
     def _schedule(self) -> None:
         """Let one rank run at a time, in turns, until none can; then end the ranks that wait in vain."""
         try:
-            while ready := [rank for rank in self._ranks if rank.ready] or self._out_of_time():
-                for rank in ready:
+            while ready_ranks := [rank for rank in self._ranks if rank.ready] or self._out_of_time():
+                for rank in ready_ranks:
                     self._let_run(rank)
         finally:
             if not self._is_unusable:
@@ -140,12 +140,12 @@ class SimulatedWorld:
 
     def _out_of_time(self) -> "list[SimulatedRank]":
         """End the waits that have a timeout, as no rank can go on, and return their ranks."""
-        waiting = [rank for rank in self._ranks if rank.waits_at is not None]
-        for rank in waiting:
+        ranks = [rank for rank in self._ranks if rank.waits_at is not None]
+        for rank in ranks:
             assert rank.waits_at is not None
             rank.waits_at.left_ranks.append(rank.rank)
             rank.waits_at, rank.ready = None, True
-        return waiting
+        return ranks
 
     def _let_run(self, rank: "SimulatedRank") -> None:
         watch.simulated = rank.rank

@@ -135,8 +135,8 @@ class SimulatedCommunicator(Communicator):
 
     def barrier(self, seconds: float) -> list[int]:
         self._calls += 1
-        missing = self._world.missing((self._key, self._calls), "barrier", self._members)
-        return [self._members.index(rank) for rank in missing]
+        missing_ranks = self._world.missing((self._key, self._calls), "barrier", self._members)
+        return [self._members.index(rank) for rank in missing_ranks]
 
     def send(self, data: Bytes, rank: int) -> None:
         self._pair(rank, data, sends=True)

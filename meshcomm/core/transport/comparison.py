@@ -60,12 +60,12 @@ def comparing(
     *peers* are the positions of the ranks to which this one sends messages, and from which it receives some.
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
-    several = len(tensors) > 1
+    several_tensors = len(tensors) > 1
     is_small = spec.most_bytes <= MAX_HEADER_BLOCK_BYTES
     scratch_bytes = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare separately at no cost.
     if not group.rank_set.world.takes_turns:
-        if several or (is_small and scratch_bytes <= spec.scratch_limit):
+        if several_tensors or (is_small and scratch_bytes <= spec.scratch_limit):
             return DigestHeader(group, spec.fingerprint, tensors, *peers)
         if len(group.members) <= MAX_PAIRWISE_RANKS and not overlaps:
             return Pairs(group, spec.fingerprint, tensors, *peers)

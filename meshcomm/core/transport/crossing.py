@@ -50,9 +50,9 @@ class Nodes:
         turns = (np.arange(self.count, dtype=np.intp) - node - 1) % self.count
         return members[turns % len(members)]
 
-    def aggregator(self, node: int, other: int) -> int:
-        """Return the position on *node* that exchanges with the *other* node."""
-        return int(self.aggregators(node)[other])
+    def aggregator(self, node: int, other_node: int) -> int:
+        """Return the position on *node* that exchanges with the *other_node* node."""
+        return int(self.aggregators(node)[other_node])
 
 
 class Crossing:
@@ -116,12 +116,12 @@ def _rows(nodes: Nodes, node: int, position: int, boxes: Boxes, sends: bool) -> 
 def _distinct(rows: Indices) -> tuple[Indices, Indices]:
     """Return the distinct rows in order, and for each row its index among them."""
     order = np.lexsort(rows.T[::-1])
-    ordered = rows[order]
+    sorted_rows = rows[order]
     is_new = np.ones(len(rows), dtype=bool)
-    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    is_new[1:] = (sorted_rows[1:] != sorted_rows[:-1]).any(axis=1)
     which = np.empty(len(rows), dtype=np.intp)
     which[order] = np.cumsum(is_new) - 1
-    return ordered[is_new], which
+    return sorted_rows[is_new], which
 
 
 def _laid_out(lengths: Indices, aggregators: Indices) -> tuple[Indices, dict[int, int]]:

@@ -69,9 +69,9 @@ class InPlace:
         if buffer is None:
             return source
         if self._staging is None:
-            zero, one, size = np.zeros(1, dtype=np.intp), np.ones((1, 1), dtype=np.intp), len(source)
+            zero, unit, size = np.zeros(1, dtype=np.intp), np.ones((1, 1), dtype=np.intp), len(source)
             self._staging = BoxCopies(
-                [size], [size], 1, zero, zero, one, zero, zero, one, size * one, self._rendezvous.size
+                [size], [size], 1, zero, zero, unit, zero, zero, unit, size * unit, self._rendezvous.size
             )
         self._staging.run([source], [buffer])
         return buffer

@@ -346,9 +346,9 @@ class Permuted(Packed):
     """
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
-        to, sent = _only_message(send)
+        destination, sent = _only_message(send)
         source, received = _only_message(receive)
-        (self._group.opened or self._group.communicator()).permute(sent, to, received, source)
+        (self._group.opened or self._group.communicator()).permute(sent, destination, received, source)
 
 
 def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
@@ -396,11 +396,11 @@ class Gathered:
     def __init__(self, group: Group, tensor: BoxExchange, spec: ExchangeSpec) -> None:
         self._group = group
         position, ranks = tensor.position, len(group.members)
-        everyone = np.arange(ranks, dtype=np.intp)
-        self._comparing = comparing(group, [tensor], spec, (everyone, everyone))
+        all_positions = np.arange(ranks, dtype=np.intp)
+        self._comparing = comparing(group, [tensor], spec, (all_positions, all_positions))
         tensors = self._comparing.tensors
-        self.send = _sending(ranks, tensors, [_to_itself(carried.sends, position) for carried in tensors], 1)
-        self.receive = _receiving(ranks, tensors, [carried.receives for carried in tensors], 1)
+        self.send = _sending(ranks, tensors, [_to_itself(t.sends, position) for t in tensors], 1)
+        self.receive = _receiving(ranks, tensors, [t.receives for t in tensors], 1)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
         counts, offsets = self.send.counts(0, 1)
         self._sent = slice(offsets[position], offsets[position] + counts[position])

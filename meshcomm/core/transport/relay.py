@@ -69,7 +69,7 @@ class Relayed:
         assert memory is not None
         buffers, own_index = self._buffers, (self._buffers.me,)
         self._memory = memory
-        self._sent, self._received = memory[: buffers.sent_bytes], memory[buffers.sent_bytes : buffers.buffer_bytes]
+        self._sendbuf, self._recvbuf = memory[: buffers.sent_bytes], memory[buffers.sent_bytes : buffers.buffer_bytes]
         self._own_pack, self._own_unpack = buffers.out(own_index), buffers.into(own_index)
         if self._rendezvous is not None:
             self._local = LocalCopies([self._tensor], self._rendezvous.members)
@@ -97,9 +97,9 @@ class Relayed:
         source, target = sources[0], targets[0]
         rendezvous = self._rendezvous
         if self._own_pack is not None:
-            self._own_pack.run([source], self._in_own_slot(self._sent))
+            self._own_pack.run([source], self._in_own_slot(self._sendbuf))
         if rendezvous is not None:
-            rendezvous.exchange(self._pack_routes, self._spec.fingerprint, source, self._sent)
+            rendezvous.exchange(self._pack_routes, self._spec.fingerprint, source, self._sendbuf)
             if watch.recorder is not None:
                 watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._pack_peers)
         comparison = self._comparison_reduction.start()
@@ -109,12 +109,12 @@ class Relayed:
         if pending is not None:
             pending.wait()
         if self._own_unpack is not None:
-            self._own_unpack.run(self._in_own_slot(self._received), [target])
+            self._own_unpack.run(self._in_own_slot(self._recvbuf), [target])
         self._comparison_reduction.check(comparison)
         if rendezvous is None:
             return
         # Others read from the buffer of this rank; this rank writes from its block to their new blocks.
-        rendezvous.exchange(self._unpack_routes, self._spec.fingerprint, self._received, target, [source])
+        rendezvous.exchange(self._unpack_routes, self._spec.fingerprint, self._recvbuf, target, [source])
         if watch.recorder is not None:
             watch.recorder.record_shared_exchange(rendezvous.times, self._group, self._unpack_peers)
         uncopied_peers = self._senders if locate(target) < 0 else (), self._unwritten_peers
@@ -134,9 +134,9 @@ class Relayed:
         messages = self._buffers.messages
         if messages is None:
             return None
-        sent, received = messages
+        send_side, receive_side = messages
         communicator = self._group.opened or self._group.communicator()
-        return communicator.start_messages((self._memory, *sent), (self._memory, *received))
+        return communicator.start_messages((self._memory, *send_side), (self._memory, *receive_side))
 
     def _in_own_slot(self, memory: Bytes) -> list[Bytes | None]:
         return [memory if peer == self._buffers.me else None for peer in range(len(self._buffers.members))]

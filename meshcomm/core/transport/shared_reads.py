@@ -46,8 +46,8 @@ class SharedRead:
             lengths,
             size,
         )
-        self._gathering = Routes(size, position, peers, peers, lambda reads_from, writes_to: (copies, None))
-        self._waiting = Routes(size, position, peers, peers, lambda reads_from, writes_to: (None, None))
+        self._gather_routes = Routes(size, position, peers, peers, lambda reads_from, writes_to: (copies, None))
+        self._wait_routes = Routes(size, position, peers, peers, lambda reads_from, writes_to: (None, None))
         offsets_memory = allocate(_WORD * count)
         if offsets_memory is None:
             raise MemoryError(f"the pool of this rank has no {_WORD * count} bytes left")
@@ -60,23 +60,23 @@ class SharedRead:
         """
         offsets_memory, gathered_offsets = self._offsets_memory, np.empty(len(sizes) * self._count, np.int64)
         offsets_memory.view(np.int64)[:] = [locate(block) if len(block) else 0 for block in blocks]
-        self._exchange(self._gathering, offsets_memory, gathered_offsets.view(np.uint8))
+        self._exchange(self._gather_routes, offsets_memory, gathered_offsets.view(np.uint8))
         offsets_of_ranks = gathered_offsets.reshape(len(sizes), self._count).tolist()
         if any(offset < 0 for offsets in offsets_of_ranks for offset in offsets):
             return None
-        shared = list[list[Bytes]]()
+        blocks_of_members = list[list[Bytes]]()
         for member, (offsets, member_sizes) in enumerate(zip(offsets_of_ranks, sizes, strict=True)):
             if member == self._rendezvous.position:
-                shared.append(list(blocks))
+                blocks_of_members.append(list(blocks))
                 continue
             pairs = zip(offsets, member_sizes, strict=True)
             views = (self._rendezvous.memory_of(member, offset, size) if size else b"" for offset, size in pairs)
-            shared.append([np.frombuffer(view, np.uint8) for view in views])
-        return shared
+            blocks_of_members.append([np.frombuffer(view, np.uint8) for view in views])
+        return blocks_of_members
 
     def end(self) -> None:
         """Wait until no other rank reads the blocks of this rank any more. Collective."""
-        self._exchange(self._waiting, NOTHING, NOTHING)
+        self._exchange(self._wait_routes, NOTHING, NOTHING)
 
     def _exchange(self, routes: Routes, source: Bytes, target: Bytes) -> None:
         # The number has the digest of all calls, so that ranks with other calls are detected.
