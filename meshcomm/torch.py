@@ -45,7 +45,7 @@ Operation: TypeAlias = Callable[..., Array]
 """A function of the array of this rank, and of the arguments of a call."""
 
 Call: TypeAlias = tuple[object, ...]
-Context: TypeAlias = Any  # an object of PyTorch that keeps what a gradient needs
+Context: TypeAlias = Any  # an object of PyTorch that keeps values for the gradient
 
 
 class _Linear(torch.autograd.Function):

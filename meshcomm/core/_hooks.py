@@ -13,7 +13,7 @@ Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
     "relayout",  # by a plan, or to a layout, as a method of the plan or of the tensor
     "numpy",  # NumPy's functions and universal functions, called with tensors
-    "whole",  # what a script of NumPy gets for a tensor that each rank has whole
+    "whole",  # the value that a script of NumPy gets for a tensor that each rank has whole
     "traced",  # an operation on values that autograd follows
     "namespace",  # the array API standard's functions for the tensors of a mesh
 ]

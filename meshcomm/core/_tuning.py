@@ -203,7 +203,7 @@ POLL_FROM, POLL_TO = 1e-5, 1e-3
 
 MAX_PAUSES = 10_000
 """Times that a simulated rank may test a nonblocking call while no rank does anything. Only a program that waits for
-what never comes tests more often; 10,000 tests take about 0.1 s."""
+an event that never comes tests more often; 10,000 tests take about 0.1 s."""
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-"""What JSON can hold."""
+"""A value that JSON can hold."""
 
 JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON."""

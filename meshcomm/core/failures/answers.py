@@ -1,4 +1,4 @@
-"""What ranks ask each other while some of them wait, and what they answer.
+"""The question that ranks ask each other while some of them wait, and the answers.
 
 There is one question: what are you doing? It names the ranks that ask, and the number of the call in which they wait.
 If ranks have a communicator, a liveness check sends the question over MPI (`liveness`). If they have none yet, it goes
@@ -13,7 +13,7 @@ from meshcomm.core.failures.watch import WatchedRankSet, watch
 
 
 class Answer(NamedTuple):
-    """What a rank does, as the ranks of a rank set see it."""
+    """The answer of a rank: what it does, seen from a rank set."""
 
     calls: int  # number of all calls that it has made
     rank_set_calls: int  # number of calls that it has made on this rank set

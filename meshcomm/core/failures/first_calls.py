@@ -1,4 +1,4 @@
-"""Who is missing in the first call of some ranks, before they have communicated: asked without MPI.
+"""Questions about missing ranks in the first call of some ranks, before they have communicated: without MPI.
 
 A liveness check needs a communicator, which ranks make together in their first call. If one of them does not make that
 call, the others ask through sockets: the watchdog of each rank on the host answers. Ranks on other hosts cannot be
@@ -33,12 +33,16 @@ class FirstCalls:
         self._connections: dict[int, socket.socket] = {}
         self._unreachable_ranks: list[int] = []
         self._answers: dict[int, Answer | None] = {}
+        # Name of the ranks, number of the call, number of all calls of this rank, and time of the question.
         self._question: tuple[str, int, int, float] | None = None
-        self._last_sighting: tuple[int, list[int]] = 0, []
+        self._last_sighting: tuple[int, list[int]] = (
+            0,
+            [],
+        )  # number of calls at the last look, and ranks that had ended
         self.report: WaitReport | None = None
 
     def serve(self) -> None:
-        """Answer other ranks, and read what they have answered."""
+        """Answer other ranks, and read their answers."""
         self._questions.answer(_reply)
         if self._question is None:
             return

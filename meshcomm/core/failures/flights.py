@@ -23,10 +23,10 @@ from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.watch import kind, watch
 
 FOLDER = "MESHCOMM_FLIGHTS"
-"""The environment variable that names the folder of the flight files; 0 is none."""
+"""The environment variable with the folder of the flight files; 0 turns them off."""
 
 KEPT_FOR = 7 * 24 * 3600.0
-"""Seconds. A job that writes to a new folder beside them removes folders that are older."""
+"""Seconds. Older folders are removed when a job makes a new folder beside them."""
 
 _NAME = re.compile(r"meshcomm-flights-[0-9a-f]{32}")
 

@@ -138,19 +138,19 @@ def let_tell(ranks: Iterable[int], deadline: float, is_over: Callable[[], bool] 
 
     At most until the time *deadline*.
     """
-    for signal in [_connection_to(f"tells {rank}") for rank in ranks]:
-        if signal is not None:
-            with signal:
-                _wait_for_end(signal, deadline, is_over)
+    for connection in [_connection_to(f"tells {rank}") for rank in ranks]:
+        if connection is not None:
+            with connection:
+                _wait_for_end(connection, deadline, is_over)
 
 
-def _wait_for_end(signal: socket.socket, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait until the signal to which *signal* connects ends, or *is_over* returns true; at most until *deadline*."""
-    signal.settimeout(POLL_TO)
+def _wait_for_end(connection: socket.socket, deadline: float, is_over: Callable[[], bool]) -> None:
+    """Wait until the signal of *connection* ends, or *is_over* returns true; at most until the time *deadline*."""
+    connection.settimeout(POLL_TO)
     with contextlib.suppress(ConnectionError):
         while time.monotonic() < deadline and not is_over():
             with contextlib.suppress(TimeoutError):
-                signal.recv_into(bytearray(1))
+                connection.recv_into(bytearray(1))
                 break
 
 

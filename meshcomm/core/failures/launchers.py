@@ -105,7 +105,7 @@ def launch(environment: Environment | None = None) -> Launch | None:
 
 
 OFF, ON = ("0", "no", "off", "false"), ("1", "yes", "on", "true")
-"""What people set a switch to. Other texts count as on."""
+"""Values of a switch. Other texts count as on."""
 
 
 def is_on(variable: str, default: str = "0") -> bool:

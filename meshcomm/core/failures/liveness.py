@@ -1,4 +1,4 @@
-"""Liveness checks: how ranks that wait in a collective call learn which ranks are missing, and what these do.
+"""Liveness checks: ranks that wait in a collective call find out which ranks are missing, and what these do.
 
 Each rank set has a side channel. A rank that has waited for a while asks the first rank of the rank set, the
 coordinator. The coordinator asks all ranks what they do, and reports to the ranks that wait. Watchdogs exchange
@@ -186,7 +186,7 @@ class LivenessCheck:
         self._begin_when_due(ranks_name, census)
 
     def _begin_when_due(self, ranks_name: str, census: _Census) -> None:
-        """Ask all members what they do, if a rank has asked.
+        """Begin a round of questions to all members, if a rank has asked.
 
         Some time passes between two rounds, whoever asks: equal answers in both must have been true for a while.
         """

@@ -246,7 +246,7 @@ _printed_errors: list[Exception] = []
 
 
 def _print_error(explanation: str = "") -> None:
-    """Print, once, the error that this rank has to raise, after *explanation*: the program may not get to raise it."""
+    """Print, once, the error that this rank has to raise, and *explanation*: the program may not get to raise it."""
     error = watch.error
     if error is not None and error not in _printed_errors:
         _printed_errors.append(error)

@@ -2,8 +2,8 @@
 
 Calls record nothing for flight files: these are made from the digests and keys that are kept anyway.
 """
-# What the log knows of which calls
-# =================================
+# Which calls the log knows
+# =========================
 #
 # (A) A rank set keeps its last `REMEMBERED_DIGESTS` digests, each with the number of the call that had begun last. A
 #     call may note no digest (it is local), one, or several (it agrees again, or makes other calls within it). Digests
@@ -134,7 +134,7 @@ class CallLog:
 
     @contextmanager
     def unnoted(self) -> Iterator[None]:
-        """Return a context whose calls leave no trace: none of them reaches the other ranks."""
+        """Return a context in which no call is noted: none of them reaches the other ranks."""
         saved = vars(self) | {"_digests": self._digests.copy(), "_asked": self._asked.copy()}
         try:
             yield

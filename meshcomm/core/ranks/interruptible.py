@@ -113,7 +113,7 @@ class Gates:
             del self._messages[key]
 
     def arrived(self, source: int, epoch: int, *message: str) -> None:
-        """Note that rank *source* has come to a gate."""
+        """Note that rank *source* has arrived at a gate."""
         if epoch >= self._epoch:
             self._messages[epoch, source].append([*message])
 

@@ -136,9 +136,9 @@ class World(ABC):
 
         ``MeshError`` as for `location`.
         """
-        in_target = self.location(target)
+        target_location = self.location(target)
         if same_devices(source, target):
-            return in_target
+            return target_location
         self.location(source)  # raises the error if its ranks are not in this world
         pair = source, target
         return self._locations[pair] if pair in self._locations else self._locate(pair, ranks_between(source, target))

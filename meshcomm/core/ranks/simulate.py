@@ -50,7 +50,7 @@ _MAX_RANKS = 2**16  # each rank is a thread while a program runs
 class SimulatedWorld:
     """Simulated ranks in one process. Made by `simulate`.
 
-    `bytes_moved` and `messages` count, for each rank, what it has received from other ranks so far.
+    `bytes_moved` and `messages` have, for each rank, the bytes and messages that it has received from other ranks.
     """
 
     def __init__(self, size: int) -> None:

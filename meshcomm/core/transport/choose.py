@@ -31,7 +31,7 @@ all of them are shared, and packed between all others.
 #     group. All ranks get there, because all decisions before depend on (A) or (C).
 #
 # One fact differs: `group.rendezvous` is None on a rank that shares no memory, while others of the group share some.
-# That rank exchanges everything packed over MPI. The others exchange packed only what goes to other nodes. All of them
+# That rank exchanges all boxes packed over MPI. The others exchange packed only the boxes for other nodes. All of them
 # run one `Packed` of the same rounds, that is, the same calls of MPI. A pair in which one rank has no rendezvous is
 # packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
 # all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.

@@ -137,7 +137,7 @@ def _laid_out(lengths: Indices, aggregators: Indices) -> tuple[Indices, dict[int
 class BufferCopies:
     """The copies between the blocks of a node's ranks and the buffers of its aggregators, as one rank sees them.
 
-    A rank that is an aggregator has one buffer: first what it sends to other nodes, then what it receives from them.
+    An aggregator has one buffer: first the messages that it sends to other nodes, then those that it receives.
     A local peer is named by its index among the positions on the node.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What the ranks of a group exchange: the boxes of one or several tensors.
+"""The boxes, of one or several tensors, that the ranks of a group exchange.
 
 A `BoxExchange` describes this for one tensor, once for every transport: which box of the global array each position
 of the group holds before and after, and which boxes go to which positions. Boxes stay in global indices until

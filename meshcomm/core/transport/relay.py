@@ -6,7 +6,7 @@ pair of nodes. `meshcomm.core.transport.crossing` describes these messages.
 A relayed exchange has four stages on each rank:
 
 1. pack: copy the boxes for other nodes to the buffers of the aggregators; a rendezvous ends this stage
-2. aggregators start the messages between their buffers; each rank copies what stays on it
+2. aggregators start the messages between their buffers; each rank copies the boxes that stay on it
 3. aggregators wait for their messages
 4. unpack: copy the boxes from other nodes out of the buffers, and boxes of local peers straight between the blocks; a
    rendezvous ends this stage
