@@ -1,7 +1,7 @@
 """Tensors of PyTorch in exchanges between ranks, with gradients, and the placements of torch.distributed.tensor.
 
-Each operation is linear, so one autograd.Function has them all: `_ADJOINTS` says which operation takes gradients back.
-A gradient of a gradient goes the same way.
+Each operation is linear, so one autograd.Function runs all of them: `_ADJOINTS` has the operation that moves gradients
+back. Gradients of gradients use it, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from meshcomm.core.layouts.mesh import Mesh
 
 Operation: TypeAlias = Callable[..., Array]
-"""A function of the array of this rank, and of the arguments of a call."""
+"""A function that takes the array of this rank, and then the arguments in a `Call`."""
 
-Call: TypeAlias = tuple[object, ...]
+Call: TypeAlias = tuple[object, ...]  # the arguments of an operation after the array
 Context: TypeAlias = Any  # an object of PyTorch that keeps values for the gradient
 
 
 class _Linear(torch.autograd.Function):
-    """A linear operation on the arrays of all ranks. Its inputs are that of this rank, the operation and its call."""
+    """A linear operation on the arrays of all ranks, with three inputs: the array of this rank, operation and call."""
 
     @staticmethod
     def forward(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
@@ -77,7 +77,7 @@ def _apply_operation(x: torch.Tensor, operation: Operation, call: Call) -> torch
 
 
 def _tensor_of_memory(array: Array) -> torch.Tensor:
-    """Return a tensor in the memory of *array*; of bfloat16 and the like PyTorch takes only the bits from NumPy."""
+    """Return a tensor in the memory of *array*; bfloat16 and similar dtypes go to PyTorch as integers."""
     torch_dtype = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
     if torch_dtype is None:
         return torch.from_numpy(array)

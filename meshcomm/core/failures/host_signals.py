@@ -229,10 +229,7 @@ class Error:
     def ranks(self) -> list[int]:
         """Return this rank, which prints the error, and the ranks that have shown it the same error."""
         for connection in _accepted_sockets(self._signal):
-            with (
-                connection,
-                contextlib.suppress(OSError, struct.error),
-            ):  # a rank that only looked for the signal sends nothing
+            with connection, contextlib.suppress(OSError, struct.error):  # no message from a rank that only looked
                 self._ranks.update(_RANK_FORMAT.unpack(receive_message(connection)))
         return sorted(self._ranks)
 

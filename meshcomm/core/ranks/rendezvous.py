@@ -48,7 +48,7 @@ class Introduction(TypedDict):
 class PoolOffer(TypedDict):
     """The pool of a rank, for others to map, and its lines for the new rendezvous."""
 
-    obstacle: str  # why there is no offer, and the other fields are not valid; "" if there is one
+    obstacle: str  # why there is no offer (then the other fields are not valid); "" if there is one
     lines: int
     fd: int
     size: int
