@@ -193,10 +193,10 @@ class LivenessCheck:
         if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
             return
         call_numbers = [call_number for call_number, _ in census.askers.values()]
-        call_numbers += [answer.call_number for answer in census.answers.values() if answer.call_number]
-        hindmost = [answer for answer in census.answers.values() if not is_past(answer, min(call_numbers))]
-        all_wait = len(census.answers) == len(census.members) and all(answer.call_number for answer in hindmost)
-        census.noted_calls = min((answer.noted_calls for answer in hindmost), default=-1) if all_wait else -1
+        call_numbers += [a.call_number for a in census.answers.values() if a.call_number]
+        hindmost = [a for a in census.answers.values() if not is_past(a, min(call_numbers))]
+        all_wait = len(census.answers) == len(census.members) and all(a.call_number for a in hindmost)
+        census.noted_calls = min((a.noted_calls for a in hindmost), default=-1) if all_wait else -1
         census.earlier_answers, census.earlier_number = census.answers, census.number
         census.number, census.round, census.answers = min(call_numbers), census.round + 1, {}
         census.open, census.began = True, time.monotonic()
@@ -243,7 +243,7 @@ class LivenessCheck:
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             is_speaker = asker == min(census.askers)
-            uses_files = any(answer is not None and answer.uses_files for answer in answers.values())
+            uses_files = any(a is not None and a.uses_files for a in answers.values())
             self._post(
                 asker, "report", count, ended_ranks(answers, earlier_answers, number), text, is_speaker, uses_files
             )

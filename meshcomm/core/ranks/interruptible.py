@@ -261,8 +261,8 @@ def start_over() -> None:
 # -- the calls of mpi4py ----------------------------------------------------------------------------------------------
 
 
-def _request_class(mpi: ModuleType) -> type:
-    request_class: type = mpi.Request
+def _request_class(mpi_module: ModuleType) -> type:
+    request_class: type = mpi_module.Request
 
     class PolledRequest(request_class):
         """A request that waits in steps of Python."""
@@ -290,9 +290,9 @@ def _polled_message(test: Callable[[], tuple[bool, object]]) -> object:
     return outcome[1]
 
 
-def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
+def _communicator_class(mpi_module: ModuleType, gates: Gates) -> type:
     """Return a class of communicators with the methods of mpi4py; communicators made from one have it, too."""
-    base: Value = mpi.Intracomm
+    base: Value = mpi_module.Intracomm
 
     class GatedCommunicator(base):
         """A communicator whose calls can be interrupted while they wait."""
@@ -303,7 +303,7 @@ def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
             return method(comm, *args)
 
     def starting(method: Value, *args: Value) -> Value:
-        return mpi.Request(method(*args))
+        return mpi_module.Request(method(*args))
 
     def sending(method: Value, comm: Value, *args: Value) -> None:
         nonblocking = f"{'i' if method.__name__.islower() else 'I'}{method.__name__.lower()}"

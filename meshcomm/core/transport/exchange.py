@@ -172,12 +172,12 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
     )
 
 
-def map_distinct(tensors: Sequence[BoxExchange], find: Callable[[BoxExchange], T]) -> list[T]:
-    """Return ``[find(tensor) for tensor in tensors]``, with one call of *find* for each distinct object."""
+def map_distinct(tensors: Sequence[BoxExchange], compute: Callable[[BoxExchange], T]) -> list[T]:
+    """Return ``[find(tensor) for tensor in tensors]``, with one call of *compute* for each distinct object."""
     results: dict[int, T] = {}
     for tensor in tensors:
         if id(tensor) not in results:
-            results[id(tensor)] = find(tensor)
+            results[id(tensor)] = compute(tensor)
     return [results[id(tensor)] for tensor in tensors]
 
 

@@ -216,11 +216,11 @@ class Packed:
 
     def _find_channels(self, group: Group) -> None:
         """Let messages go in channels if they are small, with a header: then both sides are packed."""
-        sides, comparing = (self.send, self.receive), self._comparing
+        sides, call_comparison = (self.send, self.receive), self._comparing
         packings = [side.packing for side in sides]
-        if isinstance(comparing, DigestHeader) and packings[0] is not None and packings[1] is not None:
+        if isinstance(call_comparison, DigestHeader) and packings[0] is not None and packings[1] is not None:
             sizes = (*self._kept_counts[0][0], self._send_bytes), (*self._kept_counts[0][1], self._receive_bytes)
-            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
+            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, call_comparison)
 
     @property
     def scratch_bytes(self) -> int:
