@@ -173,7 +173,7 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
 
 
 def map_distinct(tensors: Sequence[BoxExchange], compute: Callable[[BoxExchange], T]) -> list[T]:
-    """Return ``[find(tensor) for tensor in tensors]``, with one call of *compute* for each distinct object."""
+    """Return ``[compute(tensor) for tensor in tensors]``, with one call of *compute* for each distinct object."""
     results: dict[int, T] = {}
     for tensor in tensors:
         if id(tensor) not in results:
