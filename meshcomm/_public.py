@@ -1,6 +1,7 @@
 """The public names of meshcomm, each from the module that has it: to add one, write its import here.
 
-Checkers and editors read this file. `import meshcomm` runs it without importing anything, and so learns who has what.
+Checkers and editors read this file. `import meshcomm` runs it without importing anything, to find the module of each
+name.
 """
 
 from meshcomm import array_api as array_api

@@ -110,7 +110,7 @@ class CheckpointError(MeshcommError, RuntimeError):
 
 
 def printable(text: str) -> str:
-    r"""Return *text* with escapes for what is no letter, sign or space, and could steer a terminal.
+    r"""Return *text* with escapes for characters that are no letters, signs or spaces, and could steer a terminal.
 
     >>> print(printable("a\tb\x1b[2J\u202e"))
     a\tb\x1b[2J\u202e

@@ -1,7 +1,7 @@
 """Tensors of PyTorch in exchanges between ranks, with gradients, and the placements of torch.distributed.tensor.
 
-Each operation is linear, so one autograd.Function has them all: `_ADJOINTS` says which operation takes gradients back.
-A gradient of a gradient goes the same way.
+Each operation is linear, so one autograd.Function runs all of them: `_ADJOINTS` has the operation that moves gradients
+back. Gradients of gradients use it, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from meshcomm.core.layouts.mesh import Mesh
 
 Operation: TypeAlias = Callable[..., Array]
-"""A function of the array of this rank, and of the arguments of a call."""
+"""A function that takes the array of this rank, and then the arguments in a `Call`."""
 
-Call: TypeAlias = tuple[object, ...]
-Context: TypeAlias = Any  # an object of PyTorch that keeps what a gradient needs
+Call: TypeAlias = tuple[object, ...]  # the arguments of an operation after the array
+Context: TypeAlias = Any  # an object of PyTorch that keeps values for the gradient
 
 
 class _Linear(torch.autograd.Function):
-    """A linear operation on the arrays of all ranks. Its inputs are that of this rank, the operation and its call."""
+    """A linear operation on the arrays of all ranks, with three inputs: the array of this rank, operation and call."""
 
     @staticmethod
     def forward(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
@@ -77,18 +77,18 @@ def _apply_operation(x: torch.Tensor, operation: Operation, call: Call) -> torch
 
 
 def _tensor_of_memory(array: Array) -> torch.Tensor:
-    """Return a tensor in the memory of *array*; of bfloat16 and the like PyTorch takes only the bits from NumPy."""
-    kind = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
-    if kind is None:
+    """Return a tensor in the memory of *array*; bfloat16 and similar dtypes go to PyTorch as integers."""
+    torch_dtype = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
+    if torch_dtype is None:
         return torch.from_numpy(array)
-    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(torch_dtype)
 
 
 def _relaid_block(block: Array, source: "Layout", target: "Layout", shape: Shape) -> Array:
     """Return the new block of this rank; an empty array where the target has none."""
-    moved = relayout_tensor(from_local(block, source, shape), target)
-    new = on_blocks(np.asarray, moved)
-    return np.empty(0, moved.dtype) if new is None else new
+    new_tensor = relayout_tensor(from_local(block, source, shape), target)
+    new_block = on_blocks(np.asarray, new_tensor)
+    return np.empty(0, new_tensor.dtype) if new_block is None else new_block
 
 
 def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: ShapeLike) -> torch.Tensor:
@@ -121,8 +121,8 @@ def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: Sha
     for name, layout in (("source", source), ("target", target)):
         if not hasattr(layout, "match_axis"):
             raise LayoutError(f"{name} must be a Layout, not {layout!r}")
-    to = target if target.match_axis is None else target.matched(source)
-    return _apply_operation(block, _relaid_block, (source, to, shape))
+    matched_target = target if target.match_axis is None else target.matched(source)
+    return _apply_operation(block, _relaid_block, (source, matched_target, shape))
 
 
 def all_to_all(  # noqa: PLR0917 - the order of meshcomm.all_to_all
@@ -258,14 +258,14 @@ def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]"
     ...     print(world.run(program))
     [[3.0], [3.0]]
     """
-    named = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
-    alike: dict[tuple[Mesh, tuple[str, ...], torch.dtype], list[torch.Tensor]] = {}
-    for name, weight in named:
+    named_weights = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
+    weights_by_group: dict[tuple[Mesh, tuple[str, ...], torch.dtype], list[torch.Tensor]] = {}
+    for name, weight in named_weights:
         layout = _layout_of(layouts, name, weight.ndim)
         replicas = tuple(dim for dim in layout.mesh.dim_names if not any(dim in names for names in layout.axes))
         if layout.mesh.rank is not None and any(layout.mesh.dim_size(dim) > 1 for dim in replicas):
-            alike.setdefault((layout.mesh, replicas, weight.dtype), []).append(weight)
-    for (mesh, replicas, _), group in alike.items():
+            weights_by_group.setdefault((layout.mesh, replicas, weight.dtype), []).append(weight)
+    for (mesh, replicas, _), group in weights_by_group.items():
         _sum_over(mesh, replicas, group)
 
 
@@ -285,14 +285,14 @@ def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
 def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tensor]) -> None:
     """Sum the gradients of *weights*, of one dtype, over the mesh dimensions *replicas*."""
     # One row for each replica: the gradients, and for each weight whether this rank has one.
-    rows = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
-    has = torch.tensor([weight.grad is not None for weight in weights]).to(rows[0].dtype)
-    row = torch.cat([*(grad.detach().reshape(-1) for grad in rows), has])
-    others = tuple(dim for dim in mesh.dim_names if dim not in replicas)
-    table = from_local(row[None], "cuts", mesh=mesh, sharding_specs=[replicas, others])
+    grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+    has_grad = torch.tensor([weight.grad is not None for weight in weights]).to(grads[0].dtype)
+    row = torch.cat([*(grad.detach().reshape(-1) for grad in grads), has_grad])
+    other_dims = tuple(dim for dim in mesh.dim_names if dim not in replicas)
+    table = from_local(row[None], "cuts", mesh=mesh, sharding_specs=[replicas, other_dims])
     total = block_of(np.sum(table, axis=0))
-    *sums, has = total.split([*map(torch.numel, weights), len(weights)])
-    for weight, grad_sum, count in zip(weights, sums, has, strict=True):
+    *sums, counts = total.split([*map(torch.numel, weights), len(weights)])
+    for weight, grad_sum, count in zip(weights, sums, counts, strict=True):
         if count != 0:
             weight.grad = grad_sum.reshape(weight.shape).clone()
 
@@ -356,7 +356,7 @@ def from_placements(mesh: "Mesh", placements: "Sequence[Placement]", shape: Shap
     names, ndim = mesh.dim_names, len(lengths)
     if len(placements) != len(names):
         raise LayoutError(f"{len(placements)} placements for a mesh of {len(names)} dimensions: one for each, {names}")
-    sharded: list[int | None] = []
+    sharded_axes: list[int | None] = []
     for name, placement in zip(names, placements, strict=True):
         if type(placement) not in (Shard, Replicate):
             raise LayoutError(f"{placement!r} for mesh dimension {name!r}: a layout can be Shard(axis) or Replicate()")
@@ -365,8 +365,8 @@ def from_placements(mesh: "Mesh", placements: "Sequence[Placement]", shape: Shap
             raise LayoutError(
                 f"{placement!r} for mesh dimension {name!r}: an array of shape {lengths} has no such axis"
             )
-        sharded.append(None if axis is None else axis % ndim)
-    return layout_of_chunks(mesh, sharded, lengths)
+        sharded_axes.append(None if axis is None else axis % ndim)
+    return layout_of_chunks(mesh, sharded_axes, lengths)
 
 
 def to_placements(layout: "Layout", shape: ShapeLike) -> "tuple[Placement, ...]":

@@ -1,1 +1,1 @@
-"""What all features stand on: layouts, plans, ranks, memory, transport, and tensors that move. All proofs are here."""
+"""The base of all features: layouts, plans, ranks, memory, transport, and tensors that move. All proofs are here."""

@@ -1,6 +1,6 @@
-"""Checks of arguments: each returns the argument in one form, or raises an error that says what is wrong with it.
+"""Checks of arguments: each returns the argument in a standard form, or raises an error that says what is wrong.
 
-Arguments are typed as ``object`` where a check takes anything.
+Arguments are typed as ``object`` if a check takes anything.
 """
 
 import operator
@@ -22,14 +22,14 @@ from meshcomm.errors import AxisError, DTypeError, GroupError, IntegerError, Mes
 T = TypeVar("T")
 
 ndim_of: Callable[[object], int] = np.ndim  # type: ignore[assignment]  # it takes anything
-"""`numpy.ndim` of whatever NumPy takes."""
+"""`numpy.ndim`, of any argument that NumPy takes."""
 
 index_of: Callable[[object], int] = operator.index  # type: ignore[assignment]  # as ndim_of
-"""`operator.index`: ``TypeError`` for what is no integer."""
+"""`operator.index`: ``TypeError`` for an argument that is no integer."""
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for an error message, shortened if it is long; of a tensor or a large array, no elements.
+    """Return ``repr(value)`` for an error message, shortened if it is long; without the elements of large arrays.
 
     >>> quote("x"), len(quote("x" * 10**6)), quote((np.zeros((50, 4)), 1))
     ("'x'", 200, '(an array of (50, 4) float64, 1)')
@@ -42,13 +42,13 @@ def quote(value: object) -> str:
             text = f"({', '.join(map(quote, value[:100]))}{',' * (len(value) == 1)})"
         else:
             text = str(summary.__get__(value)) if isinstance(summary, property) else repr(value)
-    except Exception:  # an integer of thousands of digits, or a caller's own class
+    except Exception:  # an integer of thousands of digits, or a class of the caller
         return f"<{type(value).__name__}>"
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def listed_briefly(values: Sequence[object]) -> str:
-    """Return the reprs of *values* with commas between them: of many, the first and the last.
+    """Return the reprs of *values* with commas between them; if there are many, only the first and the last.
 
     >>> listed_briefly("ab"), listed_briefly(range(5)), listed_briefly((4,))
     ("'a', 'b'", '0, ..., 4', '4')
@@ -59,7 +59,7 @@ def listed_briefly(values: Sequence[object]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts, for a message.
+    """Return *count* with *noun*, in the plural if needed, for a message.
 
     >>> counted(1, "axis"), counted(2, "axis"), counted(0, "rank"), counted(3, "entry")
     ('1 axis', '2 axes', '0 ranks', '3 entries')
@@ -70,8 +70,8 @@ def counted(count: int, noun: str) -> str:
 _PLURALS = {"axis": "axes", "entry": "entries"}
 
 
-def as_integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
-    """Return *value* as an int, or raise *error*; a bool is no integer here.
+def as_integer(value: object, noun: str, error: type[Exception] = MeshError) -> int:
+    """Return *value* as an int, or raise *error*, which names it by *noun*; a bool is no integer here.
 
     >>> as_integer(np.int8(3), "size")
     3
@@ -83,7 +83,7 @@ def as_integer(value: object, what: str, error: type[Exception] = MeshError) -> 
             return operator.index(value)
     except TypeError:
         pass
-    raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
+    raise error(f"{noun} {quote(value)} is a {type(value).__name__}; it must be an integer")
 
 
 NO_VALUE: Any = getattr(np, "_NoValue", None)
@@ -91,7 +91,7 @@ NO_VALUE: Any = getattr(np, "_NoValue", None)
 
 
 def scratch_limit(value: int | None) -> int | None:
-    """Return the argument *max_scratch_bytes* of a call; ``ShapeError`` if it is no number of bytes."""
+    """Return *value*, the argument max_scratch_bytes of a call; ``ShapeError`` if it is no number of bytes."""
     if value is None:
         return None
     number = as_integer(value, "max_scratch_bytes", ShapeError)
@@ -120,7 +120,7 @@ def check_size(shape: Shape, dtype: DType) -> None:
 
 
 def as_path(path: object, call: str) -> Path:
-    """Return *path* as a Path; ``TypeError`` if it is none, which says how to write the *call*.
+    """Return *path* as a Path; ``TypeError`` if it is none, with *call* as an example of the right call.
 
     >>> as_path(3, "open(path)")
     Traceback (most recent call last):
@@ -146,7 +146,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
 
 
 def has_zero_date_step(dtype: DType) -> bool:
-    """Return whether *dtype* is, or has, a date or time in steps of 0 units. NumPy makes it, and divides by the 0."""
+    """Return whether *dtype* is, or has, a date or time in steps of 0 units. NumPy allows it, and divides by the 0."""
     if dtype.kind in "mM":
         return np.datetime_data(dtype)[1] == 0
     if dtype.subdtype is not None:
@@ -156,7 +156,7 @@ def has_zero_date_step(dtype: DType) -> bool:
 
 def refuse_masked(x: object) -> None:
     """Raise ``DTypeError`` for a masked array, also for one without axes."""
-    # Not np.ma, which imports it: two threads at once would find NumPy half ready, and end in a RecursionError.
+    # np.ma would import the module: two threads at once would find NumPy half imported, and get a RecursionError.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
 
@@ -164,7 +164,7 @@ def refuse_masked(x: object) -> None:
 def as_array(x: object) -> Array:
     """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none.
 
-    An array of another library shares its memory, if that is in the host.
+    The result shares the memory of an array of another library, if that is in the memory of the host.
     """
     refuse_masked(x)
     if not isinstance(x, np.ndarray) and type(getattr(x, "layout", None)).__module__ == "meshcomm":
@@ -180,26 +180,26 @@ def as_array(x: object) -> Array:
     if array.dtype.hasobject:
         if x is None:
             raise DTypeError("this is None, not an array; on ranks outside of a mesh, t.local is None")
-        as_dtype(array.dtype)  # which raises the error
+        as_dtype(array.dtype)  # raises the error
     return array
 
 
 def plain_value(value: T) -> T | int:
-    """Return an integer of NumPy as Python's, and anything else as it is."""
+    """Return an integer of NumPy as one of Python; return other values as they are."""
     return int(value) if isinstance(value, np.integer) else value
 
 
-def check_integer(what: str, value: object) -> None:
-    """Raise ``GroupError`` if *value* is no integer; *what* says in the message what it is for."""
+def check_integer(noun: str, value: object) -> None:
+    """Raise ``GroupError`` if *value* is no integer; the message names it by *noun*."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise GroupError(f"{what} must be an integer, not {quote(value)}")
+        raise GroupError(f"{noun} must be an integer, not {quote(value)}")
 
 
-def check_axis(what: str, axis: int, shape: Shape) -> None:
+def check_axis(noun: str, axis: int, shape: Shape) -> None:
     """Raise ``GroupError`` if *axis* is no integer, ``ShapeError`` if *shape* has no such axis, counted from 0."""
-    check_integer(what, axis)
+    check_integer(noun, axis)
     if not 0 <= axis < len(shape):
-        raise ShapeError(f"{what} {quote(axis)} is out of range of input rank {len(shape)}")
+        raise ShapeError(f"{noun} {quote(axis)} is out of range of input rank {len(shape)}")
 
 
 def quote_briefly(value: object) -> str:
@@ -216,14 +216,14 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     try:
-        listed = [operator.index(a) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
+        axis_list = [operator.index(a) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
     except TypeError:
         raise IntegerError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
-    for a in listed:
+    for a in axis_list:
         if not -ndim <= a < ndim:
             raise AxisError(f"axis {quote(a)} is out of range for a tensor with {counted(ndim, 'axis')}")
-    axes = tuple(sorted({a % ndim for a in listed}))
-    if len(axes) < len(listed):
+    axes = tuple(sorted({a % ndim for a in axis_list}))
+    if len(axes) < len(axis_list):
         raise ShapeError(f"axis {axis} names an axis twice")
     return axes
 

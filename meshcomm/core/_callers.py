@@ -1,4 +1,4 @@
-"""Which calls are meshcomm's own, and which the program's: warnings and short tracebacks name the latter."""
+"""Calls of meshcomm and calls of the program in a stack: warnings and short tracebacks name those of the program."""
 
 import contextlib
 import linecache
@@ -27,7 +27,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points to the line which called meshcomm, however many calls of ours are in between.
+    """Issue a warning that points to the line of the program that called meshcomm.
 
     ``warnings.warn`` can skip the files of a package only since Python 3.12.
     """
@@ -39,8 +39,8 @@ class Line(NamedTuple):
 
     Parameters
     ----------
-    file, number: where it is
-    names: the global names of its module. A frame would hold what the program has locally
+    file, number: its file and its number there
+    names: global names of its module. A frame, kept instead, would also keep the local variables of the program
     """
 
     file: str
@@ -48,7 +48,7 @@ class Line(NamedTuple):
     names: dict[str, Any]
 
     def warn(self, text: str, category: type[Warning]) -> None:
-        """Issue a warning that points to this line; where ranks are to agree on it first, note it."""
+        """Issue a warning that points to this line; or note it, if ranks agree on warnings first."""
         conditions = noted_conditions()
         if conditions is not None:
             conditions.note(text, category.__name__)
@@ -59,35 +59,35 @@ class Line(NamedTuple):
 
 
 def program_line() -> Line:
-    """Return the line of the program that called meshcomm, however many calls of ours are in between."""
+    """Return the line of the program that called meshcomm, around all calls within meshcomm."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and (is_ours(frame) or _is_import(frame) or _is_numpys(frame)):
+    while frame.f_back is not None and (is_ours(frame) or _is_import(frame) or _is_numpy(frame)):
         frame = frame.f_back
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
 def _is_import(frame: FrameType) -> bool:
-    """Return whether *frame* is Python's own, between an ``import`` and the module."""
+    """Return whether *frame* is of Python's import system, between an ``import`` and the module."""
     return frame.f_code.co_filename.startswith("<frozen importlib.")
 
 
-def _is_numpys(frame: FrameType) -> bool:
-    """Return whether *frame* is NumPy's, between an operator of the program and meshcomm."""
+def _is_numpy(frame: FrameType) -> bool:
+    """Return whether *frame* is of NumPy, between an operator of the program and meshcomm."""
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
 
 
 def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a *function* of NumPy whose warnings point to the line which called meshcomm: see `warn`."""
+    """Return *function*, of NumPy, so that its warnings point to the line that called meshcomm: see `warn`."""
 
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        with warnings.catch_warnings(record=True) as issued:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")
             result = function(*args, **kwargs)
-        for warning in issued:
-            warn(str(warning.message), warning.category)
+        for record in records:
+            warn(str(record.message), record.category)
         return result
 
-    return called
+    return wrapper
 
 
 CONDITIONS = {
@@ -96,60 +96,60 @@ CONDITIONS = {
     "underflow": ("under", 4),
     "invalid value": ("invalid", 8),
 }
-"""How NumPy's texts of floating-point errors begin, in the order in which it handles them. For each: what
-`numpy.errstate` calls it, and its flag in the second argument of a function of `numpy.seterrcall`."""
+"""Beginnings of NumPy's texts of floating-point errors, in the order in which it handles them. For each: its name in
+`numpy.errstate`, and its flag in the second argument of a function of `numpy.seterrcall`."""
 
 
 class NumericalWarnings:
-    """What NumPy logs of divisions by zero and their like, as the warnings that it issues itself: see `warn`."""
+    """A log for NumPy's floating-point errors, which issues them as the warnings of NumPy: see `warn`."""
 
     def write(self, text: str) -> None:
-        """Issue a warning of a text, such as ``Warning: divide by zero encountered in log``."""
+        """Issue a warning for a *text* of NumPy, such as ``Warning: divide by zero encountered in log``."""
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
-_WARNINGS, _LOGGED = NumericalWarnings(), frozenset({"call", "log"})
-"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
+_WARNING_LOG, _LOG_MODES = NumericalWarnings(), frozenset({"call", "log"})
+"""The log that issues NumPy's warnings at the line of the program, and the modes in which the program logs them."""
 
 
-_handled: tuple[Any, Any] | None = None
-"""NumPy's state of errors in which a call was guarded last, and the one that it had then: making one takes long."""
+_guarded_states: tuple[Any, Any] | None = None
+"""NumPy's error state outside of the last guarded call, and the one within it: to make one takes long."""
 
 
 def call_naming_callers(
     function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    """Return what *function* returns; warnings of NumPy in it name the line of the program."""
-    global _handled
-    outside, before = _errstate.get(None), _handled
-    if before is not None and outside is before[0]:
-        token = _errstate.set(before[1])
+    """Return the result of *function*; warnings of NumPy in it point to the line of the program."""
+    global _guarded_states
+    current_state, states = _errstate.get(None), _guarded_states
+    if states is not None and current_state is states[0]:
+        token = _errstate.set(states[1])
         try:
             return function(*args, **kwargs)
         finally:
             _errstate.reset(token)
-    if before is not None and outside is before[1]:  # within a guarded call
+    if states is not None and current_state is states[1]:  # within a guarded call
         return function(*args, **kwargs)
-    handling = np.geterr()
-    if "warn" not in handling.values() or not _LOGGED.isdisjoint(handling.values()):
+    modes = np.geterr()
+    if "warn" not in modes.values() or not _LOG_MODES.isdisjoint(modes.values()):
         return function(*args, **kwargs)
-    logged: dict[str, Literal["log"]] = {name: "log" for name, how in handling.items() if how == "warn"}
-    with np.errstate(call=_WARNINGS, **logged):
-        _handled = outside, _errstate.get(None)
+    log_modes: dict[str, Literal["log"]] = {name: "log" for name, mode in modes.items() if mode == "warn"}
+    with np.errstate(call=_WARNING_LOG, **log_modes):
+        _guarded_states = current_state, _errstate.get(None)
         return function(*args, **kwargs)
 
 
 class Conditions(NumericalWarnings):
-    """Floating-point errors and warnings in a call of this rank, noted: ranks agree on them when it is over.
+    """The floating-point errors and warnings in a call of this rank: ranks agree on them at its end.
 
-    It is what `numpy.errstate` logs to. `meshcomm.core.arrays.conditions` says when.
+    A log for `numpy.errstate`. `meshcomm.core.arrays.conditions` says when it is used.
     """
 
     def __init__(self) -> None:
         self.noted: dict[tuple[str, str], None] = {}
 
     def note(self, text: str, category: str) -> None:
-        """Note a warning of this class; "" is for what NumPy handles as `numpy.errstate` says."""
+        """Note a warning of the class *category*; "" is for an error that NumPy handles by `numpy.errstate`."""
         self.noted[text, category] = None
 
     def write(self, text: str) -> None:
@@ -158,7 +158,7 @@ class Conditions(NumericalWarnings):
 
 
 def noted_conditions() -> Conditions | None:
-    """Return what notes floating-point errors and warnings now, if anything does."""
+    """Return the current log of floating-point errors and warnings; None without one."""
     handler = np.geterrcall()
     return handler if isinstance(handler, Conditions) else None
 
@@ -166,17 +166,17 @@ def noted_conditions() -> Conditions | None:
 def unstopped() -> np.errstate:
     """Return a context in which no floating-point error stops this rank before a communication.
 
-    They are noted where ranks agree on them later. Elsewhere a warning may be an error; only a script that sees no
-    conditions, other than as text, gets them as such. In other programs they are ignored.
+    If ranks agree on such errors later, they are noted. In a script of NumPy they are issued as warnings. In other
+    programs they are ignored, as a warning may be an error there.
     """
     handler = np.geterrcall()
-    is_kept = isinstance(handler, NumericalWarnings if _Script.shows else Conditions)
-    return np.errstate() if is_kept else np.errstate(all="ignore")
+    is_noted = isinstance(handler, NumericalWarnings if _Script.shows else Conditions)
+    return np.errstate() if is_noted else np.errstate(all="ignore")
 
 
-def let_show(on: bool) -> None:
-    """Say whether the program is a script of NumPy, in which no warning of this rank alone is an error."""
-    _Script.shows = on
+def let_show(shows: bool) -> None:
+    """Set whether the program is a script of NumPy, in which a warning of one rank is no error."""
+    _Script.shows = shows
 
 
 class _Script:
@@ -185,19 +185,19 @@ class _Script:
 
 @contextlib.contextmanager
 def in_short(error: BaseException) -> Iterator[None]:
-    """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
+    """Within the context, leave calls of meshcomm out of the traceback of a ``MeshcommError``.
 
-    Such errors blame the caller, as do those that meshcomm raises as NumPy does, and Ctrl-C may come anywhere. The
-    same holds for those that it was raised from; other errors keep all frames, as they may be mistakes of ours.
-    Nothing is left out in Python's development mode (``python -X dev``).
+    Such errors blame the caller, as do errors that meshcomm raises in place of NumPy; and Ctrl-C may come anywhere.
+    The same holds for errors that *error* was raised from. Other errors keep all frames, as they may be bugs of
+    meshcomm. In Python's development mode (``python -X dev``) all frames stay.
     """
     tracebacks: dict[BaseException, TracebackType | None] = {}
-    now: BaseException | None = error if not sys.flags.dev_mode else None
-    while now is not None and now not in tracebacks:
-        tracebacks[now] = now.__traceback__
-        if isinstance(now, MeshcommError | KeyboardInterrupt) or _is_raised_by_us(now):
-            now.__traceback__ = _of_program(now.__traceback__)
-        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    current: BaseException | None = error if not sys.flags.dev_mode else None
+    while current is not None and current not in tracebacks:
+        tracebacks[current] = current.__traceback__
+        if isinstance(current, MeshcommError | KeyboardInterrupt) or _is_raised_by_us(current):
+            current.__traceback__ = _of_program(current.__traceback__)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     try:
         yield
     finally:
@@ -206,29 +206,29 @@ def in_short(error: BaseException) -> Iterator[None]:
 
 
 def _is_raised_by_us(error: BaseException) -> bool:
-    """Return whether a ``raise`` of meshcomm made an error of NumPy's classes, so that the arguments are to blame."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or not isinstance(error, LookupError | TypeError | ValueError) or not is_ours(last.tb_frame):
+    """Return whether a ``raise`` in meshcomm raised *error*, of a class that NumPy raises for wrong arguments."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None or not isinstance(error, LookupError | TypeError | ValueError) or not is_ours(entry.tb_frame):
         return False
-    return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).lstrip().startswith("raise ")
+    return linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno).lstrip().startswith("raise ")
 
 
 def _is_unknown_to_program(frame: FrameType) -> bool:
-    """Return whether a call of ours says nothing to a program: compiled, without source, or of what runs it."""
+    """Return whether a frame of meshcomm is of no use to the user: compiled, or of a tool that runs the program."""
     return frame.f_code.co_filename.endswith(".pyx") or frame.f_globals["__name__"].startswith("meshcomm.tools.")
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
+    """Return *traceback* without calls within meshcomm; calls from the program to meshcomm stay."""
     entries: list[TracebackType] = []
-    after_ours = True  # an error that another one was raised from begins within a call of ours
+    after_ours = True  # the traceback of an error that another one was raised from begins within meshcomm
     while traceback is not None:
-        ours = is_ours(traceback.tb_frame)
-        if not (ours and (after_ours or _is_unknown_to_program(traceback.tb_frame))):
+        is_our_frame = is_ours(traceback.tb_frame)
+        if not (is_our_frame and (after_ours or _is_unknown_to_program(traceback.tb_frame))):
             entries.append(traceback)
-        after_ours, traceback = ours, traceback.tb_next
+        after_ours, traceback = is_our_frame, traceback.tb_next
     result: TracebackType | None = None
     for entry in reversed(entries):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

@@ -1,9 +1,9 @@
-"""How new files come to disks that other users write to as well: which links are followed, names, and permissions.
+"""Safe writing of files in folders that other users can write to: which links are followed, names, and permissions.
 
-A stranger is another user of the host. In a folder that he can write to, he may put a link in the way of a file that
-we write, or make a file with a name that he can guess. So each file that is written is opened here: a new one has a
-random name and is made by us, an old one is no link. Links on the way to it belong to this user, to root, or lie in a
-folder that nobody else can write to. Linux protects single calls of `open` in such a way (protected_symlinks in
+A stranger is another user of the host. In a folder that he can write to, he may put a link in the path of a file that
+meshcomm writes, or make a file with a name that he can guess. So each file that is written is opened here: a new one
+has a random name and is created by us, an old one is no link. Links in its path belong to this user, to root, or lie
+in a folder that nobody else can write to. Linux protects single calls of `open` in this way (protected_symlinks in
 proc_sys_fs(5)), but not a path that was resolved before.
 """
 
@@ -18,74 +18,74 @@ from random import SystemRandom
 from typing import NamedTuple, TextIO
 
 PRIVATE, PUBLIC = 0o600, 0o666
-"""Permissions of new files: for this user only, and those that the umask leaves."""
+"""Permissions of new files: for this user only; for all users, as far as the umask allows."""
 
 ASIDE = ".unfinished"
-"""How the names end of files that are not complete."""
+"""The suffix of the names of files that are not complete."""
 
 _MAX_LINKS = 40
-"""Links on the way to a file, as in Linux."""
+"""Links in the path of a file, as in Linux."""
 
 
 def opened(path: Path, flags: int, mode: int = PUBLIC) -> int:
-    """Return the number of an opened file; of what is written, the last part of *path* may not be a link."""
+    """Open a file and return its descriptor; if it is written, the last part of *path* may not be a link."""
     writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     return os.open(path, flags | os.O_CLOEXEC | (os.O_NOFOLLOW if writes else 0), mode)
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a new name, which nobody can guess, for what is written beside *path* until it is complete."""
+    """Return a path beside *path*, with a name that nobody can guess, for a file until it is complete."""
     return path.with_name(f".{path.name}.{SystemRandom().getrandbits(64):016x}{ASIDE}")
 
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
-    """Give a new text file that gets the name *path* when it is complete. After an error it is removed.
+    """Return a context with a new text file, which is renamed to *path* at the end. After an error it is removed.
 
     It has the permissions *mode*, or those of a file of this user that it replaces.
     """
     path = resolved(path.parent) / path.name
-    new = temporary_path(path)
+    new_path = temporary_path(path)
     try:
-        with _errors_naming(path, new):
-            with open(_new_file(path, new, mode), "w", encoding="utf-8") as file:
+        with _errors_naming(path, new_path):
+            with open(_new_file(path, new_path, mode), "w", encoding="utf-8") as file:
                 yield file
-            new.replace(path)
+            new_path.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            new.unlink()
+            new_path.unlink()
         raise
 
 
 def check_can_create(path: Path) -> None:
-    """Raise ``OSError`` if no file can be made for the name *path*."""
+    """Raise ``OSError`` if no file can be created at *path*."""
     path = resolved(path.parent) / path.name
-    new = temporary_path(path)
-    with _errors_naming(path, new):
-        os.close(_new_file(path, new, PRIVATE))
-        new.unlink()
+    new_path = temporary_path(path)
+    with _errors_naming(path, new_path):
+        os.close(_new_file(path, new_path, PRIVATE))
+        new_path.unlink()
 
 
-def _new_file(path: Path, new: Path, mode: int) -> int:
-    """Return the number of the new file *new*, which is to replace *path*."""
+def _new_file(path: Path, new_path: Path, mode: int) -> int:
+    """Create *new_path*, which will replace *path*, and return its descriptor."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a device or a pipe, and no file", str(path))
     access = own_access(path)
-    number = opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if access else mode)
+    fd = opened(new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if access else mode)
     if access is not None:
-        grant(number, access)
-    return number
+        grant(fd, access)
+    return fd
 
 
 @contextlib.contextmanager
-def _errors_naming(path: Path, new: Path) -> Iterator[None]:
-    """Name *path* in errors of the system, and not the file that is to become it."""
+def _errors_naming(path: Path, new_path: Path) -> Iterator[None]:
+    """Return a context in which errors of the system name *path* instead of *new_path*."""
     try:
         yield
     except OSError as error:
-        if error.filename in (None, str(new), new):
+        if error.filename in (None, str(new_path), new_path):
             error.filename = str(path)
             if error.filename2 is not None:
                 del error.filename2
@@ -93,68 +93,68 @@ def _errors_naming(path: Path, new: Path) -> Iterator[None]:
 
 
 class Access(NamedTuple):
-    """Who may do what with a file or folder: permissions without setuid and its kin, and the group."""
+    """Access to a file or folder: permissions, with setgid for folders only and without setuid, and the group."""
 
     mode: int
     group: int
 
 
 def own_access(path: Path) -> Access | None:
-    """Return who may do what with a file or folder of this user; None for another one's, and if nothing is there."""
+    """Return the access to a file or folder of this user; None if it belongs to another user, or does not exist."""
     try:
         status = path.lstat()
     except OSError:
         return None
     if status.st_uid != os.geteuid() or stat.S_ISLNK(status.st_mode):
         return None
-    inherits = stat.S_ISGID if stat.S_ISDIR(status.st_mode) else 0  # new files get the group of the folder
-    return Access(status.st_mode & (0o777 | inherits), status.st_gid)
+    inherited = stat.S_ISGID if stat.S_ISDIR(status.st_mode) else 0  # new files get the group of the folder
+    return Access(status.st_mode & (0o777 | inherited), status.st_gid)
 
 
-def grant(number: int, access: Access) -> None:
-    """Give an open file or folder the permissions of another one, and those to write it.
+def grant(fd: int, access: Access) -> None:
+    """Set the *access* to an open file or folder, and let its owner read and write it.
 
-    Where it cannot have the group, its own one gets no more than everybody.
+    If it cannot get the group, its own group gets no more permissions than all users.
     """
-    status, (mode, group) = os.fstat(number), access
+    status, (mode, group) = os.fstat(fd), access
     if status.st_gid != group:
         try:
-            os.chown(number, -1, group)
+            os.chown(fd, -1, group)
         except OSError:
             mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
     if stat.S_ISDIR(status.st_mode):
-        os.chmod(number, mode | stat.S_IRWXU | (status.st_mode & stat.S_ISGID))
+        os.chmod(fd, mode | stat.S_IRWXU | (status.st_mode & stat.S_ISGID))
     else:
-        os.chmod(number, mode | stat.S_IRUSR | stat.S_IWUSR)
+        os.chmod(fd, mode | stat.S_IRUSR | stat.S_IWUSR)
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
-    """Return *path* as `os.path.realpath` does. ``PermissionError`` for a link that a stranger may have put there.
+    """Return *path* as `os.path.realpath` does. ``PermissionError`` for a link that a stranger may have made.
 
     >>> resolved("/proc/self/../version")
     PosixPath('/proc/version')
     """
     folder, links = "/", 0
-    parts = os.path.abspath(path).split("/")[:0:-1]
-    while parts:
-        part = parts.pop()
-        if part in ("", "."):
+    names = os.path.abspath(path).split("/")[:0:-1]
+    while names:
+        name = names.pop()
+        if name in ("", "."):
             continue
-        there = os.path.dirname(folder) if part == ".." else os.path.join(folder, part)
-        target = _link_target(there)
+        next_path = os.path.dirname(folder) if name == ".." else os.path.join(folder, name)
+        target = _link_target(next_path)
         if target is None:
-            folder = there
+            folder = next_path
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         folder = "/" if target.startswith("/") else folder
-        parts += target.split("/")[::-1]
+        names += target.split("/")[::-1]
     return Path(folder)
 
 
 def _link_target(path: str) -> str | None:
-    """Return where a link leads to; None if this is none. ``PermissionError`` for a link of a stranger."""
+    """Return the target of a link; None if *path* is no link. ``PermissionError`` for a link of a stranger."""
     try:
         status = os.lstat(path)
         if not stat.S_ISLNK(status.st_mode):
@@ -172,19 +172,19 @@ def _link_target(path: str) -> str | None:
 
 
 def _is_shared(folder: str, owner: int) -> bool:
-    """Return whether users other than this one and root can make files in a folder, in which *owner* has a link."""
+    """Return whether users other than this one and root can create files in *folder*, with a link of *owner*."""
     status = os.stat(folder)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return True
     if status.st_uid in (0, os.geteuid()):
         return False
-    # In a container that does not know root, what belongs to root seems to belong to nobody.
+    # In a container that does not map root, files of root seem to belong to the overflow user.
     return not (status.st_uid == owner == _overflow_user())
 
 
 @cache
 def _overflow_user() -> int | None:
-    """Return which user all users are that this container does not know, if root is one of them."""
+    """Return the user that stands for all users unknown in this container, if root is one of them; else None."""
     with contextlib.suppress(OSError, ValueError):
         rows = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
         if not any(outside == 0 for _, outside, _ in rows):
@@ -192,10 +192,10 @@ def _overflow_user() -> int | None:
     return None
 
 
-def user_name(number: int) -> str:
+def user_name(uid: int) -> str:
     """Return the name and number of a user, for a message."""
     from pwd import getpwuid  # here, as few messages need it
 
     with contextlib.suppress(KeyError):
-        return f"{getpwuid(number).pw_name} (user {number})"
-    return f"user {number}"
+        return f"{getpwuid(uid).pw_name} (user {uid})"
+    return f"user {uid}"

@@ -1,4 +1,4 @@
-"""Arrays of PyTorch, JAX, CuPy and others: what NumPy can read of them in place. None of them is imported here."""
+"""Arrays of PyTorch, JAX, CuPy and others, as NumPy arrays in the same memory. No library is imported for them."""
 
 import sys
 from importlib import import_module
@@ -11,33 +11,32 @@ from meshcomm.core._types import Array
 from meshcomm.errors import DTypeError
 
 ForeignArray: TypeAlias = Any
-"""An array of another library, such as PyTorch, of which this package has no types."""
+"""An array of another library, such as PyTorch, without types here."""
 
 _HOST = (1, 3, 11)
 """DLPack's numbers for the memory of the host: plain, pinned for CUDA, pinned for ROCm."""
 
-_COPY = {
+_COPY_CODE = {
     "torch": "x.detach().cpu()",
     "cupy": "x.get()",
     "jax": "jax.device_get(x)",
     "jaxlib": "jax.device_get(x)",
     "numba": "x.copy_to_host()",
 }
-"""How an array gets to the host, by the library that it is of."""
+"""Code that copies an array to the host, by its library."""
 
 
 def is_foreign(x: object) -> bool:
-    """Return whether *x* is an array of another library, which may be on a GPU.
+    """Return whether *x* is an array of another library, maybe on a GPU.
 
     >>> is_foreign(np.zeros(2)), is_foreign([0.0, 0.0])
     (False, False)
     """
-    kind = type(x)
-    if (
-        isinstance(x, np.ndarray | np.generic) or kind.__module__ == "meshcomm"
-    ):  # a tensor refuses to export its memory
+    array_type = type(x)
+    # DTensors do not export their memory.
+    if isinstance(x, np.ndarray | np.generic) or array_type.__module__ == "meshcomm":
         return False
-    return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
+    return hasattr(array_type, "__dlpack__") or hasattr(array_type, "__cuda_array_interface__")
 
 
 def as_numpy(x: ForeignArray) -> Array:
@@ -61,7 +60,7 @@ def as_numpy(x: ForeignArray) -> Array:
 
 
 def values_of(x: ForeignArray) -> Array:
-    """Return a NumPy array in the memory of *x*, whose values count, and not its gradient. Errors are as_numpy's."""
+    """Return a NumPy array in the memory of *x*, without its gradient. Errors are those of `as_numpy`."""
     return as_numpy(x.detach() if hasattr(x, "detach") else x)
 
 
@@ -70,17 +69,17 @@ def _class_name(x: object) -> str:
 
 
 def _check_on_host(x: object, name: str) -> None:
-    ask = getattr(x, "__dlpack_device__", None)
+    device = getattr(x, "__dlpack_device__", None)
     try:
-        on_host = getattr(x, "__cuda_array_interface__", None) is None if ask is None else int(ask()[0]) in _HOST
+        on_host = getattr(x, "__cuda_array_interface__", None) is None if device is None else int(device()[0]) in _HOST
     except (TypeError, ValueError, RuntimeError, BufferError):  # such as a JAX array on several devices of the host
         on_host = "cpu" in str(getattr(x, "device", "cpu")).lower()
     if not on_host:
-        copy = _COPY.get(name.partition(".")[0])
-        where = f" on {x.device}" if hasattr(x, "device") else ""
+        copy_code = _COPY_CODE.get(name.partition(".")[0])
+        device_text = f" on {x.device}" if hasattr(x, "device") else ""
         raise DTypeError(
-            f"this {name} is{where}, not in the memory of the host, where blocks are: pass "
-            f"{copy or 'a copy that is there'}"
+            f"this {name} is{device_text}, not in the memory of the host, where blocks are: pass "
+            f"{copy_code or 'a copy that is there'}"
         )
 
 
@@ -95,12 +94,12 @@ def _of_torch(x: ForeignArray, name: str, torch: ModuleType) -> Array:
     if x.layout is not torch.strided:
         raise DTypeError(f"this {name} has layout {x.layout}: pass x.to_dense()")
     x = x.resolve_conj().resolve_neg()
-    kind = str(x.dtype).removeprefix("torch.")
-    if hasattr(np, kind):
+    dtype_name = str(x.dtype).removeprefix("torch.")
+    if hasattr(np, dtype_name):
         return x.numpy()
     try:
-        dtype = np.dtype(getattr(import_module("ml_dtypes"), kind))
+        dtype = np.dtype(getattr(import_module("ml_dtypes"), dtype_name))
     except (ImportError, AttributeError) as error:
-        raise DTypeError(f"NumPy has no dtype {kind}: {error}") from None
-    of_bits: Array = x.view((torch.int8, torch.int16, torch.int32)[x.itemsize // 2]).numpy()
-    return of_bits.view(dtype)
+        raise DTypeError(f"NumPy has no dtype {dtype_name}: {error}") from None
+    bits: Array = x.view((torch.int8, torch.int16, torch.int32)[x.itemsize // 2]).numpy()
+    return bits.view(dtype)

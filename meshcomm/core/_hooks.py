@@ -1,8 +1,8 @@
-"""Calls upwards: what a method of a lower layer does when its work lives in a higher one.
+"""Hooks: functions of higher layers that methods of lower layers call.
 
-Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
-them. There are six such calls; the module that does the work registers it here once, when it is imported. The first
-call imports it.
+Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, but need modules above
+theirs. There are six such calls. The module that provides a hook registers it here when it is imported; the first call
+imports it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
     "relayout",  # by a plan, or to a layout, as a method of the plan or of the tensor
     "numpy",  # NumPy's functions and universal functions, called with tensors
-    "whole",  # what a script of NumPy gets for a tensor that each rank has whole
+    "whole",  # the value that a script of NumPy gets for a tensor that each rank has whole
     "traced",  # an operation on values that autograd follows
     "namespace",  # the array API standard's functions for the tensors of a mesh
 ]
@@ -30,13 +30,13 @@ _PROVIDERS: dict[Hook, str] = {
 """The module that provides each hook."""
 
 
-class _Hooked(dict[Hook, Callable[..., object]]):
+class _HookTable(dict[Hook, Callable[..., object]]):
     def __missing__(self, hook: Hook) -> Callable[..., object]:
         import_module(_PROVIDERS[hook])
         return self[hook]
 
 
-_hooked = _Hooked()
+_hooked = _HookTable()
 
 
 def provides(hook: Hook) -> Callable[[F], F]:
@@ -50,5 +50,5 @@ def provides(hook: Hook) -> Callable[[F], F]:
 
 
 def call(hook: Hook, *args: object, **kwargs: object) -> Any:
-    """Call what is registered for *hook*."""
+    """Call the function that is registered for *hook*."""
     return _hooked[hook](*args, **kwargs)

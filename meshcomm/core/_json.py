@@ -1,4 +1,4 @@
-"""What JSON of a file or of another rank holds, read by its keys."""
+"""Reading of JSON values from files and from other ranks, with checks of their types."""
 
 from typing import Any, TypeGuard, TypeVar
 
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: object, *keys: str | int) -> T:
-    """Return what the *keys* lead to in *value*; ``TypeError`` if that is no *kind*.
+    """Return the entry of *value* at *keys*, one inside the other; ``TypeError`` if it is no *kind*.
 
-    Keys that lead nowhere raise what Python's own indices raise.
+    Keys that are not there raise the errors of Python's own indexing.
 
     >>> read(int, {"a": [1, {"b": 2}]}, "a", 1, "b")
     2

@@ -1,4 +1,4 @@
-"""Names that people try because other libraries have them, and names that they misspell: what the answer says."""
+"""Advice in errors for names that other libraries have, and for misspelt names."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ OF_TENSORS = {
     "resize": "numpy.resize(t, shape) makes another tensor",
     "norm": "numpy.linalg.norm(t)",
 }
-"""For attributes that tensors of other libraries have, what there is instead."""
+"""Advice for attributes that tensors of other libraries have."""
 
 _GROUPS = "over groups of ranks of a plain array; a tensor needs none: mc.relayout moves it"
 
@@ -58,27 +58,27 @@ OF_THE_PACKAGE = {
     **dict.fromkeys(("bcast", "Bcast"), f"mc.broadcast is {_GROUPS}"),
     "torch": "import meshcomm.torch, which needs PyTorch",
 }
-"""For names that the packages of other libraries have, what there is instead."""
+"""Advice for names that the packages of other libraries have."""
 
 
 _MODULES = {"scipy.fft": "meshcomm.fft", "scipy.ndimage": "meshcomm.ndimage"}
-"""For modules whose functions make arrays of their operands, those that take tensors."""
+"""Modules whose functions convert operands to arrays, and modules with these functions for tensors."""
 
 
 def meant_by_caller() -> str:
-    """Return which module of this package takes tensors, if the caller of this is called by one that does not."""
+    """Return advice to use another module if a function that takes no tensors is on the stack; else ""."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        for module, ours in _MODULES.items():
+        for module, replacement in _MODULES.items():
             if name == module or name.startswith(f"{module}."):
-                return f"{ours} has the functions of {module}; or "
+                return f"{replacement} has the functions of {module}; or "
         frame = frame.f_back
     return ""
 
 
 def suggestion(name: object, choices: Iterable[str]) -> str:
-    """Return the name among *choices* that *name* was meant to be, as the end of a message; "" if none is like it.
+    """Return the end of a message with the name among *choices* that is most like *name*; "" if none is.
 
     >>> suggestion("rwos", ["rows", "columns"]), suggestion("X", ["x"]), suggestion("depth", ["rows"])
     ("; did you mean 'rows'?", "; did you mean 'x'?", '')
@@ -90,50 +90,50 @@ def suggestion(name: object, choices: Iterable[str]) -> str:
     names = [choice for choice in choices if choice]
     matches = get_close_matches(name, names, 1, 0.6)
     if not matches:
-        in_small = {choice.lower(): choice for choice in names}
-        matches = [in_small[choice] for choice in get_close_matches(name.lower(), in_small, 1, 0.6)]
+        by_lower_name = {choice.lower(): choice for choice in names}
+        matches = [by_lower_name[choice] for choice in get_close_matches(name.lower(), by_lower_name, 1, 0.6)]
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def missing_attribute(
-    what: str, name: str, instead: dict[str, str], attributes: Iterable[str], obj: object
+    subject: str, name: str, instead: dict[str, str], attributes: Iterable[str], obj: object
 ) -> AttributeError:
     """Return the error for an attribute that is not there.
 
     Parameters
     ----------
-    what: begins the message
-    name: the attribute
-    instead: for some names, what there is instead
-    attributes: the names of the attributes that are there
-    obj: what the attribute was looked up in
+    subject: beginning of the message
+    name: name of the attribute
+    instead: advice for some names
+    attributes: names of the existing attributes
+    obj: object in which the attribute was looked up
     """
     if name in instead:
-        end = f": {instead[name]}"
+        hint = f": {instead[name]}"
     else:
-        end = "" if name.startswith("_") else suggestion(name, (x for x in attributes if not x.startswith("_")))
-    error = AttributeError(f"{what} has no attribute {name!r}{end}")
+        hint = "" if name.startswith("_") else suggestion(name, (x for x in attributes if not x.startswith("_")))
+    error = AttributeError(f"{subject} has no attribute {name!r}{hint}")
     error.name = name
-    if not end:  # else Python, which looks at the names of `obj`, would print a second suggestion
+    if not hint:  # else Python, which looks at the names of `obj`, would print a second suggestion
         error.obj = obj
     return error
 
 
 def only_public(module: str, public: Sequence[str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a *module* whose names are the *public* ones.
+    """Return ``__getattr__`` and ``__dir__`` for a *module* with the names *public*.
 
-    Checkers must not see the first: they would take any name for one that is there.
+    Type checkers must not see ``__getattr__``: they would accept any name.
     """
 
-    def of_module(name: str) -> object:
+    def get_attribute(name: str) -> object:
         raise missing_attribute(f"module {module!r}", name, {}, public, sys.modules[module])
 
-    return of_module, lambda: sorted(public)
+    return get_attribute, lambda: sorted(public)
 
 
 def facade(module: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a *module*, which imports its public names."""
     names = vars(sys.modules[module]).items()
-    ours = {"TYPE_CHECKING", "facade"}
-    public = sorted(n for n, value in names if n[0] != "_" and n not in ours and not isinstance(value, ModuleType))
+    helpers = {"TYPE_CHECKING", "facade"}
+    public = sorted(n for n, value in names if n[0] != "_" and n not in helpers and not isinstance(value, ModuleType))
     return public, *only_public(module, public)

@@ -19,19 +19,19 @@ Value: TypeAlias = Any
 
 def is_traced(x: object) -> bool:
     """Return whether *x* is a value that autograd follows, instead of an array or a DTensor."""
-    # Asked of the class first: a DTensor would look for a good answer to an attribute that it has not.
+    # The class is tested first: a DTensor would search for advice on an attribute that it does not have.
     return not isinstance(x, np.ndarray) and hasattr(type(x), "_node") and hasattr(x, "_value")
 
 
 def untraced(x: T) -> T:
-    """Return the array or DTensor that autograd follows as *x*; anything else as it is."""
+    """Return the array or DTensor within *x*, if autograd follows it; else *x*."""
     while is_traced(x):
         x = x._value  # type: ignore[attr-defined]
     return x
 
 
 def open_traced(x: T) -> T:
-    """Return a list, tuple or dict that autograd follows as one of values that it follows; anything else as it is."""
+    """Return a container that autograd follows as a list, tuple or dict of values that it follows; else *x*."""
     values: object = untraced(x)
     container: Value = x
     if values is x:
@@ -44,7 +44,7 @@ def open_traced(x: T) -> T:
 
 
 def traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
-    """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one."""
+    """Return the result of *function*, of meshcomm or NumPy, for *operands*; autograd follows one of them."""
     return _hooks.call("traced", function, operands, options)
 
 
@@ -55,13 +55,13 @@ def traceable(
 
     Parameters
     ----------
-    operands: how many of the first arguments autograd may follow
+    operands: number of arguments, from the first one on, that autograd may follow
     twin: the function of NumPy that does the same, and has a gradient in autograd; by default the function itself
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        form = signature(function)
-        names = list(form.parameters)[:operands]
+        call_signature = signature(function)
+        names = list(call_signature.parameters)[:operands]
 
         @wraps(function)
         def operation(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,18 +69,19 @@ def traceable(
             if kwargs and len(values) < operands:
                 values = (*values, *[kwargs[name] for name in names if name in kwargs])
             for value in values:
-                if not isinstance(value, np.ndarray) and is_traced(value):  # this is on the way of every call
-                    return followed(*args, **kwargs)
+                if not isinstance(value, np.ndarray) and is_traced(value):  # inlined: every call comes through here
+                    return traced_operation(*args, **kwargs)
             return function(*args, **kwargs)
 
-        def followed(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = form.bind(*args, **kwargs)
+        def traced_operation(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = call_signature.bind(*args, **kwargs)
             if twin is None:
                 bound.apply_defaults()
                 return traced(operation, bound.args)
-            others = {name: value for name, value in bound.arguments.items() if name not in names}
+            options = {name: value for name, value in bound.arguments.items() if name not in names}
             values = [bound.arguments[name] for name in names]
-            return traced(cast("Callable[..., R]", twin), values, **others)  # NumPy's order may be another
+            # NumPy may have another order of arguments.
+            return traced(cast("Callable[..., R]", twin), values, **options)
 
         return operation
 

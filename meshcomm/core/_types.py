@@ -15,11 +15,11 @@ Counts: TypeAlias = list[int] | NDArray[np.int64]  # bytes for each rank of a co
 Names: TypeAlias = tuple[str, ...]  # of mesh dimensions
 Ranks: TypeAlias = range | tuple[int, ...]
 Shape: TypeAlias = tuple[int, ...]
-Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # the index of a view that is an array, also without axes
+Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # index of a view; with an ellipsis, a 0-d view is an array, too
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
-Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer]  # rows of ranks, each a group in its order
+Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # a row of ranks, in order, for each group
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 
 AnyFunction: TypeAlias = Callable[..., Any]
@@ -32,7 +32,7 @@ Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-"""What JSON can hold."""
+"""A value that JSON can hold."""
 
 JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON."""

@@ -1,4 +1,4 @@
-"""Bytes, seconds and plans for people: all plans, reports and messages write them alike."""
+"""Bytes, seconds and plans as text, in the same form in all plans, reports and messages."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def unit_of(number: float) -> tuple[str, int]:
-    """Return the unit in which people read *number* bytes, and how many bytes that is.
+    """Return the best unit to show *number* bytes, and its bytes.
 
     >>> unit_of(96), unit_of(33554432)
     (('B', 1), ('MiB', 1048576))
@@ -16,7 +16,7 @@ def unit_of(number: float) -> tuple[str, int]:
 
 
 def bytes_text(number: float) -> str:
-    """Return *number* bytes for people.
+    """Return *number* bytes as text.
 
     >>> bytes_text(96), bytes_text(33554432)
     ('96 B', '32.0 MiB')
@@ -26,7 +26,7 @@ def bytes_text(number: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time for people.
+    """Return a time as text.
 
     >>> seconds_text(2.5), seconds_text(2.5e-3), seconds_text(7e-6)
     ('2.5 s', '2.5 ms', '7 µs')
@@ -35,17 +35,17 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * scale:.3g} {unit}"
 
 
-def some_of(things: Sequence[object], limit: int) -> str:
-    """Return a list of *things* for people: at most so many, and how many more there are.
+def some_of(items: Sequence[object], limit: int) -> str:
+    """Return at most *limit* of *items* as text, and the number of the others.
 
     >>> some_of(["a", "b", "c", "d"], 2)
     'a, b and 2 more'
     """
-    return ", ".join(map(str, things[:limit])) + (f" and {len(things) - limit} more" if len(things) > limit else "")
+    return ", ".join(map(str, items[:limit])) + (f" and {len(items) - limit} more" if len(items) > limit else "")
 
 
 def outline(title: str, steps: Iterable[object] = (), rows: Iterable[str] = ()) -> str:
-    """Return how a plan prints: what it is for, its steps by number, and rows about all of it.
+    """Return a plan as text: its *title*, its *steps* with numbers, and *rows* about the whole plan.
 
     >>> print(outline("a plan", ["slice", outline("exchange", rows=["in 2 rounds"])], ["nothing is kept"]))
     a plan

@@ -1,1 +1,1 @@
-"""What ranks do when others do not come: who is missing, the end of a job, and what each rank did last."""
+"""Missing ranks: who they are, the end of a job that waits for them, and the last calls of each rank."""

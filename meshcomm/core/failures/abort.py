@@ -31,7 +31,7 @@ from meshcomm.errors import MeshcommError
 
 
 def ends_jobs() -> bool:
-    """Return whether an uncaught exception is to end the job: unless ``MESHCOMM_ABORT=0``."""
+    """Return whether an uncaught exception ends the job: unless ``MESHCOMM_ABORT=0``."""
     return is_on("MESHCOMM_ABORT", "1")
 
 
@@ -39,9 +39,9 @@ def ends_jobs() -> bool:
 def install_hooks() -> None:
     """Make an uncaught exception end the job if it has more ranks than this one; once per process.
 
-    A process that a launcher started does so when it imports meshcomm, others with their first mesh.
+    Processes that a launcher started do so when they import meshcomm, others with their first mesh.
 
-    The hooks that were there are called first. One that replaces ours later is noticed when Python ends.
+    The previous hooks are called first. A hook that replaces ours later is noticed when Python ends.
     """
     if ends_jobs():
         forks.note_exits()
@@ -51,7 +51,7 @@ def install_hooks() -> None:
 
 
 def timeout_seconds() -> float:
-    """Return after how many seconds of waiting a job ends: ``MESHCOMM_TIMEOUT``, by default 600; 0 is never."""
+    """Return the seconds of waiting after which a job ends: ``MESHCOMM_TIMEOUT``, by default 600; 0 is never."""
     text = os.environ.get("MESHCOMM_TIMEOUT", "") or "600"
     try:
         timeout = float(text)
@@ -67,102 +67,102 @@ ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
 class _RankOutput:
-    """How this rank shows what it has printed, if only rank 0 shows its output; and where messages go."""
+    """The stream for messages, and a function that shows the output of this rank, if only rank 0 shows its own."""
 
     stderr: TextIO | None = None
     show: Callable[[bool], object] | None = None
 
 
 def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
-    """Let messages of this package go to *stderr*, and an error of this rank alone call *show* first.
+    """Print messages of this package to *stderr*, and call *show* before an error of this rank is printed.
 
-    *show* takes whether to show what the rank has printed: not if rank 0 has the same error.
+    The argument of *show* is whether to show the output of this rank: False if rank 0 has the same error.
     """
     _RankOutput.stderr, _RankOutput.show = stderr, show
 
 
-def _show_output(shared: host_signals.Error | None) -> None:
+def _show_output(shared_error: host_signals.Error | None) -> None:
     show, _RankOutput.show = _RankOutput.show, None
     if show is not None:
-        end = time.monotonic() + END_WITHIN / 2  # for rank 0 to come, if it has the same error
-        while shared is not None and 0 not in shared.ranks() and time.monotonic() < end:
+        deadline = time.monotonic() + END_WITHIN / 2  # time for rank 0 to show the same error
+        while shared_error is not None and 0 not in shared_error.ranks() and time.monotonic() < deadline:
             time.sleep(POLL_TO)
-        show(shared is None or 0 not in shared.ranks())
+        show(shared_error is None or 0 not in shared_error.ranks())
 
 
-def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
-    def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        if is_reported_by_another(value):
+def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
+    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if is_reported_by_another(error):
             return
-        shared = None
+        shared_error = None
         try:
-            explain_none(value, reversed(watch.worlds))
-            in_one_piece = previous is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
-            shared = _shared_error(value) if in_one_piece else None
-            show_words()  # also where another rank prints them, which is not to end the job before this one knows
-            if shared is not None:
-                shared = shared.settled(END_WITHIN)
-            if shared is None or shared.ours:
-                _show_output(shared)
-                with in_short(value):
-                    traceback = value.__traceback__ or traceback
-                    if in_one_piece:  # as other ranks print, too
-                        say(f"{who()} has an error:\n{''.join(format_exception(kind, value, traceback))}".rstrip())
+            explain_none(error, reversed(watch.worlds))
+            prints_in_one_piece = previous_hook is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
+            shared_error = _shared_error(error) if prints_in_one_piece else None
+            show_words()  # also if another rank prints it: it must not end the job before this one knows
+            if shared_error is not None:
+                shared_error = shared_error.settled(END_WITHIN)
+            if shared_error is None or shared_error.ours:
+                _show_output(shared_error)
+                with in_short(error):
+                    traceback = error.__traceback__ or traceback
+                    if prints_in_one_piece:  # as other ranks print at the same time
+                        say(f"{who()} has an error:\n{''.join(format_exception(kind, error, traceback))}".rstrip())
                     else:
-                        previous(kind, value, traceback)
-                if shared is not None:
-                    shared.note_printed()
+                        previous_hook(kind, error, traceback)
+                if shared_error is not None:
+                    shared_error.note_printed()
         finally:
-            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value), shared)
+            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(error), shared_error)
 
     return excepthook
 
 
 def _shared_error(error: BaseException) -> host_signals.Error | None:
-    """Return *error* as one that other ranks may have, too; None for Ctrl-C, which comes at another line on each."""
+    """Return *error* as one that other ranks may have, too; None for Ctrl-C, which interrupts each at another line."""
     if isinstance(error, KeyboardInterrupt):
         return None
     rank, _ = comm_world()
-    text, seen = host_signals.shared_text(error)
-    # A rank that has seen it prints it with the line that it comes from.
-    return host_signals.Error(text, rank, [] if seen else _other_ranks(), _others_tell_until())
+    text, knows_origin = host_signals.shared_text(error)
+    # A rank that knows the origin of the error prints it with that line.
+    return host_signals.Error(text, rank, [] if knows_origin else _other_ranks(), _report_deadline())
 
 
-def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
+def _ending_thread_excepthook(previous_hook: ThreadHook) -> ThreadHook:
     def excepthook(args: threading.ExceptHookArgs) -> None:
         show_words()
         try:
-            previous(args)
+            previous_hook(args)
         finally:
             if not issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
-                name = args.thread.name if args.thread else "unknown"
-                end_job_of_many(f"an uncaught {args.exc_type.__name__} in thread {name}")
+                thread_name = args.thread.name if args.thread else "unknown"
+                end_job_of_many(f"an uncaught {args.exc_type.__name__} in thread {thread_name}")
 
     return excepthook
 
 
-def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
-    value: BaseException | None = getattr(sys, "last_value", None)
-    if value is not None and sys.excepthook is not ours:
-        end_job_of_many(f"an uncaught {type(value).__name__}", exit_code(value))
+def _end_if_hook_was_replaced(our_hook: ExceptHook) -> None:
+    last_error: BaseException | None = getattr(sys, "last_value", None)
+    if last_error is not None and sys.excepthook is not our_hook:
+        end_job_of_many(f"an uncaught {type(last_error).__name__}", exit_code(last_error))
 
 
 def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> None:
     """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
     MPI = _initialised_mpi()
-    over = MPI is not None and MPI.Is_finalized()
-    if not over and comm_world()[1] > 1 and not forks.is_child:
+    is_finalized = MPI is not None and MPI.Is_finalized()
+    if not is_finalized and comm_world()[1] > 1 and not forks.is_child:
         end_job(reason + _same_error_text(shared), code, shared)
 
 
 def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> NoReturn:
-    """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
+    """Print this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
-    Of ranks on this host with the same error *shared*, one does so, for all. Others that have an error to tell may
-    tell it first. Whatever a signal handler raises meanwhile, as after a second Ctrl-C, the job ends.
+    If several ranks on this host have the same error *shared*, one of them prints it for all. Ranks with another error
+    may print theirs first. The job ends even if a signal handler raises meanwhile, as after a second Ctrl-C.
     """
     try:
-        _tell_end(reason, shared)
+        _report_end(reason, shared)
     finally:
         try:
             _abort(code)
@@ -170,17 +170,17 @@ def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None
             os._exit(code)
 
 
-def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
+def _report_end(reason: str, shared_error: host_signals.Error | None) -> None:
     write_traces()
-    if shared is not None:
-        shared = shared.settled(END_WITHIN)
-    if shared is None or shared.ours:
+    if shared_error is not None:
+        shared_error = shared_error.settled(END_WITHIN)
+    if shared_error is None or shared_error.ours:
         say(f"{who()} ends the job: {reason}")
-        if shared is not None:
-            shared.note_printed()
+        if shared_error is not None:
+            shared_error.note_printed()
         host_signals.note_reported()
         host_signals.show_ending()
-        host_signals.let_tell(_other_ranks(), _others_tell_until())
+        host_signals.let_tell(_other_ranks(), _report_deadline())
     else:
         host_signals.note_reported()
         time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
@@ -188,66 +188,70 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
 
 def _abort(code: int) -> None:
     """Let MPI end the job if it can; return if it cannot."""
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main_thread = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
         _exit_after(END_WITHIN)
     else:
-        # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
+        # A launcher may not notice the end of a process that is no rank yet, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        within = BECOME_RANK_WITHIN if is_main else END_WITHIN
+        end_within = BECOME_RANK_WITHIN if is_main_thread else END_WITHIN
         with contextlib.suppress(MeshcommError):  # the variable is wrong
-            within = min(timeout_seconds(), within)
-        _exit_after(within)
+            end_within = min(timeout_seconds(), end_within)
+        _exit_after(end_within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
-    if MPI.Is_initialized() and not MPI.Is_finalized() and (is_main or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+    if (
+        MPI.Is_initialized()
+        and not MPI.Is_finalized()
+        and (is_main_thread or MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    ):
         remove_mapped()
         MPI.COMM_WORLD.Abort(code)
 
 
-def _let_be_read(seconds: float, files: Sequence[int] = (1, 2)) -> None:
-    """Wait at most so many *seconds* until all that this process has printed into a pipe has been read.
+def _let_be_read(seconds: float, fds: Sequence[int] = (1, 2)) -> None:
+    """Wait, at most *seconds*, until the output of this process in the pipes *fds* has been read.
 
-    A launcher that is asked to end the job does not read it any more: on a busy machine, the last words got lost.
+    A launcher that is asked to end the job stops reading: on a busy machine, the last messages got lost.
     """
-    end = time.monotonic() + seconds
-    while any(_unread_bytes(file) for file in files) and time.monotonic() < end:
+    deadline = time.monotonic() + seconds
+    while any(_unread_bytes(fd) for fd in fds) and time.monotonic() < deadline:
         time.sleep(POLL_TO)
 
 
-def _unread_bytes(file: int) -> int:
-    """Return how many bytes in the pipe *file* nobody has read yet; 0 if it is no pipe, or not known."""
+def _unread_bytes(fd: int) -> int:
+    """Return the number of unread bytes in the pipe *fd*; 0 if it is no pipe, or the number is unknown."""
     with contextlib.suppress(OSError):
-        if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(file).st_mode):
-            count = bytearray(4)
-            fcntl.ioctl(file, termios.FIONREAD, count)
-            return int.from_bytes(count, sys.byteorder)
+        if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(fd).st_mode):
+            byte_count = bytearray(4)
+            fcntl.ioctl(fd, termios.FIONREAD, byte_count)
+            return int.from_bytes(byte_count, sys.byteorder)
     return 0
 
 
 def write_traces() -> None:
-    """Let this rank's traces be written as they are now, as the job ends."""
+    """Let the recorder write the traces of this rank, as the job ends."""
     if watch.recorder is not None:
         with contextlib.suppress(Exception):
             watch.recorder.record_job_end()
 
 
-def _same_error_text(shared: host_signals.Error | None) -> str:
-    """Return which ranks have the same error, on the one that prints it, after a moment for them to come."""
-    if shared is None or not shared.ours:
+def _same_error_text(shared_error: host_signals.Error | None) -> str:
+    """Return, on the rank that prints an error, which ranks have the same one; waits a moment for them to show it."""
+    if shared_error is None or not shared_error.ours:
         return ""
     time.sleep(PAUSE_BEFORE_END)
-    ranks = shared.ranks()
+    ranks = shared_error.ranks()
     if len(ranks) == 1:
         return ""
     return f", on {f'all {len(ranks)} ranks' if len(ranks) == comm_world()[1] else f'ranks {spans(ranks)}'} alike"
 
 
 def show_words() -> None:
-    """Show to other ranks on this host that this one has an error to tell: it may end the job, or come too late."""
+    """Show to other ranks on this host that this one has an error to report, and may end the job."""
     rank, size = comm_world()
     if size > 1 and not forks.is_child:
         host_signals.show_words(rank)
@@ -259,29 +263,29 @@ def _other_ranks() -> list[int]:
 
 
 @cache
-def _others_tell_until() -> float:
-    """Return until when this rank, which is about to end the job, lets others tell their errors."""
+def _report_deadline() -> float:
+    """Return the time until which this rank, before it ends the job, lets others report their errors."""
     return time.monotonic() + END_WITHIN
 
 
 def start_mpi_with_all_ranks() -> None:
-    """Initialise MPI if it is not. MPI waits for all ranks; after `timeout_seconds` this process ends.
+    """Initialise MPI unless it is. MPI waits for all ranks; after `timeout_seconds` this process ends.
 
-    Python's own threads do not run meanwhile: a timer of C prints where this process is, and ends it.
+    Threads of Python do not run meanwhile: a timer in C prints the stack of this process, and ends it.
     """
     if "mpi4py.MPI" not in sys.modules:
         forget_launcher()
-        _exit_after(timeout_seconds(), says=True)
+        _exit_after(timeout_seconds(), prints_stack=True)
         with contextlib.suppress(ImportError, RuntimeError):  # the next caller that asks for MPI gets it
             import_module("mpi4py.MPI")
         faulthandler.cancel_dump_traceback_later()
 
 
-def _exit_after(seconds: float, says: bool = False) -> None:
-    """End this process in *seconds* whatever it does then, and maybe say where: the timer is no thread of Python."""
+def _exit_after(seconds: float, prints_stack: bool = False) -> None:
+    """End this process in *seconds*, and print its stack if *prints_stack*, by a timer that is no thread of Python."""
     if seconds < math.inf:
-        with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:  # standard error may be no file
-            file = sys.stderr if says else os.dup(nowhere.fileno())
+        with contextlib.suppress(Exception), open(os.devnull, "w") as null_file:  # standard error may be no file
+            file = sys.stderr if prints_stack else os.dup(null_file.fileno())
             faulthandler.dump_traceback_later(seconds, exit=True, file=file)
 
 
@@ -291,7 +295,7 @@ def _initialised_mpi() -> ModuleType | None:
 
 
 def comm_world() -> tuple[int, int]:
-    """Return the rank of this process in COMM_WORLD and the number of ranks, as far as they are known."""
+    """Return the rank of this process in COMM_WORLD and the number of ranks; (0, 1) if they are unknown."""
     MPI = _initialised_mpi()
     if MPI is not None and not MPI.Is_finalized():
         return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -299,7 +303,7 @@ def comm_world() -> tuple[int, int]:
 
 
 def show_end() -> None:
-    """Show to other ranks on this host that the program has ended here: they may wait for this one."""
+    """Show to other ranks on this host that the program of this rank has ended: they may wait for it."""
     host_signals.note_reported()
     MPI = _initialised_mpi()
     if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
@@ -313,7 +317,7 @@ def who() -> str:
 
 
 def say(text: str) -> None:
-    """Print *text* on standard error, after what is still to be printed on standard output."""
+    """Flush standard output, and print *text* on standard error."""
     with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
         sys.stdout.flush()
     with contextlib.suppress(Exception):
@@ -324,11 +328,11 @@ def say(text: str) -> None:
 
 @cache
 def say_once(text: str) -> host_signals.Error:
-    """Print *text*, which several ranks may have to say, on standard error: of those on one host, one prints it.
+    """Print *text* on standard error, unless another rank on this host prints the same text.
 
-    What this returns shows to others that it is printed. It is kept.
+    The result, which is kept, shows to other ranks that the text is printed.
     """
-    shared = host_signals.Error(text, comm_world()[0])
-    if shared.ours:
+    shared_error = host_signals.Error(text, comm_world()[0])
+    if shared_error.ours:
         say(text)
-    return shared
+    return shared_error

@@ -1,4 +1,4 @@
-"""Flight files: what each rank did last, written when a job ends because a rank waits for too long.
+"""Flight files: the last calls and the stack of each rank, written when a job ends because a rank waits too long.
 
 Each rank writes one file of JSON; ``python -m meshcomm flights`` reads them. They show paths and source lines, so only
 the user who runs the job may read them.
@@ -23,10 +23,10 @@ from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.watch import kind, watch
 
 FOLDER = "MESHCOMM_FLIGHTS"
-"""The environment variable that names the folder of the flight files; 0 is none."""
+"""The environment variable with the folder of the flight files; 0 turns them off."""
 
 KEPT_FOR = 7 * 24 * 3600.0
-"""Seconds. The next job that writes to a new folder in the folder for temporary files removes those that are older."""
+"""Seconds. Older folders are removed when a job makes a new folder beside them."""
 
 _NAME = re.compile(r"meshcomm-flights-[0-9a-f]{32}")
 
@@ -39,13 +39,13 @@ class Flown(TypedDict):
     number: int
     began: float  # seconds since 1970
     digests: list[str]
-    """What it has noted, as `meshcomm.core.ranks.call_log.CallNotes` has it; none if that is not known."""
-    about: str  # its arguments; nothing if they are not known
-    rank_set: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
+    """Digests that it noted, as in `meshcomm.core.ranks.call_log.CallNotes`; none if unknown."""
+    about: str  # its arguments; "" if unknown
+    rank_set: str  # name of its rank set, the same on all its ranks; "" if they had not communicated yet
 
 
 class Flight(TypedDict):
-    """What a rank did last."""
+    """The flight file of a rank."""
 
     rank: int
     size: int
@@ -53,15 +53,15 @@ class Flight(TypedDict):
     process: int
     reason: str
     written: float  # seconds since 1970
-    waits: str  # the operation that it waits in; nothing if it is in none
-    since: float  # for how many seconds this has been so
-    at: str  # the line of the program that it is at; nothing if it is in none
+    waits: str  # operation that it waits in; "" if none
+    since: float  # seconds for which it has been in this state
+    at: str  # line of the program that it is at; "" if none
     calls: list[Flown]
     stack: str
 
 
 def folder() -> Path | None:
-    """Return the folder for the flight files of this job, or None if there are to be none."""
+    """Return the folder for the flight files of this job, or None if none are written."""
     if _is_named():
         return folder_in(FOLDER)
     return Path(tempfile.gettempdir()) / f"meshcomm-flights-{job_name()}"
@@ -77,54 +77,58 @@ def _first_time() -> list[str]:
 
 
 def write(reason: str) -> str:
-    """Write the flight file of this rank, once, and return where it is, as the end of a message.
+    """Write the flight file of this rank, once, and return its path as the end of a message.
 
-    Without a file, the message ends with where the threads of this rank are.
+    Without a file, the message ends with the stacks of the threads of this rank.
     """
-    written = _first_time()
-    if not written:
-        written.append("")
-        where = folder()
+    stored_message = _first_time()
+    if not stored_message:
+        stored_message.append("")
+        folder_path = folder()
         try:
-            if where is not None:
-                _write(where, reason)
-                written[0] = f"\n  What each rank did last, and where it is: python -m meshcomm flights {where}"
+            if folder_path is not None:
+                _write(folder_path, reason)
+                stored_message[0] = (
+                    f"\n  What each rank did last, and where it is: python -m meshcomm flights {folder_path}"
+                )
             else:
-                written[0] = f"\n{stacks.whole()}"
-        except Exception as error:  # whatever it is, the last words of the job must be printed
-            written[0] = f"\n  What this rank did last could not be written: {error}\n{stacks.whole()}"
-    return written[0]
+                stored_message[0] = f"\n{stacks.whole()}"
+        except Exception as error:  # of any class: the last message of the job must be printed
+            stored_message[0] = f"\n  What this rank did last could not be written: {error}\n{stacks.whole()}"
+    return stored_message[0]
 
 
-def _write(where: Path, reason: str) -> None:
+def _write(folder_path: Path, reason: str) -> None:
     if _is_named():
-        where = resolved(where)
-    if not where.is_dir():
+        folder_path = resolved(folder_path)
+    if not folder_path.is_dir():
         with contextlib.suppress(FileExistsError):
-            where.mkdir(mode=0o700, parents=True)
+            folder_path.mkdir(mode=0o700, parents=True)
             if not _is_named():
-                remove_old(where.parent, time.time() - KEPT_FOR)
+                remove_old(folder_path.parent, time.time() - KEPT_FOR)
     # Another user may have made the folder first, in a folder of everybody.
-    if not _is_named() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
-        raise PermissionError(f"{where} belongs to somebody else")
+    if not _is_named() and (folder_path.is_symlink() or folder_path.stat().st_uid != os.getuid()):
+        raise PermissionError(f"{folder_path} belongs to somebody else")
     flight = _flight(reason)
-    with replacing(where / f"rank-{flight['rank']}.json") as file:
+    with replacing(folder_path / f"rank-{flight['rank']}.json") as file:
         json.dump(flight, file, indent=1)
 
 
-def remove_old(parent: Path, before: float) -> None:
-    """Remove the folders of flight files in *parent* that this user's jobs wrote last *before* a time.
+def remove_old(parent: Path, time_limit: float) -> None:
+    """Remove the folders of flight files in *parent* that this user's jobs wrote last before *time_limit*.
 
-    Only what a job writes there is removed, and no link is followed. What cannot be removed stays.
+    Only files that a job writes there are removed, and no link is followed. Files that cannot be removed stay.
     """
-    for old in parent.iterdir():
+    for old_folder in parent.iterdir():
         with contextlib.suppress(OSError):
-            about = old.lstat()
-            is_ours = _NAME.fullmatch(old.name) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
-            if is_ours and about.st_mtime < before:
-                for path in (*old.glob("rank-*.json"), *old.glob(f".rank-*.json.*{ASIDE}")):
+            status = old_folder.lstat()
+            is_ours = (
+                _NAME.fullmatch(old_folder.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            )
+            if is_ours and status.st_mtime < time_limit:
+                for path in (*old_folder.glob("rank-*.json"), *old_folder.glob(f".rank-*.json.*{ASIDE}")):
                     path.unlink()
-                old.rmdir()
+                old_folder.rmdir()
 
 
 def _flight(reason: str) -> Flight:
@@ -144,13 +148,13 @@ def _flight(reason: str) -> Flight:
     )
 
 
-def _calls(clock: float) -> list[Flown]:
-    """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
-    recent = list(watch.recent)
-    numbers = {number for _, _, number, _ in recent}
-    notes = {rank_set: rank_set.history(numbers) for _, rank_set, _, _ in recent if rank_set is not None}
+def _calls(clock_start: float) -> list[Flown]:
+    """Return the calls of the flight recorder; *clock_start*: time since 1970 at which `time.monotonic` was 0."""
+    recent_calls = list(watch.recent)
+    numbers = {number for _, _, number, _ in recent_calls}
+    notes = {rank_set: rank_set.history(numbers) for _, rank_set, _, _ in recent_calls if rank_set is not None}
     calls = []
-    for operation, rank_set, number, began in recent:
+    for operation, rank_set, number, began in recent_calls:
         digests, about = ((), "") if rank_set is None else notes[rank_set].get(number, ((), ""))
         calls.append(
             Flown(
@@ -159,7 +163,7 @@ def _calls(clock: float) -> list[Flown]:
                 if rank_set is not None
                 else "",
                 number=number,
-                began=clock + began,
+                began=clock_start + began,
                 digests=list(digests),
                 about=about.removeprefix(f"{kind(operation)}, "),
                 rank_set=rank_set.name if rank_set is not None else "",

@@ -1,7 +1,7 @@
 """Processes that are forked from a rank: they are no ranks themselves, and must not end MPI.
 
-A child that ends as Python programs do would end MPI in the name of its parent. MPICH then ends the job, and Open MPI
-hangs. So when the child ends, Python flushes its files and leaves at once, with the child's own exit code.
+A child that ended as Python programs do would finalise the MPI of its parent. MPICH then ends the job, and Open MPI
+hangs. So when the child ends, Python flushes its files and exits at once, with the child's own exit code.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 is_child = False
 """Whether this process was forked from a rank and is none itself."""
-_code = 0
+_last_exit_code = 0
 
 
 def exit_code(error: BaseException) -> int:
@@ -28,15 +28,15 @@ def exit_code(error: BaseException) -> int:
 
 
 def note_exits() -> None:
-    """Note from now on with which code the program ends: `atexit` does not tell."""
+    """From now on, note the exit code with which the program ends: `atexit` handlers do not get it."""
     sys.exit = _noting_exit
     for name in {"exit", "quit"} & vars(builtins).keys():
         setattr(builtins, name, _noting_exit)
 
 
 def noted_code() -> int:
-    """Return the code of the last call of ``sys.exit``, as the system sees it; 0 if there was none."""
-    return _code & 0xFF
+    """Return the code of the last call of ``sys.exit``, modulo 256; 0 if there was none."""
+    return _last_exit_code & 0xFF
 
 
 def _become_child() -> None:
@@ -49,17 +49,17 @@ def _become_child() -> None:
 
 
 def _noting_exit(status: object = None, /) -> NoReturn:
-    global _code
+    global _last_exit_code
     error = SystemExit(status)
-    _code = exit_code(error)
+    _last_exit_code = exit_code(error)
     raise error
 
 
-def _noting_hook(previous: Callable[..., object]) -> Callable[..., object]:
-    def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        global _code
-        _code = exit_code(value)
-        previous(kind, value, traceback)
+def _noting_hook(previous_hook: Callable[..., object]) -> Callable[..., object]:
+    def excepthook(error_type: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        global _last_exit_code
+        _last_exit_code = exit_code(error)
+        previous_hook(error_type, error, traceback)
 
     return excepthook
 

@@ -1,17 +1,17 @@
-"""Host signals: what ranks on one host can tell each other without MPI, in any state of it.
+"""Host signals: messages between ranks on one host without MPI, in any state of MPI.
 
 A host signal is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Five things are shown so:
+process. A look for one never waits. There are signals for five things:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
-- what a rank does, if another one asks (`Questions`, `answer_channel`)
-- that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job says so (`show_ending`,
-  `is_ending`), and waits for it (`let_tell`).
-- that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
+- that a rank answers questions about what it does (`Questions`, `answer_channel`)
+- that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job shows this, too
+  (`show_ending`, `is_ending`), and waits until such errors are reported (`let_tell`).
+- that a rank prints an error which other ranks also have (`Error`). Only one of them prints it.
 - that a rank need not wait any longer (`Bell`, `ring`)
 
-Where there are no such sockets, there are no signals. Ranks on other hosts see none.
+Systems without such sockets have no signals. Ranks on other hosts see none.
 """
 
 import contextlib
@@ -29,21 +29,21 @@ from typing import TypeVar
 from meshcomm.core._tuning import POLL_TO
 from meshcomm.core.failures.launchers import job_name
 
-_MAX_WAITING = 4096
-"""Connections that a signal holds; a host has fewer ranks."""
+_BACKLOG = 4096
+"""Connections that a signal keeps until they are accepted; a host has fewer ranks."""
 
 _LISTENS_WITHIN = 0.5
-"""Seconds in which a process that has taken a name listens, also where a busy machine does not let it run at once."""
+"""Seconds from taking a name to listening, at most, also on a busy machine."""
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, as Linux tells them."""
+"""Process, user and group at the other end of a socket, as Linux has them."""
 
 _MAX_MESSAGE_LENGTH = 2**16
-"""Bytes. An answer has some hundred."""
+"""Bytes. An answer has some hundreds."""
 
-_ONE = struct.Struct("<q")
+_RANK_FORMAT = struct.Struct("<q")
 
-_SHARED = "_shared_by_ranks"
+_SHARED_ATTRIBUTE = "_shared_by_ranks"
 
 E = TypeVar("E", bound=BaseException)
 
@@ -53,76 +53,76 @@ def show_end(rank: int, code: int) -> None:
     for name in (f"ended with {code}", f"ended {rank}"):
         signal = _new_signal(name)
         if signal is not None:
-            signal.detach()  # Python closes what it still knows long before MPI lets this process go
+            signal.detach()  # Python would close its sockets long before MPI lets this process end
 
 
 def code_of_end() -> int:
-    """Return with which code but 0 a rank on this host has ended its program; 0 if none has."""
+    """Return the nonzero exit code of a rank on this host that has ended its program; 0 if there is none."""
     return next((code for code in range(1, 256) if _is_shown(f"ended with {code}")), 0)
 
 
 def ended_ranks(ranks: Iterable[int]) -> list[int]:
-    """Return those of *ranks* that have ended their program, as far as this host shows."""
+    """Return the *ranks* on this host that have ended their program."""
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
 
 
 class Questions:
-    """Questions to *rank*, this one in COMM_WORLD, of others on this host."""
+    """Questions of other ranks on this host to *rank*, this one in COMM_WORLD."""
 
     def __init__(self, rank: int) -> None:
         self._signal = _new_signal(f"answers {rank}")
-        self._asking: list[socket.socket] = []
+        self._pending: list[socket.socket] = []
 
     def answer(self, reply: Callable[[bytes], bytes]) -> None:
-        """Send to each that has asked what *reply* makes of its question. Does not wait."""
-        connections, self._asking = self._asking + list(_accepted_sockets(self._signal)), []
-        for other in connections:
+        """Answer each question that has arrived by the result of *reply*. Does not wait."""
+        connections, self._pending = self._pending + list(_accepted_sockets(self._signal)), []
+        for connection in connections:
             try:
-                question = receive_message(other)
+                question = receive_message(connection)
                 if question:
-                    other.sendall(reply(question))
-            except BlockingIOError:  # its question is on its way
-                self._asking.append(other)
+                    connection.sendall(reply(question))
+            except BlockingIOError:  # the question is on its way
+                self._pending.append(connection)
                 continue
-            except (OSError, ValueError):  # it has gone, or this was no question
+            except (OSError, ValueError):  # the asker has gone, or this was no question
                 pass
-            other.close()
+            connection.close()
 
 
 def answer_channel(rank: int, question: bytes) -> socket.socket | None:
-    """Return from where to receive the answer of *rank* to a *question*, in one message; None if it hears none."""
-    other = _connection_to(f"answers {rank}")
-    if other is not None:
-        with contextlib.suppress(OSError):  # it has gone meanwhile: there will be no answer
-            other.sendall(question)
-    return other
+    """Return a socket from which to receive the answer of *rank* to a *question*; None if that rank hears none."""
+    connection = _connection_to(f"answers {rank}")
+    if connection is not None:
+        with contextlib.suppress(OSError):  # the rank has gone meanwhile: there will be no answer
+            connection.sendall(question)
+    return connection
 
 
-def receive_message(other: socket.socket) -> bytes:
-    """Return the message that has come from *other*; ``OSError`` if none has."""
+def receive_message(connection: socket.socket) -> bytes:
+    """Return the message that has arrived on *connection*; ``OSError`` if none has."""
     message = bytearray(_MAX_MESSAGE_LENGTH)
-    return bytes(message[: other.recv_into(message)])
+    return bytes(message[: connection.recv_into(message)])
 
 
-_words: list[int] = []
-"""The signal that this rank has an error to tell: a file, or none."""
+_error_signal_fds: list[int] = []
+"""The file of the signal that this rank has an error to report; empty without a signal."""
 
 
 def show_words(rank: int) -> None:
     """Show until `note_reported` that *rank*, this one in COMM_WORLD, has an error to report."""
-    signal = _new_signal(f"tells {rank}") if not _words else None
+    signal = _new_signal(f"tells {rank}") if not _error_signal_fds else None
     if signal is not None:
-        _words.append(signal.detach())
+        _error_signal_fds.append(signal.detach())
 
 
 def note_reported() -> None:
-    """Show that this rank has no error to report: it has reported it, or goes on."""
-    while _words:
-        os.close(_words.pop())
+    """Show that this rank has no error to report any more: it has reported it, or goes on."""
+    while _error_signal_fds:
+        os.close(_error_signal_fds.pop())
 
 
 def show_ending() -> None:
-    """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
+    """Show that a rank of this host ends the job: ranks with an error to report must report it now."""
     signal = _new_signal("ends the job")
     if signal is not None:
         signal.detach()  # until this process is gone
@@ -133,86 +133,87 @@ def is_ending() -> bool:
     return _is_shown("ends the job")
 
 
-def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda: False) -> None:
-    """Wait until those of *ranks* with an error to report have reported it or are gone, or *over* returns true.
+def let_tell(ranks: Iterable[int], deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Wait until all *ranks* with an error to report have reported it or are gone, or *is_over* returns true.
 
-    At most until the time *end*.
+    At most until the time *deadline*.
     """
-    for signal in [_connection_to(f"tells {rank}") for rank in ranks]:
-        if signal is not None:
-            with signal:
-                _wait_for_end(signal, end, over)
+    for connection in [_connection_to(f"tells {rank}") for rank in ranks]:
+        if connection is not None:
+            with connection:
+                _wait_for_end(connection, deadline, is_over)
 
 
-def _wait_for_end(signal: socket.socket, end: float, over: Callable[[], bool]) -> None:
-    """Wait until a *signal* to which this is a connection vanishes, or *over* returns true; at most until *end*."""
-    signal.settimeout(POLL_TO)
+def _wait_for_end(connection: socket.socket, deadline: float, is_over: Callable[[], bool]) -> None:
+    """Wait until the signal of *connection* ends, or *is_over* returns true; at most until the time *deadline*."""
+    connection.settimeout(POLL_TO)
     with contextlib.suppress(ConnectionError):
-        while time.monotonic() < end and not over():
+        while time.monotonic() < deadline and not is_over():
             with contextlib.suppress(TimeoutError):
-                signal.recv_into(bytearray(1))
+                connection.recv_into(bytearray(1))
                 break
 
 
 def note_shared(error: E, text: str, *, seen: bool) -> E:
-    """Note that all ranks raise *error*, which says *text* on those that have *seen* it, and return it."""
-    error.__dict__[_SHARED] = text, seen
+    """Note that all ranks raise *error*, and return it. *text* is its text on the ranks that have *seen* it first."""
+    error.__dict__[_SHARED_ATTRIBUTE] = text, seen
     return error
 
 
 def is_shared(error: BaseException) -> bool:
     """Return whether all ranks of a rank set raise *error*."""
-    return _SHARED in vars(error)
+    return _SHARED_ATTRIBUTE in vars(error)
 
 
 def shared_text(error: BaseException) -> tuple[str, bool]:
-    """Return a text that is the same on ranks with the same error, and whether this rank knows where it comes from.
+    """Return a text that is the same on ranks with the same error, and whether this rank knows its origin.
 
-    That is the traceback, but of an error that ranks have agreed on only what it says.
+    The text is the traceback; of an error that ranks have agreed on it is the message only.
     """
-    texts: list[str] = []
-    now: BaseException | None = error
-    while now is not None:
-        if _SHARED in vars(now):
-            text, seen = vars(now)[_SHARED]
-            return "".join([text, *texts]), seen
-        texts += format_exception(type(now), now, now.__traceback__, None, False)  # of this one alone
-        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
-    return "".join(texts), True
+    text_parts: list[str] = []
+    link: BaseException | None = error
+    while link is not None:
+        if _SHARED_ATTRIBUTE in vars(link):
+            text, seen = vars(link)[_SHARED_ATTRIBUTE]
+            return "".join([text, *text_parts]), seen
+        text_parts += format_exception(type(link), link, link.__traceback__, None, False)  # without those it came from
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return "".join(text_parts), True
 
 
 class Error:
     """An error that several ranks may have at the same time.
 
-    The first of them on this host prints it (`ours` is true), and shows when it has.
+    The first of them on this host prints it (its `ours` is true), and shows when it has printed it.
 
     Parameters
     ----------
-    text: text of the error, the same on ranks that have the same one
+    text: text of the error, the same on all ranks that have it
     rank: this rank, in COMM_WORLD
-    tellers, end: ranks that may be the first until the time *end*, while they have an error to tell
+    tellers: ranks with an error to report: this rank waits for them first
+    deadline: time at which that wait ends
     """
 
-    def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
+    def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), deadline: float = 0.0) -> None:
         self._text, self._rank = text, rank
         self._printed: socket.socket | None = None
         self._ranks = {rank}
-        let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
+        let_tell(tellers, deadline, lambda: _is_shown(f"prints {text}"))
         self._signal, self._first = _shown_or_connected(f"prints {text}")
         self.ours = self._first is None
         if self._first is not None:
             with contextlib.suppress(OSError):
-                self._first.sendall(_ONE.pack(rank))
+                self._first.sendall(_RANK_FORMAT.pack(rank))
 
     def note_printed(self) -> None:
         """Show that this rank has printed the error."""
         self._printed = self._printed or _new_signal(f"has printed {self._text}")
 
     def settled(self, seconds: float) -> "Error":
-        """Return the error when another rank has printed it, or as one that is ours to print.
+        """Wait until another rank has printed the error and return it, or return one that this rank has to print.
 
-        A rank that prints it has *seconds* for that: it may die meanwhile, or a busy machine may not let it run. Then
-        the first of those that have waited in vain prints it.
+        The rank that prints it has *seconds* for that: it may die meanwhile, or not run on a busy machine. Then the
+        first of the ranks that have waited in vain prints it.
         """
         if self._first is None:
             return self
@@ -226,10 +227,10 @@ class Error:
         return _is_shown(f"has printed {self._text}")
 
     def ranks(self) -> list[int]:
-        """Return this rank and those that have found by now that it prints their error."""
-        for other in _accepted_sockets(self._signal):
-            with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
-                self._ranks.update(_ONE.unpack(receive_message(other)))
+        """Return this rank, which prints the error, and the ranks that have shown it the same error."""
+        for connection in _accepted_sockets(self._signal):
+            with connection, contextlib.suppress(OSError, struct.error):  # no message from a rank that only looked
+                self._ranks.update(_RANK_FORMAT.unpack(receive_message(connection)))
         return sorted(self._ranks)
 
 
@@ -241,16 +242,16 @@ class Bell:
         self.has_rung = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until the bell rings; return whether it does."""
+        """Wait for *seconds*, or until the bell rings; return whether it rang."""
         if self._signal is None:
             time.sleep(seconds)
             return False
         select.select([self._signal], [], [], seconds)
-        rings = list(_accepted_sockets(self._signal))
-        for other in rings:
-            other.close()
-        self.has_rung = self.has_rung or bool(rings)
-        return bool(rings)
+        connections = list(_accepted_sockets(self._signal))
+        for connection in connections:
+            connection.close()
+        self.has_rung = self.has_rung or bool(connections)
+        return bool(connections)
 
 
 def ring(rank: int) -> None:
@@ -264,30 +265,30 @@ def _address(name: str) -> str:
 
 
 def _new_signal(name: str) -> socket.socket | None:
-    """Return a new signal, or None if there is one of that name already, or no signals here."""
+    """Return a new signal; None if there is one of that name already, or the system has no signals."""
     return _new_socket(name, shows=True)
 
 
 def _accepted_sockets(signal: socket.socket | None) -> Iterator[socket.socket]:
-    """Yield connections of processes of this user that have come to a *signal*. Does not wait."""
+    """Yield the connections to *signal* that processes of this user have made. Does not wait."""
     with contextlib.suppress(OSError):  # there are no more
         while signal is not None:
-            other, _ = signal.accept()
-            other.setblocking(False)
-            if _is_ours(other):
-                yield other
+            connection, _ = signal.accept()
+            connection.setblocking(False)
+            if _is_ours(connection):
+                yield connection
             else:
-                other.close()
+                connection.close()
 
 
 def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket | None]:
-    """Return a new signal, or a connection to the one that is there; neither if there are no signals here."""
-    end = time.monotonic() + _LISTENS_WITHIN
+    """Return a new signal, or a connection to an existing one; neither if the system has no signals."""
+    deadline = time.monotonic() + _LISTENS_WITHIN
     while True:
         signal = _new_signal(name)
-        other = _connection_to(name) if signal is None else None
-        if signal or other or sys.platform != "linux" or time.monotonic() > end:
-            return signal, other
+        connection = _connection_to(name) if signal is None else None
+        if signal or connection or sys.platform != "linux" or time.monotonic() > deadline:
+            return signal, connection
         time.sleep(POLL_TO)
 
 
@@ -297,19 +298,19 @@ def _connection_to(name: str) -> socket.socket | None:
 
 
 def _new_socket(name: str, *, shows: bool) -> socket.socket | None:
-    """Return a new socket that never waits, which *shows* a signal, or is connected to one; None if it cannot be.
+    """Return a new socket that never waits: one that *shows* a signal, or is connected to one; None if that fails.
 
-    Elsewhere than on Linux there is none: a name like ours would be a file.
+    Only Linux has such sockets: on other systems the name would be a file.
     """
     if sys.platform != "linux":
         return None
-    with contextlib.suppress(OSError):  # this process may have as many files as it may
+    with contextlib.suppress(OSError):  # this process may open no more files
         new_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             new_socket.setblocking(False)
             if shows:
                 new_socket.bind(_address(name))
-                new_socket.listen(_MAX_WAITING)
+                new_socket.listen(_BACKLOG)
                 return new_socket
             new_socket.connect(_address(name))
             if _is_ours(new_socket):
@@ -320,9 +321,9 @@ def _new_socket(name: str, *, shows: bool) -> socket.socket | None:
     return None
 
 
-def _is_ours(other: socket.socket) -> bool:
+def _is_ours(connection: socket.socket) -> bool:
     """Return whether the process at the other end belongs to this user: anyone may use any name."""
-    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
 

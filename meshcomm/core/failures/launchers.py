@@ -1,8 +1,8 @@
-"""Who launched this process, what the launcher tells it, and whether MPI knows of it too.
+"""Who launched this process, the rank and size that the launcher passes on, and whether MPI knows them, too.
 
-A launcher tells each process its rank and the number of ranks in the environment. MPI hears of them in another way. If
-the launcher belongs to another MPI, or speaks another protocol, MPI hears nothing: then each process is alone in a
-world of its own, computes everything, and ends without an error. `alone` finds that out.
+A launcher passes each process its rank and the number of ranks in environment variables. MPI gets them in another way.
+If the launcher belongs to another MPI, or speaks another protocol, MPI gets nothing: then each process is alone in a
+world of its own, computes everything, and ends without an error. `isolation_reason` finds that out.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ Environment = Mapping[str, str]
 
 
 class Launcher(NamedTuple):
-    """What is known of a launcher. The first one in `LAUNCHERS` that fits is the one: they run inside each other."""
+    """A launcher, and its environment variables. As launchers run inside each other, the first match counts."""
 
     name: str
-    sets: tuple[str, ...]  # it sets one of these; a star stands for any ending
+    marker_variables: tuple[str, ...]  # the launcher sets one of these; a star stands for any ending
     rank: str  # the variable with the rank
     size: str  # the variable with the number of ranks; it may be unset
-    protocol: str = ""  # what it speaks with MPI; nothing if other variables tell
+    protocol: str = ""  # protocol between launcher and MPI; "" if other variables name it
 
 
 _PMI = ("PMI_RANK", "PMI_SIZE", "PMI")
@@ -63,19 +63,19 @@ _PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "
 """Protocols, by a variable that every launcher sets for it."""
 
 _LAST_NORMAL_STEP = 2**32 - 16
-"""Steps of Slurm that are none of srun come after it: a batch script, an interactive shell, what ssh starts."""
+"""Larger numbers of steps are not of srun: a batch script, an interactive shell, a process that ssh starts."""
 
 _MAX_ANCESTORS = 16
 
 
 class Launch(NamedTuple):
-    """What a launcher tells this process. What is not known is None, or nothing."""
+    """What a launcher tells this process. Unknown fields are None or ""."""
 
     launcher: str
     rank: int | None
     size: int | None
-    protocol: str  # what it speaks with MPI
-    batch: str  # the batch system around and its job
+    protocol: str  # protocol between launcher and MPI
+    batch: str  # job of the batch system around the launcher
     evidence: str
     """The variable with the number of ranks, and its value, as they stand in the environment of a process."""
 
@@ -85,16 +85,18 @@ class Launch(NamedTuple):
 
 
 def launch(environment: Environment | None = None) -> Launch | None:
-    """Return what the launcher of this process tells in the *environment*; None if there was none.
+    """Return the launch of this process, from variables in the *environment*; None if there was no launcher.
 
     >>> print(launch({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}))
     srun of Slurm, which speaks no protocol of MPI; in job 7 of Slurm
     """
     variables = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
-        if any(_is_set(name, variables) for name in launcher.sets) and not _is_no_step(launcher, variables):
-            rank, size = (_number(variables.get(name, "")) for name in (launcher.rank, launcher.size))
-            if rank is None and launcher.size in launcher.sets:
+        if any(_is_set(name, variables) for name in launcher.marker_variables) and not _is_slurm_without_srun(
+            launcher, variables
+        ):
+            rank, size = (_parsed_number(variables.get(name, "")) for name in (launcher.rank, launcher.size))
+            if rank is None and launcher.size in launcher.marker_variables:
                 continue
             protocol = launcher.protocol or next((name for name, variable in _PROTOCOLS if variable in variables), "")
             evidence = f"{launcher.rank}={variables.get(launcher.rank, '')}"
@@ -103,7 +105,7 @@ def launch(environment: Environment | None = None) -> Launch | None:
 
 
 OFF, ON = ("0", "no", "off", "false"), ("1", "yes", "on", "true")
-"""What people set a switch to. Other texts count as on."""
+"""Values of a switch. Other texts count as on."""
 
 
 def is_on(variable: str, default: str = "0") -> bool:
@@ -122,13 +124,13 @@ def folder_in(variable: str) -> "Path | None":
 
 
 def batch_job(environment: Environment | None = None) -> str:
-    """Return the job of a batch system that this process runs in: "job 7 of Slurm"; or nothing."""
+    """Return the batch job that this process runs in, such as "job 7 of Slurm"; else ""."""
     variables = os.environ if environment is None else environment
     return next((f"job {variables[name]} of {system}" for system, name in BATCH_SYSTEMS if variables.get(name)), "")
 
 
 def launched() -> tuple[int, int] | None:
-    """Return the rank that a launcher gave this process, and of how many; None if MPI cannot know of them.
+    """Return the rank of this process and the number of ranks, from the launcher; None if MPI cannot know them.
 
     Read from the environment: MPI does not have to be loaded, nor initialised.
     """
@@ -153,9 +155,9 @@ def are_several() -> bool:
 def job_name() -> str:
     """Return 32 hexadecimal digits that all ranks of this job on this host know, and no other job has.
 
-    Ranks that have not communicated cannot agree on a random number. So these are a digest of the random number that
-    Linux draws when the host starts, and of what tells one job from another: the step of Slurm, or the namespace of
-    process numbers, the launcher's process on this host, and when that began. Launchers in two containers may have the
+    Ranks that have not communicated cannot agree on a random number. So the digits are a digest: of the random number
+    that Linux draws when the host starts, and of the step of Slurm. Without Slurm, the second is the process of the
+    launcher on this host: its PID namespace, its number and its start time. Launchers in two containers may have the
     same number at the same time.
     """
     from hashlib import blake2b  # here, as ``import meshcomm`` reads this file
@@ -164,48 +166,48 @@ def job_name() -> str:
     if facts is not None and facts.launcher == "srun of Slurm":
         job = f"{variables.get('SLURM_JOB_ID', '')}.{variables['SLURM_STEP_ID']}"
     else:
-        mark = facts.evidence if facts is not None else ""
-        job = f"{variables.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), mark)}"
+        evidence = facts.evidence if facts is not None else ""
+        job = f"{variables.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), evidence)}"
     text = f"{os.getuid()} {_boot_id()} {job}"
     return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
 
 
 @cache
-def _launcher_process(process: int, mark: str) -> str:
-    """Return the number of the process that launched this *process*, where it counts, and when it began.
+def _launcher_process(pid: int, evidence: str) -> str:
+    """Return the PID namespace, number and start time of the process that launched process *pid*, this one.
 
     Kept, as the launcher may end first. A shell may stand between the two: the launcher started it with the rank's
-    environment, in which *mark* stands.
+    environment, which contains *evidence*.
     """
-    process, namespace = os.getppid(), ""
+    pid, namespace = os.getppid(), ""
     with contextlib.suppress(OSError, ValueError):  # it belongs to another user, as launchers may
         namespace = os.readlink("/proc/self/ns/pid")
         for _ in range(_MAX_ANCESTORS):
-            program = os.readlink(f"/proc/{process}/exe").rpartition("/")[2]
-            if program.startswith("python") or f"{mark}\0".encode() not in _read(f"/proc/{process}/environ"):
+            program = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
+            if program.startswith("python") or f"{evidence}\0".encode() not in _read_bytes(f"/proc/{pid}/environ"):
                 break
-            process = int(_read(f"/proc/{process}/stat").rpartition(b")")[2].split()[1])
-    began = _text_of(f"/proc/{process}/stat").rpartition(")")[2].split()[19:20]
-    return " ".join([namespace, str(process), *began])
+            pid = int(_read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+    start_time = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[19:20]
+    return " ".join([namespace, str(pid), *start_time])
 
 
 @cache
 def _boot_id() -> str:
-    """Return the random number that Linux has drawn at the start of this host."""
-    return _text_of("/proc/sys/kernel/random/boot_id").strip()
+    """Return the random number that Linux drew when this host started."""
+    return _read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
-def _text_of(path: str) -> str:
-    """Return the text of a file of the system; nothing if it cannot be read."""
+def _read_text(path: str) -> str:
+    """Return the text of a file of the system; "" if it cannot be read."""
     with contextlib.suppress(OSError):
-        return _read(path).decode(errors="backslashreplace")
+        return _read_bytes(path).decode(errors="backslashreplace")
     return ""
 
 
 def isolation_reason(world_size: int, library: Callable[[], str]) -> str:
-    """Return why this process is alone although it was launched with others, and the cure; nothing if all is well.
+    """Return why this process is alone although it was launched with others, and the cure; "" if all is well.
 
-    MPI knows of *world_size* ranks; *library* returns its name.
+    *world_size* is the number of ranks that MPI knows; *library* returns the name of the MPI.
     """
     facts = launch()
     if world_size > 1 or facts is None or not are_several():
@@ -235,7 +237,7 @@ def alone_text(facts: Launch, library: str) -> str:
 
 
 def refuse_alone(world_size: int, library: Callable[[], str]) -> None:
-    """Raise ``MeshError`` if this process is `alone`, on every copy; the first of them prints it."""
+    """Raise ``MeshError`` if `isolation_reason` gives one, on every copy; the first copy prints the error."""
     reason = isolation_reason(world_size, library)
     if reason:
         from meshcomm.errors import MeshError  # here, as this file is read where not even NumPy is installed
@@ -249,10 +251,12 @@ _E = TypeVar("_E", bound=BaseException)
 def reported_by_first(error: _E) -> _E:
     """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
     let_first_tell()
-    error.__dict__[_FIRST_TELLS] = True
-    previous = sys.excepthook
+    error.__dict__[_FIRST_COPY_PRINTS] = True
+    previous_hook = sys.excepthook
     if is_reported_by_another(error):
-        sys.excepthook = lambda kind, value, tb: None if is_reported_by_another(value) else previous(kind, value, tb)
+        sys.excepthook = lambda kind, value, tb: (
+            None if is_reported_by_another(value) else previous_hook(kind, value, tb)
+        )
     return error
 
 
@@ -264,10 +268,10 @@ def let_first_tell() -> None:
 
 def is_reported_by_another(error: BaseException) -> bool:
     """Return whether all copies of a program raise *error*, and this is not the first copy, which prints it."""
-    return _FIRST_TELLS in vars(error) and not is_first()
+    return _FIRST_COPY_PRINTS in vars(error) and not is_first()
 
 
-_FIRST_TELLS = "_first_copy_tells"
+_FIRST_COPY_PRINTS = "_first_copy_tells"
 
 
 def _slurm_protocol(library: str) -> str:
@@ -280,62 +284,62 @@ def _is_set(name: str, environment: Environment) -> bool:
     return name in environment or any(name[-1] == "*" and variable.startswith(name[:-1]) for variable in environment)
 
 
-def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
-    """Return whether Slurm has launched this, but not with srun."""
-    step = _number(environment.get("SLURM_STEP_ID", ""))
-    return "SLURM_STEP_ID" in launcher.sets and (step is None or step > _LAST_NORMAL_STEP)
+def _is_slurm_without_srun(launcher: Launcher, environment: Environment) -> bool:
+    """Return whether Slurm launched this process without srun."""
+    step = _parsed_number(environment.get("SLURM_STEP_ID", ""))
+    return "SLURM_STEP_ID" in launcher.marker_variables and (step is None or step > _LAST_NORMAL_STEP)
 
 
-def _number(text: str) -> int | None:
+def _parsed_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def forget_launcher() -> None:
-    """Remove the variables of the launcher if this is no rank of it: a rank has started this process.
+    """Remove the launcher's variables if this process is no rank, but was started by one. Call before MPI is loaded.
 
-    MPI would take it for that rank again: MPICH ends it, as the launcher's pipe is closed here, and Open MPI mixes the
-    two up. Call it before MPI is loaded.
+    Else MPI would take this process for that rank: MPICH ends it, as the launcher's pipe is closed here, and Open MPI
+    mixes the two up.
     """
     facts = launch()
     if facts is None or not _is_child_of_rank(facts):
         return
-    pipe = _number(os.environ.get("PMI_FD", ""))
-    if _is_child_of_rank(facts, uses_mpi=True) or not (pipe is None or _is_socket(pipe)):
+    pipe_fd = _parsed_number(os.environ.get("PMI_FD", ""))
+    if _is_child_of_rank(facts, uses_mpi=True) or not (pipe_fd is None or _is_socket(pipe_fd)):
         for name in [*os.environ]:
-            if name.startswith(_OF_RANKS) and "_MCA_" not in name:
+            if name.startswith(_RANK_PREFIXES) and "_MCA_" not in name:
                 del os.environ[name]
 
 
-_OF_RANKS = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "MPI_LOCAL")
-"""How the variables begin with which launchers tell a rank who it is."""
+_RANK_PREFIXES = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+"""Prefixes of the variables in which launchers pass a rank its number."""
 
 
-def _is_socket(number: int) -> bool:
+def _is_socket(fd: int) -> bool:
     try:
-        return stat.S_ISSOCK(os.fstat(number).st_mode)
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
         return False
 
 
 def _is_child_of_rank(facts: Launch, *, uses_mpi: bool = False) -> bool:
-    """Return whether a program that the launcher launched has started this one, which has its variables from there.
+    """Return whether a rank started this process, which inherited the launcher's variables.
 
-    A shell may stand between the launcher and a rank. Programs that use MPI, or Python, count as the program; with
-    *uses_mpi* only those that use MPI.
+    Only processes that use MPI, or Python, count as ranks, as a shell may stand between the launcher and a rank. With
+    *uses_mpi*, only those that use MPI count.
     """
-    process, mark = os.getppid(), f"{facts.evidence}\0".encode()
+    pid, mark = os.getppid(), f"{facts.evidence}\0".encode()
     with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
         for _ in range(_MAX_ANCESTORS):
-            folder = f"/proc/{process}"
-            if mark not in _read(f"{folder}/environ"):
+            folder = f"/proc/{pid}"
+            if mark not in _read_bytes(f"{folder}/environ"):
                 return False
             program = os.readlink(f"{folder}/exe").rpartition("/")[2]
-            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read(f"{folder}/maps"):
+            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read_bytes(f"{folder}/maps"):
                 return True
-            process = int(_read(f"{folder}/stat").rpartition(b")")[2].split()[1])
+            pid = int(_read_bytes(f"{folder}/stat").rpartition(b")")[2].split()[1])
     return False
 
 
-def _read(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     with open(path, "rb") as file:  # not by pathlib, which ``import meshcomm`` would have to load
         return file.read()

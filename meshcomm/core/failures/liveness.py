@@ -1,8 +1,8 @@
-"""Liveness checks: how ranks that wait in a collective call learn who is missing, and what those do.
+"""Liveness checks: ranks that wait in a collective call find out which ranks are missing, and what these do.
 
 Each rank set has a side channel. A rank that has waited for a while asks the first rank of the rank set, the
-coordinator. That one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of
-each rank, whatever its main thread does.
+coordinator. The coordinator asks all ranks what they do, and reports to the ranks that wait. Watchdogs exchange
+these messages, whatever the main threads do.
 """
 # Messages
 # ========
@@ -13,7 +13,7 @@ each rank, whatever its main thread does.
 #                               ◄────────────── state ───            or no answer in ANSWER_WITHIN
 #        ◄───────── report ──
 #
-#   an end that all shall record:  ── expired ──►  ── write ──►      every rank writes its flight file
+#   an end for all to record:      ── expired ──►  ── write ──►      every rank writes its flight file
 #                                                  ◄─────────── written ───
 #        ◄──── all written ────                                        when all have
 #   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
@@ -26,7 +26,7 @@ each rank, whatever its main thread does.
 # left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
 # another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
-# answer, and as long as not all have left, it tells the digests that a liveness check of the whole rank set asks for.
+# answer, and until all have left, it still answers with the digests that a liveness check of the whole rank set needs.
 
 import math
 import threading
@@ -42,7 +42,7 @@ from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import Call, WatchedRankSet, watch
 
-_MAX_PAUSE = 0.02  # seconds between two looks of a rank that leaves
+_MAX_PAUSE = 0.02  # seconds, at most, between two looks for messages of a rank that leaves
 
 
 class _Census:
@@ -56,9 +56,9 @@ class _Census:
         self.began = -math.inf
         self.askers: dict[int, tuple[int, int]] = {}
         self.answers: dict[int, Answer] = {}
-        self.before: dict[int, Answer] = {}
-        self.asked_before = 0
-        self.noted_calls = -1  # after so many calls the digests are asked for; none in the first round
+        self.earlier_answers: dict[int, Answer] = {}
+        self.earlier_number = 0
+        self.noted_calls = -1  # number of calls after which digests are asked for; -1, in the first round: none
 
 
 class LivenessCheck:
@@ -67,8 +67,8 @@ class LivenessCheck:
     Parameters
     ----------
     channel: side channel of the rank set
-    rank_set: rank set whose ranks have the order of those of the channel
-    ranks: ranks of the rank set in COMM_WORLD
+    rank_set: rank set with its ranks in the order of the channel
+    ranks: its ranks in COMM_WORLD
     hosts: host of each rank
     """
 
@@ -79,17 +79,17 @@ class LivenessCheck:
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
         self.report: WaitReport | None = None
-        self.mismatch = ""  # what is different, if the coordinator knows for certain that ranks make different calls
-        self.expired = ""  # why another rank ends the job, until this one has written its flight file
-        self.all_written = False  # whether all ranks have written their flight files, as this one asked them to
+        self.mismatch = ""  # text on different calls, once the coordinator knows for certain that ranks make such
+        self.expired = ""  # why another rank ends the job; "" again once this one has written its flight file
+        self.all_written = False  # whether all ranks have written their flight files, after a request of this one
         self._hosts = dict(zip(ranks, hosts, strict=False))
         self._channel = channel
         self._censuses: dict[str, _Census] = {}
-        self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
-        self._last: Answer | None = None  # what this rank said when it left
+        self._last_answers: dict[int, tuple[Answer, dict[str, int]]] = {}
+        self._own_answer: Answer | None = None  # with which this rank left
         self._byes: set[int] = set()
-        self._ending: set[int] = set()
-        self._written: set[int] = set()
+        self._ending_positions: set[int] = set()
+        self._written_positions: set[int] = set()
         self._done = self.is_over = False
         self._lock = threading.RLock()
         _open.append(self)
@@ -101,34 +101,34 @@ class LivenessCheck:
         with self._lock:
             for source, (name, *arguments) in self._channel.receive() if not self.is_over else ():
                 self._handle(source, str(name), *arguments)
-            for ranks, census in list(self._censuses.items()):
-                self._close_when_complete(ranks, census)
-                self._begin_when_due(ranks, census)
+            for ranks_name, census in list(self._censuses.items()):
+                self._close_when_complete(ranks_name, census)
+                self._begin_when_due(ranks_name, census)
 
     def ask(self, call: Call, ranks: Sequence[int]) -> None:
-        """Ask who is missing in *call* of *ranks*, which are all of this channel or some."""
+        """Ask who is missing in *call* of *ranks*, which are all ranks of this channel, or some."""
         with self._lock:
             if not self._done:
                 members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
     def gathers(self) -> bool:
-        """Return whether this rank is the coordinator, and others wait for what it gathers."""
+        """Return whether this rank is the coordinator, and others wait for the answers that it gathers."""
         with self._lock:
-            return bool(self._ending) or any(census.askers for census in self._censuses.values())
+            return bool(self._ending_positions) or any(census.askers for census in self._censuses.values())
 
     def missing_ranks_text(self, report: WaitReport | None, number: int) -> str:
-        """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
+        """Return the text on missing ranks from the coordinator's *report*; without one, that it does not answer."""
         return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
 
     def expire(self, reason: str) -> None:
-        """Let all ranks write their flight files, as this rank ends the job."""
+        """Ask all ranks to write their flight files, as this rank ends the job."""
         with self._lock:
             if not self._done:
                 self._post(0, "expired", reason)
 
     def note_written(self) -> None:
-        """Say that this rank has written its flight file, as another one ends the job."""
+        """Report that this rank has written its flight file, as another one ends the job."""
         with self._lock:
             self.expired = ""
             if not self._done:
@@ -136,25 +136,25 @@ class LivenessCheck:
 
     @property
     def leaving(self) -> bool:
-        """Whether this rank takes no more part."""
-        return self._last is not None
+        """Whether this rank has left."""
+        return self._own_answer is not None
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def leave(self, closes: bool = False) -> None:
-        """Take no more part: this rank makes no more calls on the rank set. It still has to serve until it is over.
+        """Leave: this rank makes no more calls on the rank set. It still has to serve until `is_over`.
 
-        *closes* says that the rank closes the mesh, and its program goes on.
+        *closes* says that the rank closes the mesh, and that its program goes on.
         """
         with self._lock:
             if not self.leaving:
-                self._last = state(self.rank_set, has_ended=True)._replace(
+                self._own_answer = state(self.rank_set, has_ended=True)._replace(
                     operation="close" * closes, noted_calls=self.rank_set.noted
                 )
                 self._post(
                     0,
                     "left",
-                    self._last,
+                    self._own_answer,
                     {liveness.name: liveness.rank_set.calls for liveness in list(_open)},
                 )
 
@@ -176,71 +176,77 @@ class LivenessCheck:
     def _handle(self, source: int, name: str, *arguments: object) -> None:
         getattr(self, f"_on_{name.replace(' ', '_')}")(source, *arguments)
 
-    def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:
+    def _on_ask(self, source: int, ranks_name: str, members: list[int], call_number: int, call_count: int) -> None:
         if self._done:
             return
-        census = self._censuses.get(ranks)
+        census = self._censuses.get(ranks_name)
         if census is None:
-            census = self._censuses[ranks] = _Census(members or range(len(self.ranks)))
-        census.askers[source] = number, count
-        self._begin_when_due(ranks, census)
+            census = self._censuses[ranks_name] = _Census(members or range(len(self.ranks)))
+        census.askers[source] = call_number, call_count
+        self._begin_when_due(ranks_name, census)
 
-    def _begin_when_due(self, ranks: str, census: _Census) -> None:
-        """Ask all members what they do, if somebody wants to know.
+    def _begin_when_due(self, ranks_name: str, census: _Census) -> None:
+        """Begin a round of questions to all members, if a rank has asked.
 
-        Not soon after the last time, whoever asks: what two liveness checks tell alike must have been so for a while.
+        Some time passes between two rounds, whoever asks: equal answers in both must have been true for a while.
         """
         if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
             return
-        numbers = [number for number, _ in census.askers.values()]
-        numbers += [answer.call_number for answer in census.answers.values() if answer.call_number]
-        last = [answer for answer in census.answers.values() if not is_past(answer, min(numbers))]
-        waits = len(census.answers) == len(census.members) and all(answer.call_number for answer in last)
-        census.noted_calls = min((answer.noted_calls for answer in last), default=-1) if waits else -1
-        census.before, census.asked_before = census.answers, census.number
-        census.number, census.round, census.answers = min(numbers), census.round + 1, {}
+        call_numbers = [call_number for call_number, _ in census.askers.values()]
+        call_numbers += [a.call_number for a in census.answers.values() if a.call_number]
+        hindmost = [a for a in census.answers.values() if not is_past(a, min(call_numbers))]
+        all_wait = len(census.answers) == len(census.members) and all(a.call_number for a in hindmost)
+        census.noted_calls = min((a.noted_calls for a in hindmost), default=-1) if all_wait else -1
+        census.earlier_answers, census.earlier_number = census.answers, census.number
+        census.number, census.round, census.answers = min(call_numbers), census.round + 1, {}
         census.open, census.began = True, time.monotonic()
         for member in census.members:
-            if member in self._left and (ranks or census.noted_calls < 0):
-                census.answers[member] = self._last_words(member, ranks)
+            if member in self._last_answers and (ranks_name or census.noted_calls < 0):
+                census.answers[member] = self._last_answer_of(member, ranks_name)
             else:
-                self._post(member, "question", ranks, census.round, census.number, census.noted_calls)
+                self._post(member, "question", ranks_name, census.round, census.number, census.noted_calls)
 
-    def _last_words(self, member: int, ranks: str) -> Answer:
-        """Return the answer of a rank that has left, to a liveness check of *ranks*."""
-        last, calls = self._left[member]
-        return last._replace(rank_set_calls=calls.get(ranks, 0), end_reason="") if ranks else last
+    def _last_answer_of(self, member: int, ranks_name: str) -> Answer:
+        """Return the answer of a rank that has left, to a liveness check of *ranks_name*."""
+        last, counts = self._last_answers[member]
+        return last._replace(rank_set_calls=counts.get(ranks_name, 0), end_reason="") if ranks_name else last
 
-    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted_calls: int) -> None:
-        if self.leaving and ranks:
-            return  # what this rank said when it left is its answer
+    def _on_question(
+        self, source: int, ranks_name: str, round_number: int, call_number: int, noted_calls: int
+    ) -> None:
+        if self.leaving and ranks_name:
+            return  # the answer with which this rank left is known
         rank_set: WatchedRankSet | None = self.rank_set
-        if ranks:
-            rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks), None)
-        self._post(source, "state", ranks, number_of_round, answer(rank_set, number, noted_calls, self._last))
+        if ranks_name:
+            rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks_name), None)
+        self._post(
+            source, "state", ranks_name, round_number, answer(rank_set, call_number, noted_calls, self._own_answer)
+        )
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, fields: list[Json]) -> None:
-        census = self._censuses.get(ranks)
-        if census is not None and census.round == number_of_round:
+    def _on_state(self, source: int, ranks_name: str, round_number: int, fields: list[Json]) -> None:
+        census = self._censuses.get(ranks_name)
+        if census is not None and census.round == round_number:
             census.answers[source] = Answer._make(fields)
 
-    def _close_when_complete(self, ranks: str, census: _Census) -> None:
+    def _close_when_complete(self, ranks_name: str, census: _Census) -> None:
         if not census.open:
             return
         if len(census.answers) < len(census.members) and time.monotonic() < census.began + ANSWER_WITHIN:
             return
         census.open = False
-        for member in self._left.keys() & {*census.members}:
-            census.answers.setdefault(member, self._last_words(member, ranks))
+        for member in self._last_answers.keys() & {*census.members}:
+            census.answers.setdefault(member, self._last_answer_of(member, ranks_name))
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
-        before = {self.ranks[member]: census.before.get(member) for member in census.members}
-        if not ranks and census.asked_before == census.number:
-            self.mismatch = self.mismatch or call_mismatch(answers, before, census.number)
+        earlier_answers = {self.ranks[member]: census.earlier_answers.get(member) for member in census.members}
+        if not ranks_name and census.earlier_number == census.number:
+            self.mismatch = self.mismatch or call_mismatch(answers, earlier_answers, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
-            speaks = asker == min(census.askers)
-            files = any(answer is not None and answer.uses_files for answer in answers.values())
-            self._post(asker, "report", count, ended_ranks(answers, before, number), text, speaks, files)
+            is_speaker = asker == min(census.askers)
+            uses_files = any(a is not None and a.uses_files for a in answers.values())
+            self._post(
+                asker, "report", count, ended_ranks(answers, earlier_answers, number), text, is_speaker, uses_files
+            )
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:
@@ -249,30 +255,30 @@ class LivenessCheck:
     def _on_expired(self, source: int, reason: str) -> None:
         if self._done:
             return
-        if not self._ending:
+        if not self._ending_positions:
             for position in range(len(self.ranks)):
                 self._post(position, "write", reason)
-        self._ending.add(source)
+        self._ending_positions.add(source)
         self._on_written(source)  # it wrote its file before it sent this
 
     def _on_write(self, source: int, reason: str) -> None:
         self.expired = reason
 
     def _on_written(self, source: int) -> None:
-        self._written.add(source)
-        if len(self._written) == len(self.ranks) and not self._done:
-            for position in self._ending:
+        self._written_positions.add(source)
+        if len(self._written_positions) == len(self.ranks) and not self._done:
+            for position in self._ending_positions:
                 self._post(position, "all written")
 
     def _on_all_written(self, source: int) -> None:
         self.all_written = True
 
-    def _on_left(self, source: int, answer: list[Json], calls: dict[str, int]) -> None:
-        self._left[source] = Answer._make(answer), calls
-        for ranks, census in self._censuses.items():
+    def _on_left(self, source: int, last_fields: list[Json], call_counts: dict[str, int]) -> None:
+        self._last_answers[source] = Answer._make(last_fields), call_counts
+        for ranks_name, census in self._censuses.items():
             if source in census.members and census.open:
-                census.answers.setdefault(source, self._last_words(source, ranks))
-        if len(self._left) == len(self.ranks):
+                census.answers.setdefault(source, self._last_answer_of(source, ranks_name))
+        if len(self._last_answers) == len(self.ranks):
             for position in reversed(range(len(self.ranks))):
                 self._post(position, "done")
 
@@ -298,37 +304,37 @@ _open: list[LivenessCheck] = []
 
 
 def open_liveness_checks() -> list[LivenessCheck]:
-    """Return those of this rank that are not over, the oldest first."""
+    """Return the liveness checks of this rank that are not over, the oldest first."""
     return list(_open)
 
 
 def liveness_of(rank_set: WatchedRankSet) -> LivenessCheck | None:
-    """Return the liveness check of *rank_set*, else one of more ranks; None before they connect."""
-    of_rank_set = next((liveness for liveness in list(_open) if liveness.rank_set is rank_set), None)
-    if of_rank_set is not None:
-        return of_rank_set
+    """Return the liveness check of *rank_set*, else that of a larger one; None before the ranks connect."""
+    own_check = next((liveness for liveness in list(_open) if liveness.rank_set is rank_set), None)
+    if own_check is not None:
+        return own_check
     ranks = {*rank_set.world.ranks_in_comm_world(rank_set.ranks)}
     return next((liveness for liveness in list(_open) if ranks <= {*liveness.ranks}), None)
 
 
 def leave_all(seconds: float) -> bool:
-    """Leave all liveness checks, as the program ends, and return whether all ranks did within *seconds*."""
-    left = open_liveness_checks()
-    for liveness in left:
+    """Leave all liveness checks, as the program ends, and return whether all ranks left within *seconds*."""
+    checks = open_liveness_checks()
+    for liveness in checks:
         liveness.leave()
-    return _serve_until(lambda: all(liveness.is_over for liveness in left), left, seconds)
+    return _serve_until(lambda: all(liveness.is_over for liveness in checks), checks, seconds)
 
 
 def _serve_until(
     condition: Callable[[], bool], liveness_checks: Sequence[LivenessCheck], seconds: float = float("inf")
 ) -> bool:
-    end, pause = time.monotonic() + seconds, POLL_FROM
+    deadline, pause = time.monotonic() + seconds, POLL_FROM
     while True:
         for liveness in liveness_checks:
             liveness.serve()
         if condition():
             return True
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return False
         time.sleep(pause)
         pause = min(1.5 * pause, _MAX_PAUSE)

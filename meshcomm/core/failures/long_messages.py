@@ -1,4 +1,4 @@
-"""Messages of MPI that are longer than a call expects, as ranks make different calls."""
+"""Messages of MPI that are longer than a call expects, because ranks make different calls."""
 
 import contextlib
 import faulthandler
@@ -17,19 +17,19 @@ from meshcomm.errors import CollectiveMismatch
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-_CHECK = "Run again with MESHCOMM_CHECK=1 to see which calls differ"
+_ADVICE = "Run again with MESHCOMM_CHECK=1 to see which calls differ"
 
 
 def mismatch(error: BaseException, rank: int) -> CollectiveMismatch | None:
-    """Return what *rank*, this one, has to raise instead of *error* if it is MPI's and means that calls differ.
+    """Return the error to raise on *rank*, this one, instead of an *error* of MPI that means that calls differ.
 
-    Where `guard_memory` has to end the job, but Open MPI did not say what is wrong, this ends it.
+    None for other errors. With Open MPI this ends the job if the error may be one for which `guard_memory` ends it.
     """
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not isinstance(error, MPI.Exception):
         return None
     if error.Get_error_class() == MPI.ERR_OTHER and _handler(MPI) is not None:
-        _end(
+        _end_job(
             MPI,
             f"in {watch.operation()} MPI has an error that it does not name ({error}). If ranks made different calls, "
             "it may have got a message that is longer than the memory for it",
@@ -39,15 +39,15 @@ def mismatch(error: BaseException, rank: int) -> CollectiveMismatch | None:
         return None
     return CollectiveMismatch(
         f"rank {rank} made another collective call than others, now or before: MPI has a message for it that does not "
-        f"fit its call. {_CHECK}"
+        f"fit its call. {_ADVICE}"
     )
 
 
 def guard_memory(mpi: ModuleType, comm: "MPI_.Comm") -> None:
-    """Let this rank end the job if MPI writes a message of *comm* over memory that it is not for.
+    """Let this rank end the job if MPI writes a message of *comm* beyond the buffer that it is for.
 
-    Open MPI writes all of a message that is longer than its memory, and says so only then: see decision 17. What this
-    process holds may be wrong after that. MPICH writes what fits.
+    Open MPI writes all of a message that is longer than its buffer, and reports the error only then: see decision 17.
+    Other memory of this process may be wrong after that. MPICH writes only as much as fits.
     """
     handler = _handler(mpi)
     if handler is not None:
@@ -59,37 +59,37 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
     if "Open MPI" not in mpi.Get_library_version():  # with MPICH a handler would hide errors, which mpi4py raises
         return None
 
-    def end(comm: "MPI_.Comm", code: int) -> None:
+    def error_handler(comm: "MPI_.Comm", code: int) -> None:
         if mpi.Get_error_class(code) == mpi.ERR_TRUNCATE:
-            _end(
+            _end_job(
                 mpi,
                 "CollectiveMismatch: it made another collective call than others, now or before. In "
                 f"{watch.operation()} it got a message that is longer than the memory for it",
             )
 
     _let_crashes_end()
-    return mpi.Comm.Create_errhandler(end)
+    return mpi.Comm.Create_errhandler(error_handler)
 
 
 def _let_crashes_end() -> None:
     """Let a crash end this process. Open MPI's report of it may wait for ever if memory is damaged: see decision 17.
 
-    What the program has set itself stays: a handler in Python, `faulthandler`, Open MPI's own setting.
+    Settings of the program stay: a handler in Python, `faulthandler`, Open MPI's variable.
     """
     has_handlers = "OMPI_MCA_opal_signal" in os.environ or faulthandler.is_enabled()
     if has_handlers or threading.current_thread() is not threading.main_thread():
         return
-    for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV):
-        if signal.getsignal(crash) is signal.SIG_DFL:  # as Python does not see the handlers of Open MPI
-            signal.signal(crash, signal.SIG_DFL)
+    for signal_number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV):
+        if signal.getsignal(signal_number) is signal.SIG_DFL:  # as Python does not see the handlers of Open MPI
+            signal.signal(signal_number, signal.SIG_DFL)
 
 
-def _end(mpi: ModuleType, why: str, more: str = "") -> None:
-    """End the job with as little as can be, as this process may crash by whatever it does."""
+def _end_job(mpi: ModuleType, why: str, details: str = "") -> None:
+    """End the job in as few steps as possible: this process may crash in any of them."""
     world = mpi.COMM_WORLD
     text = (
         f"meshcomm: rank {world.rank} of {world.size} ends the job: {why}. Open MPI writes the rest over other memory "
-        f"of this process. {_CHECK}\n{more}"
+        f"of this process. {_ADVICE}\n{details}"
     )
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))

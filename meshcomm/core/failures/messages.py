@@ -1,4 +1,4 @@
-"""Texts that several messages share: ranks and lines in short, and why calls cannot go on."""
+"""Texts that several messages share: ranks and lines in short, and why no further call is possible."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -26,7 +26,7 @@ def ranks_by_value(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[in
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return *ranks*, or the first of them, for a message.
+    """Return *ranks* as text for a message; if there are many, only the first ones.
 
     >>> ranks_text([3]), ranks_text(range(10))
     ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
@@ -35,7 +35,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ascending *ranks* in short.
+    """Return ascending *ranks* as text, with intervals.
 
     >>> spans([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
@@ -54,50 +54,56 @@ def first_of(lines: list[str]) -> list[str]:
     return lines[:MAX_LINES] + ["..."] * (len(lines) > MAX_LINES)
 
 
-def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:
-    """Return lines on ranks that are in *calls*: of each rank the operation, and the line of the program that made it.
+def in_calls(calls: Mapping[int, tuple[str, str]], verb: str, plural_verb: str) -> list[str]:
+    """Return lines that say in which calls ranks are.
+
+    *calls* has the operation of each rank, and the line of the program that called it; *verb* and *plural_verb* are
+    for one rank and for several.
 
     >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
     ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
     """
     texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
-    where = ranks_by_value(calls, texts).items()
-    return first_of([f"{ranks_text(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
+    ranks_by_text = ranks_by_value(calls, texts).items()
+    return first_of(
+        [f"{ranks_text(ranks)} {plural_verb if len(ranks) > 1 else verb}{text}" for text, ranks in ranks_by_text]
+    )
 
 
 class Unfinished(Protocol):
     """A nonblocking call that nobody has waited for yet."""
 
-    begun_by: str  # the function that began it
+    begun_by: str  # name of the function that began it
 
     def wait(self) -> object:
         """Wait until it is complete."""
 
 
-def never_waited_for(left: Sequence[Unfinished]) -> str:
-    """Return the error that names nonblocking calls which nobody waited for."""
-    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
+def never_waited_for(requests: Sequence[Unfinished]) -> str:
+    """Return the error text for *requests*, nonblocking calls that nobody waited for."""
+    more_text = f" and {len(requests) - 1} more" if len(requests) > 1 else ""
+    return f"{requests[0].begun_by} was never waited for: {requests[0]}{more_text}. Call wait() on each request"
 
 
-def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
-    """Return why *ranks*, those of a mesh or not, make no call after *error*, and the same for some of these ranks.
+def why_over(error: BaseException, refused_call: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
+    """Return why *ranks* make no call after *error*, as a text for these ranks and one for smaller sets of them.
 
-    *refused* says which call this rank refused before, if any: the cause of a mismatch.
+    *refused_call* is the text of a call that this rank refused before, the cause of a mismatch; "" if there is none.
+    *is_mesh* says whether the ranks are those of a mesh.
 
     >>> for text in why_over(KeyError("k"), "", range(4), True):
     ...     print(text.partition("; ")[::2])
     ("an earlier call of these ranks ended with an error (KeyError: 'k')", 'close() the mesh and make it again')
     ("an earlier call ... with an error (KeyError: 'k')", 'close() the mesh over ranks 0-3 and make it again')
     """
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if refused and isinstance(error, CollectiveMismatch):
-        what += f"; before, this rank did not make a call: {refused}"
-    what, over = f"an earlier call of these ranks ended with an error ({what})", f"over ranks {spans(ranks)}"
+    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if refused_call and isinstance(error, CollectiveMismatch):
+        error_text += f"; before, this rank did not make a call: {refused_call}"
+    cause, over = f"an earlier call of these ranks ended with an error ({error_text})", f"over ranks {spans(ranks)}"
     if is_mesh:
-        return f"{what}; close() the mesh and make it again", f"{what}; close() the mesh {over} and make it again"
-    how = f"{what}; to go on, make a mesh {over} and close() it"
-    return how, how
+        return f"{cause}; close() the mesh and make it again", f"{cause}; close() the mesh {over} and make it again"
+    reason = f"{cause}; to go on, make a mesh {over} and close() it"
+    return reason, reason
 
 
 def explain_none(error: BaseException, worlds: Iterable[WatchedWorld]) -> None:

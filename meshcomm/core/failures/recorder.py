@@ -1,4 +1,4 @@
-"""What a recorder of calls hears of, and how: the recorder itself is in :mod:`meshcomm.core.ranks.recording`."""
+"""The interface of the recorder of calls, which is in :mod:`meshcomm.core.ranks.recording`, and its data."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from time import monotonic_ns
@@ -8,7 +8,7 @@ from meshcomm.core._types import Counts
 
 
 class Traffic(NamedTuple):
-    """Data that a rank receives from others. A message is what one other rank has for it in one exchange."""
+    """Data that a rank receives from others. A message is all data from one other rank in one exchange."""
 
     messages: int = 0
     bytes: int = 0
@@ -16,8 +16,8 @@ class Traffic(NamedTuple):
     bytes_between_nodes: int = 0
 
     def plus(self, other: "Traffic") -> "Traffic":
-        """Return both together."""
-        return Traffic(  # one by one: this is on the way of every exchange that is counted
+        """Return the sum of both."""
+        return Traffic(  # field by field, which is fast: every exchange that is counted comes through here
             self.messages + other.messages,
             self.bytes + other.bytes,
             self.messages_between_nodes + other.messages_between_nodes,
@@ -29,20 +29,21 @@ NOTHING = Traffic()
 
 
 class Arrival(NamedTuple):
-    """That a rank begins an operation that others may wait for.
+    """The arrival of a rank at an operation that others may wait for.
 
-    A stream is a row of operations that its ranks make in one order: the collective ones of a communicator, or the
-    messages from one rank to another. So stream and *number* name the operation on all ranks.
+    A stream is a sequence of operations that its ranks make in the same order: the collective operations of a
+    communicator, or the messages from one rank to another. So *stream* and *number* identify the operation on all
+    ranks.
     """
 
     stream: str
     number: int
     position: int
-    """That of the rank among those of the stream."""
+    """Position of the rank among the ranks of the stream."""
 
 
 class NeededArrivals(NamedTuple):
-    """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
+    """The arrivals that a rank needs to complete an operation: those of the ranks at *positions*."""
 
     stream: str
     number: int
@@ -50,7 +51,7 @@ class NeededArrivals(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Why an operation may wait for other ranks, and they for this one."""
+    """The arrivals that an operation needs from other ranks, and its own, which others may need."""
 
     arrivals: tuple[Arrival, ...] = ()
     needed: tuple[NeededArrivals, ...] = ()
@@ -60,7 +61,7 @@ NOBODY = Waits()
 
 
 class Stream(Protocol):
-    """A communicator, as far as a recorder asks: the rank that calls it, and its name on all of them."""
+    """The attributes of a communicator that a recorder uses; the name is the same on all its ranks."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +72,7 @@ class Stream(Protocol):
 
 
 class Positions(Protocol):
-    """A rendezvous in shared memory: its members, and which of them this rank is."""
+    """The attributes of a rendezvous in shared memory that a recorder uses: members, and the position of this rank."""
 
     @property
     def members(self) -> Sequence[int]: ...
@@ -80,7 +81,7 @@ class Positions(Protocol):
 
 
 class InMemory(Protocol):
-    """A group of ranks that exchange in shared memory."""
+    """The attributes of a group that a recorder uses: its communicator, and its rendezvous in shared memory."""
 
     @property
     def opened(self) -> Stream | None: ...
@@ -89,17 +90,17 @@ class InMemory(Protocol):
 
 
 class CallListener(Protocol):
-    """A listener to the calls and exchanges of this rank; `meshcomm.core.ranks.recording` says what each entry is."""
+    """The methods of a recorder; `meshcomm.core.ranks.recording.Recorder` describes them."""
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
     def record_exchange(self, way: str, began: int, traffic: Traffic) -> None: ...
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None: ...
-    def timer(self, what: str, dependencies: Waits = NOBODY) -> "Timer": ...
-    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
+    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> "Timer": ...
+    def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
     def point_to_point_timer(
-        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+        self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
     ) -> "Timer": ...
     def record_shared_exchange(
         self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
@@ -109,26 +110,26 @@ class CallListener(Protocol):
 
 
 class Timer:
-    """Tells when an operation of MPI, which begins when this is made, is over.
+    """A timer of an operation of MPI, which begins with the timer and ends with a call of it.
 
     Parameters
     ----------
     recorder: recorder to report to
-    what: name of the function of MPI
-    dependencies: ranks that may wait for the operation, and for which it may wait
+    function_name: name of the function of MPI
+    dependencies: arrivals that the operation needs, and its own
     """
 
     __slots__ = ("_began", "_dependencies", "_recorder", "_what")
 
-    def __init__(self, recorder: CallListener, what: str, dependencies: Waits) -> None:
-        self._recorder, self._what, self._dependencies = recorder, what, dependencies
+    def __init__(self, recorder: CallListener, function_name: str, dependencies: Waits) -> None:
+        self._recorder, self._what, self._dependencies = recorder, function_name, dependencies
         self._began = monotonic_ns()
 
     def __call__(self) -> None:
-        """Tell that the operation is over."""
+        """Report that the operation is over."""
         self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies)
 
     def posted(self) -> Waits:
-        """Tell that a nonblocking operation has begun, and return whom to wait for later."""
+        """Report that a nonblocking operation has begun, and return the arrivals that its wait needs later."""
         self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies._replace(needed=()))
         return self._dependencies._replace(arrivals=())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SideChannel:
-    """A communicator for such messages alone. Messages from one rank to another arrive in the order they were sent.
+    """A communicator for these messages only. Messages from one rank to another arrive in the order they were sent.
 
     A message is a list that JSON can hold. One thread at a time may use the channel.
     """
@@ -20,21 +20,21 @@ class SideChannel:
     def __init__(self, mpi: ModuleType, comm: "MPI_.Comm") -> None:
         self._MPI = mpi
         self._comm = comm
-        self._sent: list[tuple[MPI_.Request, bytes]] = []
+        self._pending_sends: list[tuple[MPI_.Request, bytes]] = []
         self.size = comm.size
         self.rank = comm.rank
 
     def send(self, message: Sequence[object], rank: int) -> None:
         """Send *message* to *rank*; returns at once."""
         data = json.dumps(message).encode()
-        self._sent = [pair for pair in self._sent if not pair[0].Test()]
-        self._sent.append((self._comm.Isend([data, self._MPI.BYTE], rank), data))
+        self._pending_sends = [pair for pair in self._pending_sends if not pair[0].Test()]
+        self._pending_sends.append((self._comm.Isend([data, self._MPI.BYTE], rank), data))
 
     def receive(self) -> list[tuple[int, list[Json]]]:
         """Return the messages that have arrived, each with the rank that sent it."""
         MPI = self._MPI
         status, messages = MPI.Status(), []
-        # A probe that finds nothing lets MPI fetch what has come, and only the next one finds it.
+        # A probe that finds nothing lets MPI fetch messages that have arrived; only the next probe finds them.
         while message := self._probe(status) or self._probe(status):
             data = bytearray(status.Get_count(MPI.BYTE))
             message.Recv([data, MPI.BYTE])
@@ -46,5 +46,5 @@ class SideChannel:
 
     def close(self) -> None:
         """Free the communicator. All messages must have been received."""
-        self._MPI.Request.Waitall([request for request, _ in self._sent])
+        self._MPI.Request.Waitall([request for request, _ in self._pending_sends])
         self._comm.Free()

@@ -1,4 +1,4 @@
-"""Where the threads of this process are: in short for messages, in full for flight files."""
+"""The stacks of the threads of this process: in short for messages, in full for flight files."""
 
 import faulthandler
 import linecache
@@ -25,25 +25,25 @@ _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("
 
 
 def whole() -> str:
-    """Return where all threads of Python are, the main one first, without the one that asks, if it is another.
+    """Return the stacks of all threads of Python, the main one first, without the caller's unless it is the main one.
 
-    Nothing if there is no disk space to find out.
+    "" if there is no space on disk for the file that they go through.
     """
     try:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            threads = file.read().rstrip("\n").split("\n\n")
+            stacks = file.read().rstrip("\n").split("\n\n")
     except OSError:
         return ""
-    main = f"{threading.main_thread().ident or 0:#018x}"
-    first = [lines for lines in threads if main in lines.partition("\n")[0]]
-    others = [lines for lines in threads if lines not in first and not lines.startswith("Current thread")]
-    return "\n\n".join(first + others) + "\n"
+    main_id = f"{threading.main_thread().ident or 0:#018x}"
+    main_stacks = [stack for stack in stacks if main_id in stack.partition("\n")[0]]
+    other_stacks = [stack for stack in stacks if stack not in main_stacks and not stack.startswith("Current thread")]
+    return "\n\n".join(main_stacks + other_stacks) + "\n"
 
 
 def of_program() -> str:
-    """Return where the program is that has called meshcomm in another thread, innermost call first; else nothing."""
+    """Return the calls of the program that called meshcomm in another thread, innermost first; "" without such."""
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident():
             calls = [_frame_text(call) for call in _calls_of_program(frame)]
@@ -53,16 +53,16 @@ def of_program() -> str:
 
 
 def of_callers() -> dict[int | None, str]:
-    """Return the line that has called meshcomm for each thread that is in a call: "f.py:9 in step: mc.barrier(m)"."""
+    """Return, for each thread in a call of meshcomm, the line that made it: "f.py:9 in step: mc.barrier(m)"."""
     calls = {thread: _calls_of_program(frame) for thread, frame in sys._current_frames().items()}
-    return {thread: _with_line(around[0]) for thread, around in calls.items() if around}
+    return {thread: _with_line(frames[0]) for thread, frames in calls.items() if frames}
 
 
 def of_main() -> str:
-    """Return the line of the program that the main thread is at: "f.py:9 in step"; else nothing.
+    """Return the line of the program that the main thread is at: "f.py:9 in step"; "" if there is none.
 
-    Calls into libraries do not count: of a program that waits in mpi4py or NumPy it is the line that called them. No
-    file is read, as the watchdog asks: that could take as long as what the main thread is stuck in.
+    Calls within libraries do not count: if a program waits in mpi4py or NumPy, it is the line that called them. No
+    file is read, as the watchdog calls this: a read could block as the main thread does.
     """
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     for frame, _ in walk_stack(innermost) if innermost is not None else ():
@@ -74,9 +74,9 @@ def of_main() -> str:
 def _calls_of_program(innermost: FrameType) -> list[FrameType]:
     """Return the calls around those of meshcomm, up to those that run a program or a thread."""
     frames = (frame for frame, _ in walk_stack(innermost))
-    ours = dropwhile(lambda frame: not is_ours(frame), frames)
-    theirs = dropwhile(is_ours, ours)
-    return list(takewhile(lambda frame: frame.f_code.co_filename not in _RUNNERS and not is_ours(frame), theirs))
+    from_meshcomm = dropwhile(lambda frame: not is_ours(frame), frames)
+    from_program = dropwhile(is_ours, from_meshcomm)
+    return list(takewhile(lambda frame: frame.f_code.co_filename not in _RUNNERS and not is_ours(frame), from_program))
 
 
 def _frame_text(frame: FrameType) -> str:
@@ -85,5 +85,5 @@ def _frame_text(frame: FrameType) -> str:
 
 def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
-    cut = f"{line[: _MAX_LINE_LENGTH - 3]}..." if len(line) > _MAX_LINE_LENGTH else line
-    return f"{_frame_text(frame)}{': ' if cut else ''}{cut}"
+    short_line = f"{line[: _MAX_LINE_LENGTH - 3]}..." if len(line) > _MAX_LINE_LENGTH else line
+    return f"{_frame_text(frame)}{': ' if short_line else ''}{short_line}"

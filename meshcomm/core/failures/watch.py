@@ -1,6 +1,6 @@
-"""What this rank does: written by its calls, read by its watchdog and by other ranks.
+"""The state of this rank: its calls write it, its watchdog reads it, also for other ranks.
 
-A call only writes what it is. The watchdog looks at this a few times a second, so a call costs next to nothing.
+A call only writes a few attributes, and the watchdog reads them a few times a second. So calls cost next to nothing.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class WatchedCallLock(Protocol):
 
 
 class WatchedWorld(Protocol):
-    """Where a program runs, as far as this folder asks: a `meshcomm.core.ranks.rank_sets.World`."""
+    """The attributes of a `meshcomm.core.ranks.rank_sets.World` that this folder uses."""
 
     @property
     def ends_job_on_failure(self) -> bool: ...
@@ -37,7 +37,7 @@ class WatchedWorld(Protocol):
 
 
 class WatchedRankSet(Protocol):
-    """Ranks of a world that make collective calls together, as far as this folder asks."""
+    """The attributes of a `meshcomm.core.ranks.rank_sets.RankSet` that this folder uses."""
 
     @property
     def world(self) -> WatchedWorld: ...
@@ -67,11 +67,11 @@ The number is 0 if the call is not counted, and -n if it waits for nonblocking c
 `time.monotonic`. It is a plain tuple, as the compiled `CallScope` makes one for each call."""
 
 NAMED = " named "
-"""What separates an operation from the name that the user gave a call: ranks may give different names."""
+"""The text between an operation and the name that the user gave a call: ranks may give different names."""
 
 
 class _RankState:
-    """What this rank is doing."""
+    """The calls and other activities of this rank."""
 
     __slots__ = (
         *("any_closed", "calls", "count", "divergence_hint", "errors", "file_at", "idle_seconds", "in_file"),
@@ -82,33 +82,33 @@ class _RankState:
     def __init__(self) -> None:
         # The number of calls begun.
         self.count = 0
-        # The calls that go on. A call may make another one; the first is what the user called.
+        # The calls in progress, one within the other; the first is that of the user.
         self.calls: list[Call] = []
         # The last calls, for the flight recorder.
         self.recent: deque[Call] = deque(maxlen=KEPT_CALLS)
-        # Pending errors: its threads raise them as soon as the others agree.
+        # Pending errors: threads of this rank raise them as soon as the others agree.
         self.errors: list[Exception] = []
-        # When file I/O last began or ended, and whether it goes on.
+        # The time when file I/O last began or ended, and whether it is in progress.
         self.file_at, self.in_file = -math.inf, False
-        # Whether it is in another library, which may compute for hours without a call of ours.
+        # Whether this rank is in another library, which may compute for hours without a call of meshcomm.
         self.in_library = False
-        # The number of tests of nonblocking calls that were not complete, and the last such call.
+        # The number of tests of nonblocking calls that found them incomplete, and the last call tested so.
         self.num_polls = 0
         self.last_polled: Call | None = None
-        # That call while this rank does nothing but poll: set by the watchdog.
+        # `last_polled` while this rank does nothing but poll, else None: set by the watchdog.
         self.only_polling: Call | None = None
         # The number of nonblocking calls completed, and of beginnings and ends of file I/O: a change is progress.
         self.progress_count = 0
-        # The listener to calls and exchanges, while somebody counts or traces them.
+        # The listener to calls and exchanges while they are counted or traced, else None.
         self.recorder: CallListener | None = None
-        self.simulated: int | None = None  # the simulated rank that runs now
+        self.simulated: int | None = None  # the simulated rank that runs now, if any
         # For a NumPy script run unchanged on all ranks: the explanation added to errors; "" otherwise.
         self.divergence_hint = ""
         # Whether a mesh was closed; if so, fast paths check that theirs is open.
         self.any_closed = False
         # The worlds over MPI, the oldest first.
         self.worlds: Sequence[WatchedWorld] = ()
-        # Seconds for which the watchdog has seen no change.
+        # The seconds for which the watchdog has seen no change.
         self.idle_seconds = 0.0
 
     @property
@@ -128,11 +128,11 @@ class _RankState:
                 self.errors.remove(raised)
 
     def call(self) -> "Call | None":
-        """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
+        """Return the innermost call that this rank is in, or None. Safe in other threads: a slice is atomic."""
         return next(iter(self.calls[-1:]), self.only_polling)
 
     def note_file_io(self, begins: bool) -> None:
-        """Note that file I/O of this rank begins, or has ended: it may take long, but the rank is not stuck."""
+        """Note that file I/O of this rank *begins*, or has ended: it may take long, but the rank is not stuck."""
         self.file_at, self.in_file = time.monotonic(), begins
         self.progress_count += 1
 
@@ -152,7 +152,7 @@ class _RankState:
         )
 
     def operation(self) -> str:
-        """Return the operation that the user called, or nothing. For other threads."""
+        """Return the operation that the user called; "" if there is none. Safe in other threads."""
         call = next(iter(self.calls[:1]), self.only_polling)
         return call[0] if call is not None else ""
 

@@ -14,7 +14,7 @@ def as_bytes(block: Array) -> Bytes:
     """Return the bytes of a C-contiguous *block*, sharing its memory."""
     base = block.base
     if type(base) is np.ndarray and base.dtype is _BYTE and base.nbytes == block.nbytes and base.flags.c_contiguous:
-        return base.reshape(-1) if base.ndim != 1 else base  # a block that was made by `as_block`
+        return base.reshape(-1) if base.ndim != 1 else base  # a block made by `as_block`
     if block.dtype.itemsize == 0:
         return np.empty(0, dtype=np.uint8)
     return block.reshape(-1).view(np.uint8)
@@ -26,11 +26,11 @@ def as_block(data: Bytes, shape: Shape, dtype: DType) -> Array:
 
 
 def new_bytes(size: int) -> Bytes:
-    """Return *size* bytes of any value for a block: in memory that the node's ranks share, if there is such.
+    """Return *size* bytes of any value for a block, in memory that the node's ranks share if possible.
 
-    The pool keeps the memory of large blocks for others of the same length. Of a loop whose blocks shrink or grow, it
-    would keep one for each length, and take new memory in each turn. So large lengths are rounded up to one of 16 in
-    each power of two: by 6% at most.
+    The pool keeps the memory of large blocks for others of the same length. If the blocks of a loop shrink or grow, it
+    would keep memory for each length, and take new memory in each turn. So large lengths are rounded up to one of 16
+    in each power of two: by 6% at most.
     """
     length = size
     if size >= MIN_UNMERGED_RANGE:
@@ -45,7 +45,7 @@ def new_bytes(size: int) -> Bytes:
 
 
 def new_block(shape: Shape, dtype: DType) -> Array:
-    """Return a new C-contiguous block of any content, in memory as `new_bytes` gives it."""
+    """Return a new uninitialized C-contiguous block, in memory of `new_bytes`."""
     size = block_bytes(shape, dtype.itemsize)
     try:
         return np.ndarray(shape, dtype, new_bytes(size))
@@ -56,7 +56,7 @@ def new_block(shape: Shape, dtype: DType) -> Array:
 
 
 def block_bytes(shape: Shape | None, itemsize: int) -> int:
-    """Return the bytes of a block of *shape*; None is no block."""
+    """Return the bytes of a block of *shape*; 0 for None, which is no block."""
     if shape is None:
         return 0
     for n in shape:

@@ -1,4 +1,4 @@
-"""The pools of this process: memory that the ranks of the node share, and memory of this process only."""
+"""The pools of this process: one that the ranks of the node share, and one of this process only."""
 
 import os
 import resource
@@ -14,19 +14,19 @@ from meshcomm.core._types import Bytes
 from meshcomm.core.memory._pool import Pool
 
 shared: Pool | None = None
-"""The pool that other processes of the node map, once there is one."""
+"""The pool that other processes of the node map; None before it is made."""
 
 
 def allocate(nbytes: int) -> Bytes | None:
-    """Return *nbytes* bytes of any value that the ranks of the node share, or None if there are none."""
+    """Return *nbytes* bytes of any value that the ranks of the node share; None if there are none."""
     return None if shared is None else shared.allocate(nbytes)
 
 
 def allocate_unshared(nbytes: int) -> Bytes:
     """Return *nbytes* bytes of any value.
 
-    Memory of large blocks is kept for later ones, as that of shared blocks is: to get pages from the system takes
-    longer than to copy a block.
+    Memory of large blocks is kept for later ones, as in the shared pool: to get pages from the system takes longer
+    than to copy a block.
     """
     pool = _unshared_pool() if nbytes > POOLED_FROM else None
     block: Bytes | None = None if pool is None else pool.allocate(nbytes)
@@ -35,7 +35,7 @@ def allocate_unshared(nbytes: int) -> Bytes:
 
 @cache
 def _unshared_pool() -> Pool | None:
-    """Return a pool that may grow to all memory, if the system lets us reserve addresses without memory."""
+    """Return a pool that may grow to all memory; None if the system reserves no addresses without memory."""
     try:
         if Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2":
             return Pool(reservable(all_memory()), private=True)
@@ -45,24 +45,24 @@ def _unshared_pool() -> Pool | None:
 
 
 def locate(array: object) -> int:
-    """Return where in the pool of this process a contiguous *array* is, or -1 if it is not, or only in part."""
+    """Return the offset of a contiguous *array* in the shared pool of this process; -1 if it is not fully inside."""
     return -1 if shared is None else shared.locate(array)
 
 
 def all_memory() -> int:
-    """Return how much memory this process may have."""
+    """Return the bytes of memory that this process may have."""
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits()])
 
 
 def reservable(nbytes: int) -> int:
-    """Return how much address space a pool of *nbytes* may reserve, or all pools that a process maps to share.
+    """Return the bytes of address space that a pool of *nbytes* may reserve, or all shared pools that a process maps.
 
-    Under RLIMIT_AS this is at most a fraction of what the process has left: the rest is for the program.
+    With RLIMIT_AS it is at most a fraction of the free address space: the rest is for the program.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return nbytes
-    with suppress(OSError, ValueError):  # no /proc: none of it counts as taken
+    with suppress(OSError, ValueError):  # without /proc, all of it counts as free
         limit -= int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(nbytes, int(limit * MAX_ADDRESS_SPACE_SHARE)))
 
@@ -85,7 +85,7 @@ def _cgroup_limits() -> Iterator[int]:
 
 
 def share(nbytes: int) -> Pool:
-    """Return the pool of this process that others can map, made with *nbytes* bytes if there is none yet.
+    """Return the shared pool of this process; if there is none yet, make one with *nbytes* bytes.
 
     ``OSError``, ``ValueError`` or ``MemoryError`` if the system has no such memory.
     """
@@ -96,12 +96,12 @@ def share(nbytes: int) -> Pool:
 
 
 def unshare() -> None:
-    """Make no more blocks in the pool that others can map: nobody does. It is unmapped once its blocks are freed."""
+    """Make no more blocks in the shared pool, as no other rank maps it. It is unmapped once its blocks are freed."""
     global shared
     shared = None
 
 
 def own_pool() -> Pool:
-    """Return the pool of this process that others can map; there must be one."""
+    """Return the shared pool of this process, which must exist."""
     assert shared is not None
     return shared

@@ -10,10 +10,10 @@ from meshcomm.core.memory import pools
 from meshcomm.core.memory.blocks import NOTHING
 
 Buffer: TypeAlias = Callable[[str, int], Bytes]
-"""From the name of a use, and a number of bytes, to a buffer."""
+"""A function from the name of a use, and a number of bytes, to a buffer."""
 
 _buffers = threading.local()
-_NONE = NOTHING, NOTHING
+_NO_BUFFERS = NOTHING, NOTHING
 
 
 def own_buffer(use: str, size: int) -> Bytes:
@@ -26,19 +26,19 @@ def scratch(use: str, size: int) -> Bytes:
 
     Buffers within the default scratch limit are kept from call to call; larger ones are made each time.
     """
-    buffer, last = getattr(_buffers, use, _NONE)
-    if len(last) == size:  # loops ask for the same again and again
-        return last
+    buffer, view = getattr(_buffers, use, _NO_BUFFERS)
+    if len(view) == size:  # as in loops
+        return view
     if len(buffer) < size:
         buffer = pools.allocate_unshared(size)
-    last = buffer[:size]
+    view = buffer[:size]
     if len(buffer) <= DEFAULT_SCRATCH:
-        setattr(_buffers, use, (buffer, last))
-    return last
+        setattr(_buffers, use, (buffer, view))
+    return view
 
 
 def shared_scratch(size: int) -> Bytes | None:
-    """Return *size* bytes in memory that the node's ranks share, or None if there are none.
+    """Return *size* bytes of memory that the node's ranks share; None if there are none.
 
     All exchanges of this thread use the same bytes, one exchange at a time.
     """
@@ -54,5 +54,5 @@ def shared_scratch(size: int) -> Bytes | None:
 
 
 def forget_scratch() -> None:
-    """Give back what is kept for this thread."""
+    """Free the buffers that are kept for this thread."""
     _buffers.__dict__.clear()

@@ -1,13 +1,13 @@
-"""Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
+"""Collective calls: how all collective functions run, from a call to the function that all ranks agreed to run.
 
-A call is known if all ranks of a rank set have made it before: what was prepared for it then runs at once. So does
-what was prepared for another call of the same form: see `Collective`. Otherwise each rank prepares it, the ranks agree
-that they make the same call and that none has an error, and each remembers it.
+A call is known if all ranks of a rank set have made it before: its prepared call then runs at once. A new call may run
+by the prepared call of another one of the same form: see `Collective`. Otherwise each rank prepares the call, the
+ranks agree that they make the same call and that none has an error, and each remembers it.
 
-What a rank does about an error depends on when it finds it:
+An error that one rank finds is handled by the time at which it finds it:
 
 - before the call: the rank does not make it. `RankSet.refuse` notes that, for the next comparison to find.
-- in a call that is new, or in one that is agreed on each time: `agree` and `agree_on` let all ranks raise it.
+- in a new call, or in one that is agreed on each time: `agree` and `agree_on` let all ranks raise the error.
 - in a known call: the rank takes part, so that no other one waits, and then raises the error: `join_and_raise`.
 """
 
@@ -32,14 +32,15 @@ Subject: TypeAlias = tuple[object, ...]
 """The arguments of the functions of a `Collective` that describe and build a call."""
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
-_WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
+# XORed into the digest if a rank has an error in a known call.
+_CALL_WITH_ERROR = fingerprint("something is wrong with this call")
 
 
 def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> AbstractContextManager[Location | None]:
     """Return the call scope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
 
-    The context gives where this rank is, or None if it is outside of the meshes. Within it the watchdog knows that the
-    rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
+    The context gives the location of this rank; None if it is outside of the meshes. Within it the watchdog knows that
+    the rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
 
     >>> import meshcomm as mc
     >>> def example():
@@ -55,9 +56,9 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
 
 @contextmanager
 def exchanging(rank_set: RankSet) -> Iterator[None]:
-    """Return a context in which ranks of *rank_set* agree and exchange: others may be in it still when one leaves it.
+    """Return a context in which ranks of *rank_set* agree and exchange: others may still be in it when one leaves it.
 
-    `leave_with` says what follows from an exception.
+    An exception has the consequences of `leave_with`.
     """
     try:
         yield
@@ -69,36 +70,36 @@ def exchanging(rank_set: RankSet) -> Iterator[None]:
 def leave_with(error: BaseException, rank_set: RankSet) -> None:
     """Let *rank_set* make no further call if this rank leaves one with an *error* that the others do not raise.
 
-    That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
-    Messages on their way would come to a later call, or the others would wait for this rank.
+    The others raise errors of meshcomm, and those agreed on, but not an interrupt, or a MemoryError in a known call.
+    Then a later call could get messages of this one, or the others would wait for this rank.
     """
     if len(rank_set.ranks) > 1 and not isinstance(error, MeshcommError) and not host_signals.is_shared(error):
         rank_set.fail(error)
 
 
-def join_and_raise(wrong: Exception, rank_set: RankSet, exchange: Callable[[], object]) -> NoReturn:
-    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*.
+def join_and_raise(local_error: Exception, rank_set: RankSet, exchange: Callable[[], object]) -> NoReturn:
+    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise *local_error*.
 
     The other ranks of *rank_set* find a difference in the call, unless they have an error in it, too. If they find
-    none, later calls name *wrong*.
+    none, later calls name *local_error*.
     """
-    rank_set.call_digest ^= _WRONG
+    rank_set.call_digest ^= _CALL_WITH_ERROR
     if rank_set.world.ends_job_on_failure:
         abort.show_words()  # before the others find a difference, and end the job
-    rank_set.local_error = wrong
+    rank_set.local_error = local_error
     try:
         exchange()
     except MeshcommError as error:
-        raise wrong from error
+        raise local_error from error
     finally:
         rank_set.local_error = None
-    raise host_signals.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
+    raise host_signals.note_shared(local_error, f"{type(local_error).__name__}: {local_error}", seen=True)
 
 
 def agree_on(rank_set: RankSet, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-    """Return the result of *make*. An exception of it on one rank, all ranks raise. Collective over *rank_set*.
+    """Return the result of *make*. If it raises an exception on one rank, all ranks raise it. Collective.
 
-    *call* is the text that the ranks compare; it may be a function of the result.
+    *call* is the text that the ranks of *rank_set* compare; it may be a function of the result.
     """
     try:
         result = make()
@@ -111,15 +112,15 @@ def agree_on(rank_set: RankSet, call: str | Callable[[R], str], make: Callable[[
 
 
 class Collective(Generic[R]):
-    """What a collective function is: all of them run by `__call__`, but those that agree on each call.
+    """A collective function: `__call__` runs all of them, except those that agree on each call.
 
-    From the subject of a call, *describe* returns what the ranks compare. *build* returns a function that runs the
-    call, also from the location of this rank; what it raises on one rank, all raise. On a rank that is outside of the
-    meshes, *outside* does the checks of *build*.
+    The subject of a call is a tuple of arguments. *describe* takes them and returns the text that ranks compare.
+    *build* takes them and the location of this rank, and returns a function that runs the call; if it raises an error
+    on one rank, all ranks raise it. *outside* does the checks of *build* on a rank outside of the meshes.
 
-    Calls of which *form* returns equal values run by one function, which was built for the first of them: *form* says
-    what moves, the same on all ranks, or None. A new call of a known form needs no agreement: what the ranks would
-    compare is in the digest that goes with its data.
+    *form* takes the subject, too, and returns a value that says what moves, the same on all ranks, or None. Calls with
+    equal values run by one function, which was built for the first of them. A new call of a known form needs no
+    agreement: the text that ranks would compare is in the digest that goes with its data.
     """
 
     def __init__(
@@ -151,11 +152,11 @@ class Collective(Generic[R]):
         key: key of the call among those of this rank; None for a call that is agreed on each time
         subject: arguments of *describe*, *build* and *outside*
         arguments: arguments of the function that runs the call
-        error: error that this rank, maybe alone, has found. It takes part in a known call before it raises it
+        error: error that this rank, maybe alone, has found; in a known call it takes part before it raises the error
         """
         mesh, target = meshes
         location: Location | None
-        if target is mesh:  # as location_in does, without its call: this is on the way of every relayout
+        if target is mesh:  # as in location_in, inlined: every relayout comes through here
             location = (bound_world(mesh) or current_world() or common_world()).here().location(mesh)
         else:
             location = location_between(mesh, target)
@@ -176,8 +177,8 @@ class Collective(Generic[R]):
     ) -> Callable[..., R]:
         """Return the function that runs a call on which all ranks of *rank_set* have agreed. Collective.
 
-        Arguments are those of `__call__`, and *location* for *build*. All ranks raise the *error* of one of them if
-        they agree on the call now.
+        Arguments are those of `__call__`, and *location* is for *build*. If the ranks agree on the call now, all raise
+        the *error* of one of them.
         """
         if watch.recorder is not None:
             watch.recorder.describe(key, self._describe, subject)
@@ -185,7 +186,7 @@ class Collective(Generic[R]):
         if key is not None and not agreement.checks_every_call():
             prepared_call = rank_set.recall(key)
             if prepared_call is not None:
-                if rank_set.call_lock.depth > 1:  # the same call within different ones
+                if rank_set.call_lock.depth > 1:  # ranks may make this call within different ones
                     rank_set.call_digest ^= of_operation(rank_set.call_lock.operation)
                 if rank_set.comparison_due:
                     agreement.compare_known(rank_set, error)
@@ -196,12 +197,12 @@ class Collective(Generic[R]):
                 return self._of_known_form(rank_set, key, subject, prepared_call, error)
         run: Callable[..., R] | None = None
         try:
-            _ = rank_set.machine  # which a plan depends on, agreed on when the rank set first communicates
+            _ = rank_set.machine  # plans depend on it; ranks agree on it when the rank set first communicates
             prepared_call = rank_set.prepared_call(key) if key is not None else None
             if error is None:
                 run = prepared_call.run if prepared_call is not None else self._build(*subject, location)
-        except Exception as problem:
-            error = error or problem
+        except Exception as build_error:
+            error = error or build_error
         call = self._text(rank_set, subject)
         agreement.agree(rank_set, call, error)
         assert run is not None
@@ -213,7 +214,7 @@ class Collective(Generic[R]):
     def _of_known_form(
         self, rank_set: RankSet, key: Hashable, subject: Subject, prepared_call: PreparedCall, error: Exception | None
     ) -> Callable[..., R]:
-        """Return what runs a new call as it has run others of its form, and note what the call is about."""
+        """Return the function that has run other calls of the form of this new call, and note the new call."""
         call = self._text(rank_set, subject)
         number = fingerprint(call)
         rank_set.note(number)

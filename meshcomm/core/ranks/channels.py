@@ -1,7 +1,7 @@
-"""Channels: messages of the same sizes between this rank and the same others, again and again.
+"""Channels: messages of the same sizes between the same ranks, again and again.
 
-A channel is a buffer to send from, one to receive into, and persistent requests of MPI for both. To make an exchange
-anew each time takes longer than to move a small one: two buffers, their addresses, counts and offsets.
+A channel is a buffer to send from, one to receive into, and persistent requests of MPI for both. To set up a small
+exchange, with two buffers, their addresses, counts and offsets, takes longer than to run it.
 """
 # Why messages do not go astray
 # =============================
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 _TAG = 2  # other messages have the tags 0 and 1
 
 in_flight: dict[int, object] = {}
-"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it. A
-channel is there until it is freed."""
+"""Memory that MPI may still read or write, by its id, also if a signal handler has raised and nobody waits any more.
+Channels stay here until they are freed."""
 
 
 class MPIChannels:
-    """The channels of an exchange on a communicator: as many as were in flight at once.
+    """The channels of an exchange on a communicator: as many as were in flight at the same time.
 
     Parameters
     ----------
     mpi: the module ``mpi4py.MPI``
     comm: communicator of MPI
-    communicator: the same as a communicator of ours
-    send, receive: counts and offsets of the messages to the ranks, and from them
+    communicator: communicator of meshcomm around *comm*
+    send, receive: counts and offsets of the messages to other ranks, and from them
     """
 
     def __init__(
@@ -58,24 +58,26 @@ class MPIChannels:
         self.closed = False
 
     def take(self) -> "MPIChannel":
-        """Return a channel that is idle, to be started now."""
+        """Return an idle channel; the caller starts it now."""
         channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._new_channel())
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
-            to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
-            channel.peers = (recorder.point_to_point_timer("MPI_Startall", self._communicator, to, sources).posted(),)
+            destinations, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
+            channel.peers = (
+                recorder.point_to_point_timer("MPI_Startall", self._communicator, destinations, sources).posted(),
+            )
         return channel
 
     def _new_channel(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
-        (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
-        data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
-        comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)
+        (counts, offsets, size), (receive_counts, receive_offsets, receive_size) = self._send, self._receive
+        send_data, receive_data = np.empty(size, dtype=np.uint8), np.empty(receive_size, dtype=np.uint8)
+        comm, receive, send = self._comm, (receive_data, receive_counts, receive_offsets), (send_data, counts, offsets)
         requests = [
             start([message_of(side, rank), self._mpi.BYTE], rank, _TAG)
             for side, start in ((receive, comm.Recv_init), (send, comm.Send_init))
             for rank in np.flatnonzero(side[1]).tolist()
         ]
-        return data, into, requests
+        return send_data, receive_data, requests
 
     def close(self) -> None:
         """Free all channels: those in flight when they are complete."""
@@ -96,7 +98,7 @@ class MPIChannel:
         self._channels, self._requests = channels, requests
         self.peers: tuple[Waits, ...] = ()  # while somebody records
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
-        # No method: calls of Python functions are what a small exchange takes its time for.
+        # No method: calls of Python functions take most of the time of a small exchange.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)
         in_flight[id(self)] = self
 

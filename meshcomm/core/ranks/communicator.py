@@ -1,4 +1,4 @@
-"""What meshcomm asks of a communicator, over MPI or simulated."""
+"""The interface of communicators, over MPI or simulated."""
 
 import json
 from abc import ABC, abstractmethod
@@ -14,10 +14,10 @@ from meshcomm.core.failures.watch import watch
 T = TypeVar("T")
 
 Side: TypeAlias = tuple[Counts, Counts, int]
-"""Counts and offsets, as in `Buffers`, and total bytes of a buffer that is not allocated yet."""
+"""Counts and offsets, as in `Buffers`, and the total bytes of a buffer that is not allocated yet."""
 
 Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
-"""One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
+"""One side of an exchange: a buffer, and for each rank its number of bytes and their offset in the buffer."""
 
 NO_TIMER: Callable[[], object] = bool
 """A no-op in place of a timer while no recorder is active: bool is written in C, and each exchange calls it."""
@@ -40,7 +40,7 @@ class Comparison(Protocol):
         """Return whether it is complete."""
 
     def equal(self) -> bool:
-        """Wait until it is complete, and return whether all ranks brought the same number."""
+        """Wait until it is complete, and return whether all ranks have the same number."""
 
 
 class NumberMessages(Protocol):
@@ -68,36 +68,36 @@ class Channels(Protocol):
     """The channels of one exchange."""
 
     closed: bool
-    """Whether they were evicted for newer exchanges, the same on all ranks: one that is taken then is used once."""
+    """Whether they were evicted for newer exchanges, the same on all ranks: a channel taken then is used only once."""
 
     def take(self) -> Channel:
         """Return a channel that nobody uses. The ranks start theirs in one order."""
 
 
 class Communicator(ABC):
-    """What meshcomm asks of a communicator. All calls but `progress` and `free` are Collective over its ranks."""
+    """A communicator. All calls but `progress` and `free` are Collective over its ranks."""
 
     size: int
     rank: int
 
     name = ""
-    """The same on all its ranks, and another one than that of each other communicator of theirs; "" if it has none."""
+    """The same on all its ranks, and different for each communicator of these ranks; "" if it has none."""
 
     @abstractmethod
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        """Send bytes to each rank, and receive bytes of each rank."""
+        """Send bytes to each rank, and receive bytes from each rank."""
 
     @abstractmethod
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        """As `alltoallv`, but return at once; all memory is in use until what is returned is complete."""
+        """As `alltoallv`, but return at once; all memory is in use until the result is complete."""
 
     @abstractmethod
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
-        """As `start_alltoallv`, in messages of a size that every MPI can count."""
+        """As `start_alltoallv`, by point-to-point messages of sizes that every MPI can count."""
 
     @abstractmethod
-    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
-        """Send *data* to rank *to*, if any, and receive *into* from rank *source*, if any."""
+    def permute(self, data: Bytes, destination: int | None, buffer: Bytes, source: int | None) -> None:
+        """Send *data* to rank *destination*, if any, and receive *buffer* from rank *source*, if any."""
 
     @abstractmethod
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
@@ -111,8 +111,8 @@ class Communicator(ABC):
     def start_comparison(self, number: int) -> Comparison:
         """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
 
-    def numbers(self, to: list[int], sources: list[int]) -> NumberMessages:
-        """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
+    def numbers(self, destinations: list[int], sources: list[int]) -> NumberMessages:
+        """Return messages with a number to the ranks *destinations*, and from the ranks *sources*. Not collective."""
         raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
 
     def channels(self, send: Side, receive: Side) -> Channels:
@@ -121,54 +121,54 @@ class Communicator(ABC):
 
     @abstractmethod
     def allgather(self, message: bytes) -> list[bytes]:
-        """Return the message of every rank; they may differ in length."""
+        """Return the message of every rank; lengths may differ."""
 
     def allgather_json(self, message: T) -> list[T]:
-        """Return the message of every rank, which is a value that JSON can hold: tuples become lists. Never pickles.
+        """Return the *message* of every rank, a value that JSON can hold; tuples become lists.
 
         ``TypeError`` on all ranks if JSON cannot hold one of them.
         """
         try:
             encoded = as_json_text(message)
         except TypeError as error:
-            encoded = _REFUSED + str(error).encode()
+            encoded = _ERROR_PREFIX + str(error).encode()
         messages = self.allgather_texts(encoded)
-        refused = next((received for received in messages if received.startswith(_REFUSED)), None)
-        if refused is not None:
-            raise TypeError(refused.removeprefix(_REFUSED).decode())
-        return [json.loads(received) for received in messages]
+        refusal = next((text for text in messages if text.startswith(_ERROR_PREFIX)), None)
+        if refusal is not None:
+            raise TypeError(refusal.removeprefix(_ERROR_PREFIX).decode())
+        return [json.loads(text) for text in messages]
 
     def allgather_texts(self, encoded: bytes) -> list[bytes]:
-        """Return the text of every rank, as `as_json_text` makes it."""
+        """Return the text *encoded* of every rank; texts are those of `as_json_text`."""
         if watch.recorder is not None:
             watch.recorder.record_agreement()
         return self.allgather(encoded)
 
     @abstractmethod
     def gather(self, message: bytes, root: int) -> list[bytes]:
-        """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
+        """Return on rank *root* the message of every rank, elsewhere an empty list; lengths may differ."""
 
     def gather_json(self, root: int, message: T) -> list[T]:
-        """Return the message of every rank on rank *root*, as `allgather_json` does; elsewhere an empty list."""
+        """Return on rank *root* the message of every rank, as `allgather_json` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.record_agreement()
         return [json.loads(text) for text in self.gather(as_json_text(message), root)]
 
     @abstractmethod
     def broadcast(self, data: Bytes, root: int) -> None:
-        """Overwrite *data* by that of rank *root*."""
+        """Overwrite *data* with that of rank *root*."""
 
     @abstractmethod
     def send(self, data: Bytes, rank: int) -> None:
         """Send *data* to *rank*, which must `receive` it. Blocks until *data* may be changed."""
 
     @abstractmethod
-    def receive(self, into: Bytes, rank: int) -> None:
-        """Receive what *rank* sends, of just the size of *into*."""
+    def receive(self, buffer: Bytes, rank: int) -> None:
+        """Receive what *rank* sends, which fills *buffer* exactly."""
 
     @abstractmethod
     def barrier(self, seconds: float) -> list[int]:
-        """Wait until all ranks are here and return an empty list, or after *seconds* those that may be missing."""
+        """Wait until all ranks are here and return []; after *seconds*, return the ranks that may be missing."""
 
     @abstractmethod
     def split(self, color: int, key: int) -> "Communicator":
@@ -181,12 +181,12 @@ class Communicator(ABC):
         """Give the communicator back."""
 
 
-_REFUSED = b"\0"
-"""What begins the text of an error instead of JSON."""
+_ERROR_PREFIX = b"\0"
+"""The prefix of an error text, in place of JSON."""
 
 
 def as_json_text(message: object) -> bytes:
-    """Return *message* as bytes. ``TypeError`` for what JSON cannot hold: the other ranks would wait in vain.
+    """Return *message* as JSON. ``TypeError`` if JSON cannot hold it.
 
     >>> as_json_text([1, "text"])
     b'[1, "text"]'
@@ -195,17 +195,17 @@ def as_json_text(message: object) -> bytes:
 
 
 def receive_buffer(lengths: NDArray[np.int64]) -> Buffers:
-    """Return an uninitialized buffer for consecutive messages of these lengths."""
+    """Return a new buffer for consecutive messages of these *lengths*, in bytes."""
     counts: list[int] = lengths.tolist()
     return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
 
 
-def message_of(memory: Buffers, rank: int) -> Bytes:
-    """Return what is sent to *rank*, or received from it, in *memory*."""
-    data, counts, offsets = memory
+def message_of(buffers: Buffers, rank: int) -> Bytes:
+    """Return the bytes in *buffers* that go to *rank*, or come from it."""
+    data, counts, offsets = buffers
     return data[offsets[rank] : offsets[rank] + counts[rank]]
 
 
-def split_messages(memory: Buffers) -> list[bytes]:
-    """Return the messages that were received in *memory*."""
-    return [message_of(memory, rank).tobytes() for rank in range(len(memory[1]))]
+def split_messages(buffers: Buffers) -> list[bytes]:
+    """Return the messages in *buffers*, one from each rank."""
+    return [message_of(buffers, rank).tobytes() for rank in range(len(buffers[1]))]

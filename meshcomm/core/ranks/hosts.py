@@ -1,7 +1,7 @@
-"""Which ranks share a host, which settings all must have alike, and the machine that all plan by.
+"""Which ranks share a host, which settings must be equal on all ranks, and the machine that all ranks plan by.
 
-One rule for the whole package: ranks share a host if `this_host` is equal on them. Plans, exchanges in shared memory,
-topologies and ``python -m meshcomm info`` all go by it.
+Ranks share a host if `this_host` is equal on them: plans, exchanges in shared memory, topologies and ``python -m
+meshcomm info`` all use this rule.
 """
 
 import json
@@ -23,19 +23,19 @@ MACHINE_FILE = "MESHCOMM_MACHINE"
 """The environment variable that names the file with the constants of the machine, as ``calibrate`` writes it."""
 
 ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT", WHOLE)
-"""Variables that all ranks must have alike. Of others, ranks agree on what they say, or use them alone."""
+"""Environment variables that must be equal on all ranks. Ranks agree on the values of others, or use their own."""
 
 
 def this_host() -> str:
-    """Return the identity of this host: its name, and the number of this boot of its system.
+    """Return the identity of this host: its name, and the random number of the last boot of its system.
 
     Containers with different names on one machine count as different hosts, as they do for MPI.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        boot = ""
-    return f"{os.uname().nodename} {boot}".rstrip()
+        boot_id = ""
+    return f"{os.uname().nodename} {boot_id}".rstrip()
 
 
 def usable_processors() -> Iterable[int]:
@@ -44,22 +44,25 @@ def usable_processors() -> Iterable[int]:
 
 
 def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
-    """Return the host name of each rank. Collective over *communicator*; *ranks* are the names of its ranks.
+    """Return the host name of each rank, after a check of the settings. Collective over *communicator*.
 
-    ``MeshError`` on all ranks if an environment variable differs between them.
+    *ranks* are the numbers of its ranks for errors. ``MeshError`` on all ranks if a variable of `ALIKE` differs.
     """
-    mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
-    settings = communicator.allgather_json(mine)
-    for number, name in enumerate(ALIKE, 1):
-        values = ranks_by_value(ranks, [row[number] for row in settings])
-        if len(values) > 1:
-            texts = [f"{repr(value) if value else 'not set'} on {ranks_text(of)}" for value, of in values.items()]
+    own_settings = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
+    settings = communicator.allgather_json(own_settings)
+    for column, name in enumerate(ALIKE, 1):
+        ranks_of_value = ranks_by_value(ranks, [rank_settings[column] for rank_settings in settings])
+        if len(ranks_of_value) > 1:
+            texts = [
+                f"{repr(value) if value else 'not set'} on {ranks_text(ranks_with_value)}"
+                for value, ranks_with_value in ranks_of_value.items()
+            ]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
-    return [str(row[0]) for row in settings]
+    return [str(rank_settings[0]) for rank_settings in settings]
 
 
-class _Facts(TypedDict, total=False):
-    """What a rank knows of its host; the first one also of the machine."""
+class _HostFacts(TypedDict, total=False):
+    """Facts about the host of a rank, which ranks gather; the first rank adds the constants of the machine."""
 
     host: str
     processors: list[int]
@@ -70,20 +73,22 @@ class _Facts(TypedDict, total=False):
 def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, bool]:
     """Return the machine that all *ranks* plan by, and whether a host has fewer processors than ranks. Collective.
 
-    Its constants are those that the first rank knows. ``MeshError`` on all ranks if that one cannot read its file.
+    The machine has the constants of the first rank. ``MeshError`` on all ranks if that rank cannot read its file.
     """
-    mine = _Facts(host=this_host(), processors=sorted(usable_processors()))
+    own_facts = _HostFacts(host=this_host(), processors=sorted(usable_processors()))
     if communicator.rank == 0:
         try:
-            mine["constants"] = stored_constants()
+            own_facts["constants"] = stored_constants()
         except MeshError as error:
-            mine["error"] = str(error)
-    facts = communicator.allgather_json(mine)
+            own_facts["error"] = str(error)
+    facts = communicator.allgather_json(own_facts)
     if "error" in facts[0]:
         raise MeshError(facts[0]["error"])
-    nodes = first_on_host([row["host"] for row in facts])
-    of = node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
-    return Machine(**facts[0]["constants"], nodes=of), _oversubscribed(nodes, [row["processors"] for row in facts])
+    nodes = first_on_host([rank_facts["host"] for rank_facts in facts])
+    node_of_rank = node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
+    return Machine(**facts[0]["constants"], nodes=node_of_rank), _oversubscribed(
+        nodes, [rank_facts["processors"] for rank_facts in facts]
+    )
 
 
 def first_on_host(hosts: list[str]) -> list[int]:
@@ -92,24 +97,24 @@ def first_on_host(hosts: list[str]) -> list[int]:
     >>> first_on_host(["a", "b", "a"])
     [0, 1, 0]
     """
-    first: dict[str, int] = {}
-    return [first.setdefault(host, rank) for rank, host in enumerate(hosts)]
+    first_ranks: dict[str, int] = {}
+    return [first_ranks.setdefault(host, rank) for rank, host in enumerate(hosts)]
 
 
 def _oversubscribed(nodes: list[int], processors: list[list[int]]) -> bool:
-    """Return whether a host has more ranks than processors that these may use.
+    """Return whether a host has more ranks than processors that these ranks may use.
 
     >>> _oversubscribed([0, 0, 2], [[0, 1], [0, 1], [5]]), _oversubscribed([0, 0], [[3], [3]])
     (False, True)
     """
-    usable: dict[int, set[int]] = {}
-    for node, of_rank in zip(nodes, processors, strict=True):
-        usable.setdefault(node, set()).update(of_rank)
-    return any(nodes.count(node) > len(of_node) for node, of_node in usable.items())
+    node_processors: dict[int, set[int]] = {}
+    for node, rank_processors in zip(nodes, processors, strict=True):
+        node_processors.setdefault(node, set()).update(rank_processors)
+    return any(nodes.count(node) > len(processor_set) for node, processor_set in node_processors.items())
 
 
 def stored_constants() -> dict[str, float]:
-    """Return the constants of the machine in the file that ``MESHCOMM_MACHINE`` names, if it names one.
+    """Return the constants of the machine in the file that ``MESHCOMM_MACHINE`` names; none if it is not set.
 
     ``MeshError`` if the file cannot be read, or holds something else.
     """

@@ -1,6 +1,6 @@
-"""Calls of mpi4py that a signal can end: in a notebook, Ctrl-C must reach ranks that wait for others.
+"""Calls of mpi4py that a signal can interrupt: in a notebook, Ctrl-C must reach ranks that wait for others.
 
-Python runs the handler of a signal only between its own steps, so a rank in a blocking call of MPI never gets to it.
+Python runs a signal handler only between two steps of its own, so never while a rank is in a blocking call of MPI.
 Here ranks wait in Python instead, and enter the call of MPI when it will not wait for long:
 
 - before a collective call, until all ranks of the communicator have come to its gate
@@ -12,17 +12,18 @@ Here ranks wait in Python instead, and enter the call of MPI when it will not wa
 # =============================
 #
 # A gate is a dissemination barrier: in round k each rank sends to the rank 2**k ahead, and waits for the one 2**k
-# behind. Messages name their epoch, which begins with each cell: those that an interrupted one has left are dropped.
+# behind. Messages name their epoch, which begins with each cell: messages of an interrupted cell are dropped.
 #
-# A rank must not leave a gate that another one has passed: that one is in MPI's call, and waits for ever. So:
+# A rank must not leave a gate that another one has passed: the other rank is in the call of MPI, and would wait for
+# ever. So:
 #
-# (A) Who passes has heard of all others, if through some in between: all have come.
-# (B) A signal does not end a gate, nor the call behind it. A rank that is interrupted goes on with the rounds for
-#     `LEAVE_AFTER`. If another one has passed, all have come, and all messages are sent meanwhile: it passes, too, and
-#     is interrupted after the call.
-# (C) Else it leaves. Nobody has passed, and nobody will: ranks are stopped together. One that comes later reads its
-#     messages before it sends the first one. If it was stopped, too, it leaves at once, even if the others have come:
-#     they may be gone, and none of them has passed without it.
+# (A) A rank that passes has heard of all others, directly or through other ranks: all have come to the gate.
+# (B) A signal does not end a gate, nor the call behind it. An interrupted rank goes on with the rounds for
+#     `LEAVE_AFTER` seconds. If another rank has passed, all have come, and all messages are sent meanwhile: then the
+#     interrupted rank passes, too, and raises after the call.
+# (C) Else it leaves. No rank has passed, and none will: ranks are interrupted together. A rank that comes later reads
+#     its messages before it sends the first one. If it was interrupted, too, it leaves at once, even if the others
+#     have come: they may be gone, and none of them has passed without it.
 
 import time
 from collections import defaultdict, deque
@@ -49,17 +50,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEAVE_AFTER = 0.2
-"""Seconds after an interrupt in which a rank still passes a gate. Messages on their way take less than a tenth."""
+"""Seconds after an interrupt in which a rank may still pass a gate. Messages on their way take less than a tenth."""
 
-_YIELDS = 50
-"""A rank that waits lets others run so many times before it sleeps. Two ranks need about five."""
+_MAX_YIELDS = 50
+"""Times that a waiting rank yields its processor before it sleeps. Two ranks need about five."""
 
-_COLLECTIVE = (
+_COLLECTIVE_METHODS = (
     "Barrier Bcast Gather Gatherv Scatter Scatterv Allgather Allgatherv Alltoall Alltoallv Alltoallw Reduce Allreduce "
     "Reduce_scatter Reduce_scatter_block Scan Exscan barrier bcast gather scatter allgather alltoall reduce allreduce "
     "scan exscan Dup Split Split_type Create Create_group Create_cart Create_graph Create_dist_graph_adjacent"
 )
-_STARTING = (
+_NONBLOCKING_METHODS = (
     "Isend Issend Irecv Ibarrier Ibcast Igather Igatherv Iscatter Iscatterv Iallgather Iallgatherv Ialltoall "
     "Ialltoallv Ireduce Iallreduce Iscan Iexscan isend issend irecv"
 )
@@ -67,8 +68,8 @@ _STARTING = (
 
 
 def wait_until(test: Callable[[], T]) -> T:
-    """Call *test* in steps of Python until what it returns is true, and return that. Signals are handled between."""
-    yields, pause = _YIELDS, POLL_FROM
+    """Call *test* again and again until its result is true, and return the result. Python handles signals between."""
+    yields, pause = _MAX_YIELDS, POLL_FROM
     while not (result := test()):
         if yields:
             yields -= 1
@@ -80,65 +81,65 @@ def wait_until(test: Callable[[], T]) -> T:
 
 
 class Gates:
-    """What ranks pass together before collective calls of MPI. One object for each process.
+    """The gates, which ranks pass together before collective calls of MPI. One object for each process.
 
-    Collective over COMM_WORLD to make, before the first mesh. From then on calls of mpi4py are interruptible, and a
-    rank that fails ends no job.
+    To make it is Collective over COMM_WORLD, before the first mesh. From then on calls of mpi4py are interruptible,
+    and a rank that fails ends no job.
 
     Parameters
     ----------
-    send: sends a message to a rank, by `channel`, which connects all ranks
-    poll: handles the messages that have come; those called ``gate`` by `arrived`
+    send: function that sends a message to a rank by `channel`, which connects all ranks
+    poll: function that handles the messages that have arrived, and passes those named ``gate`` to `arrived`
     """
 
     def __init__(self, send: Callable[..., object], poll: Callable[[], object]) -> None:
         MPI = mpi()
         self.channel = SideChannel(MPI, MPI.COMM_WORLD.Dup())
         self.why_alone = ""
-        """Why this rank can make no call with others, if it cannot."""
-        self._send, self._poll, self._everyone = send, poll, MPI.COMM_WORLD.Get_group()
+        """Why this rank can make no call with others; "" if it can."""
+        self._send, self._poll, self._world_group = send, poll, MPI.COMM_WORLD.Get_group()
         self._epoch, self._messages = 0, defaultdict[tuple[int, int], deque[list[str]]](deque)
         self._awaited: tuple[float, Sequence[int]] = 0.0, ()
-        self._holds, self._interrupted = False, 0.0
+        self._defers_interrupts, self._interrupted_at = False, 0.0
         MPIWorld.ends_job_on_failure = False
         module: Value = MPI  # a module, whose names change here
         module.Request = _request_class(MPI)
         module.COMM_WORLD = _communicator_class(MPI, self)(MPI.COMM_WORLD)
 
     def begin_epoch(self) -> None:
-        """Drop the messages of gates that were left. All ranks begin as many epochs."""
+        """Drop the messages of gates that ranks have left. All ranks begin the same number of epochs."""
         self._epoch += 1
         for key in [key for key in self._messages if key[0] < self._epoch]:
             del self._messages[key]
 
     def arrived(self, source: int, epoch: int, *message: str) -> None:
-        """Note that rank *source* has come to a gate."""
+        """Note that rank *source* has arrived at a gate."""
         if epoch >= self._epoch:
             self._messages[epoch, source].append([*message])
 
     def interrupt(self) -> None:
-        """Raise ``KeyboardInterrupt``, now or at the end of what signals may not end. For handlers of signals."""
-        if not self._holds:
+        """Raise ``KeyboardInterrupt``, now or at the end of an `uninterrupted` context. For signal handlers."""
+        if not self._defers_interrupts:
             raise KeyboardInterrupt
-        self._interrupted = self._interrupted or time.monotonic()
+        self._interrupted_at = self._interrupted_at or time.monotonic()
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """Return a context that no signal ends: it ends with ``KeyboardInterrupt`` if one has come."""
-        self._interrupted, self._holds = 0.0, True
+        """Return a context that no signal interrupts: if one has come, its end raises ``KeyboardInterrupt``."""
+        self._interrupted_at, self._defers_interrupts = 0.0, True
         try:
             yield
         finally:
-            self._holds = False
-        if self._interrupted:
+            self._defers_interrupts = False
+        if self._interrupted_at:
             raise KeyboardInterrupt
 
     @contextmanager
     def without_others(self, reason: str) -> Iterator[None]:
         """Return a context in which calls that need other ranks raise ``MeshError`` with this *reason*."""
-        before, self.why_alone = self.why_alone, reason
+        reason_before, self.why_alone = self.why_alone, reason
         with ExitStack() as stack:
-            stack.callback(setattr, self, "why_alone", before)
+            stack.callback(setattr, self, "why_alone", reason_before)
             for _, rank_set in _rank_sets():
                 stack.enter_context(rank_set.unnoted())
                 stack.callback(setattr, rank_set, "call_lock", rank_set.call_lock)
@@ -147,7 +148,7 @@ class Gates:
             yield
 
     def awaited(self) -> tuple[float, Sequence[int]]:
-        """Return since when this rank waits for others, and for which ranks of COMM_WORLD. For other threads."""
+        """Return the time since which this rank waits, and for which ranks of COMM_WORLD. Safe in other threads."""
         call = watch.call()
         if call is not None and call[1] is not None:
             return call[3], call[1].world.ranks_in_comm_world(call[1].ranks)
@@ -163,9 +164,9 @@ class Gates:
 
     @contextmanager
     def passed(self, ranks: Sequence[int], name: str) -> Iterator[None]:
-        """Return a context for a call of *ranks*, which begins when all have come, and which no signal ends.
+        """Return a context for a call of *ranks*, which begins when all have come, and which no signal interrupts.
 
-        ``CollectiveMismatch`` if one of them has come for another call.
+        *name* is that of the function of MPI. ``CollectiveMismatch`` if a rank has come for another function.
         """
         if len(ranks) == 1:
             yield
@@ -177,18 +178,18 @@ class Gates:
             yield
 
     def _pass(self, ranks: Sequence[int], name: str) -> None:
-        here = f"{name} of MPI in {watch.operation()}" if watch.calls else f"{name} of MPI"
+        call_text = f"{name} of MPI in {watch.operation()}" if watch.calls else f"{name} of MPI"
         rank, size = self.channel.rank, len(ranks)
         position, distance = ranks.index(rank), 1
         self._poll()
-        if self._interrupted:
+        if self._interrupted_at:
             raise KeyboardInterrupt
         while distance < size:
-            self._send(ranks[(position + distance) % size], "gate", self._epoch, name, here)
+            self._send(ranks[(position + distance) % size], "gate", self._epoch, name, call_text)
             source = ranks[(position - distance) % size]
-            other, there = self._received_message(source)
-            if other != name:
-                raise CollectiveMismatch(f"rank {rank} calls {here}, but rank {source} calls {there}")
+            other_name, other_text = self._received_message(source)
+            if other_name != name:
+                raise CollectiveMismatch(f"rank {rank} calls {call_text}, but rank {source} calls {other_text}")
             distance *= 2
 
     def _received_message(self, source: int) -> list[str]:
@@ -199,7 +200,7 @@ class Gates:
         return messages.popleft()
 
     def _is_leaving(self) -> bool:
-        return self._interrupted > 0 and time.monotonic() > self._interrupted + LEAVE_AFTER
+        return self._interrupted_at > 0 and time.monotonic() > self._interrupted_at + LEAVE_AFTER
 
     def wait_for_message(self, comm: "MPI_.Comm", source: int, tag: int) -> None:
         """Wait until *comm* has a message that a receive from *source* with this *tag* would get."""
@@ -208,17 +209,17 @@ class Gates:
 
     def in_comm_world(self, group: "MPI_.Group") -> list[int]:
         """Return the ranks of *group* in COMM_WORLD."""
-        return list(group.Translate_ranks(None, self._everyone))
+        return list(group.Translate_ranks(None, self._world_group))
 
 
 def _rank_sets() -> Iterator[tuple[int, RankSet]]:
-    """Yield the rank sets of several ranks, each with the number of its world."""
+    """Yield the rank sets of more than one rank, each with the number of its world."""
     for number, world in enumerate(reversed(open_worlds())):
         yield from ((number, rank_set) for rank_set in world.all_rank_sets() if len(rank_set.ranks) > 1)
 
 
 class RankSetState(TypedDict):
-    """What ranks compare of a rank set: its ranks, what they have called, and why they make no more calls."""
+    """The state of a rank set that ranks compare: its ranks, its calls, and why it makes no more calls."""
 
     ranks: list[int]
     noted: int
@@ -227,7 +228,7 @@ class RankSetState(TypedDict):
 
 
 def call_states() -> dict[str, RankSetState]:
-    """Return what ranks compare to find out whether they have made the same calls."""
+    """Return the states of all rank sets, which ranks compare to find out whether they have made the same calls."""
     states: dict[str, RankSetState] = {}
     for number, rank_set in _rank_sets():
         ranks = list(rank_set.world.ranks_in_comm_world(rank_set.ranks))
@@ -238,7 +239,7 @@ def call_states() -> dict[str, RankSetState]:
 
 
 def calls_differ(states: Sequence[dict[str, RankSetState]]) -> bool:
-    """Return whether ranks, which have these *states*, have made different calls, or some can make no more."""
+    """Return whether ranks with these *states* have made different calls, or some can make no more calls."""
     return any(
         state["over"] is not None or any(states[rank].get(rank_set) != state for rank in state["ranks"])
         for states_of_rank in states
@@ -247,9 +248,9 @@ def calls_differ(states: Sequence[dict[str, RankSetState]]) -> bool:
 
 
 def start_over() -> None:
-    """Forget communicators and calls. All ranks are in no call.
+    """Forget communicators and calls. No rank may be in a call.
 
-    What MPI has not delivered yet may still come to the old communicators: these are left to MPI, and not freed.
+    Messages may still come to the old communicators, so these are not freed.
     """
     for world in open_worlds():
         world.unfinished.clear()
@@ -260,17 +261,17 @@ def start_over() -> None:
 # -- the calls of mpi4py ----------------------------------------------------------------------------------------------
 
 
-def _request_class(mpi: ModuleType) -> type:
-    kind: type = mpi.Request
+def _request_class(mpi_module: ModuleType) -> type:
+    request_class: type = mpi_module.Request
 
-    class PolledRequest(kind):
+    class PolledRequest(request_class):
         """A request that waits in steps of Python."""
 
         def Wait(self, status: object = None) -> object:
             return wait_until(lambda: self.Test(status))
 
         def wait(self, status: object = None) -> object:
-            return _message(lambda: self.test(status))
+            return _polled_message(lambda: self.test(status))
 
         @classmethod
         def Waitall(cls, requests: object, statuses: object = None) -> object:
@@ -278,68 +279,68 @@ def _request_class(mpi: ModuleType) -> type:
 
         @classmethod
         def waitall(cls, requests: object, statuses: object = None) -> object:
-            return _message(lambda: cls.testall(requests, statuses))
+            return _polled_message(lambda: cls.testall(requests, statuses))
 
     return PolledRequest
 
 
-def _message(test: Callable[[], tuple[bool, object]]) -> object:
-    """Return the message with which *test* says at last that a request is complete."""
-    answer: Value = wait_until(lambda: answer if (answer := test())[0] else None)
-    return answer[1]
+def _polled_message(test: Callable[[], tuple[bool, object]]) -> object:
+    """Call *test* until it says that a request is complete, and return the message."""
+    outcome: Value = wait_until(lambda: outcome if (outcome := test())[0] else None)
+    return outcome[1]
 
 
-def _communicator_class(mpi: ModuleType, gates: Gates) -> type:
-    """Return a class of communicators with the calls of mpi4py; those that it makes have it, too."""
-    kind: Value = mpi.Intracomm
+def _communicator_class(mpi_module: ModuleType, gates: Gates) -> type:
+    """Return a class of communicators with the methods of mpi4py; communicators made from one have it, too."""
+    base: Value = mpi_module.Intracomm
 
-    class GatedCommunicator(kind):
+    class GatedCommunicator(base):
         """A communicator whose calls can be interrupted while they wait."""
 
-    def collective(call: Value, comm: Value, *args: Value) -> Value:
-        group = args[0] if call is kind.Create_group else comm.Get_group()
-        with gates.passed(gates.in_comm_world(group), call.__name__):
-            return call(comm, *args)
+    def collective(method: Value, comm: Value, *args: Value) -> Value:
+        group = args[0] if method is base.Create_group else comm.Get_group()
+        with gates.passed(gates.in_comm_world(group), method.__name__):
+            return method(comm, *args)
 
-    def starting(call: Value, *args: Value) -> Value:
-        return mpi.Request(call(*args))
+    def starting(method: Value, *args: Value) -> Value:
+        return mpi_module.Request(method(*args))
 
-    def sending(call: Value, comm: Value, *args: Value) -> None:
-        nonblocking = f"{'i' if call.__name__.islower() else 'I'}{call.__name__.lower()}"
+    def sending(method: Value, comm: Value, *args: Value) -> None:
+        nonblocking = f"{'i' if method.__name__.islower() else 'I'}{method.__name__.lower()}"
         getattr(comm, nonblocking)(*args).Wait()
 
-    def receiving(call: Value, comm: Value, *args: Value) -> Value:
+    def receiving(method: Value, comm: Value, *args: Value) -> Value:
         *_, source, tag, _ = args
         gates.wait_for_message(comm, source, tag)
-        return call(comm, *args)
+        return method(comm, *args)
 
-    def exchanging(call: Value, comm: Value, data: Value, to: int, tag: int, *args: Value) -> Value:
-        pickles = call.__name__.islower()
-        request = (comm.isend if pickles else comm.Isend)(data, to, tag)
+    def exchanging(method: Value, comm: Value, data: Value, destination: int, tag: int, *args: Value) -> Value:
+        pickles = method.__name__.islower()
+        request = (comm.isend if pickles else comm.Isend)(data, destination, tag)
         result = (comm.recv if pickles else comm.Recv)(*args)
         request.Wait()
         return result
 
     for names, replacement in (
-        (_COLLECTIVE, collective),
-        (_STARTING, starting),
+        (_COLLECTIVE_METHODS, collective),
+        (_NONBLOCKING_METHODS, starting),
         ("Send Ssend send ssend", sending),
         ("Recv recv Probe probe Mprobe mprobe", receiving),
         ("Sendrecv sendrecv", exchanging),
     ):
         for name in names.split():
-            call = getattr(kind, name)
-            setattr(GatedCommunicator, name, _with_defaults(call, partial(replacement, call)))
+            method = getattr(base, name)
+            setattr(GatedCommunicator, name, _with_defaults(method, partial(replacement, method)))
     return GatedCommunicator
 
 
-def _with_defaults(call: Callable[..., object], replacement: Callable[..., object]) -> Callable[..., Value]:
-    """Return a method with the arguments of *call*, all of which it hands to its *replacement* by position."""
-    parameters = signature(call)
+def _with_defaults(method: Callable[..., object], replacement: Callable[..., object]) -> Callable[..., Value]:
+    """Return a method with the parameters of *method* that passes all arguments to *replacement*, by position."""
+    parameters = signature(method)
 
-    def called(*args: object, **named: object) -> object:
-        bound = parameters.bind(*args, **named)
+    def wrapper(*args: object, **kwargs: object) -> object:
+        bound = parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         return replacement(*bound.args)
 
-    return called
+    return wrapper

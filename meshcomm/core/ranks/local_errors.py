@@ -1,4 +1,4 @@
-"""Calls that a rank refuses, maybe alone: it raises an error where other ranks begin a call."""
+"""Calls that a rank refuses, maybe alone: it raises an error before the call, which other ranks may begin."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,25 +17,24 @@ from meshcomm.errors import MeshcommError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Before a call has begun there are no errors of data yet, as there are in `rank_sets`, but of memory and of files.
-_OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError
+# Before a call has begun no error is one of data, as in `call_log`; but some are of memory or of files.
+_ARGUMENT_ERRORS = MeshcommError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError
 
 
 def refusable(function: Callable[P, R]) -> Callable[P, R]:
-    """Let ranks notice later that only some of them have refused a call: a decorator.
+    """Decorate a function so that ranks notice later if only some of them have refused a call.
 
-    For functions that are Collective, and look at their arguments before the call begins. A rank that raises an error
-    there has made one call less than the others. If its next call was equal, they would exchange data of different
-    steps.
+    For Collective functions that check their arguments before the call begins. A rank that raises an error there makes
+    one call less than the others. If its next call was equal, they would exchange data of different steps.
     """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        begun = watch.count
+        calls_before = watch.count
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if watch.count == begun:
+            if watch.count == calls_before:
                 note_refusal(function.__name__.strip("_"), error, (args, kwargs))
             raise
 
@@ -43,11 +42,11 @@ def refusable(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def note_refusal(operation: str, error: Exception, arguments: object) -> None:
-    """Note for the ranks of the first mesh in *arguments* that this one raises *error* in place of *operation*.
+    """Note, for the ranks of the first mesh in *arguments*, that this rank raises *error* instead of *operation*.
 
-    No call has begun. Nothing is noted without a mesh, or while another thread is in a call.
+    No call has begun. Without a mesh, or while another thread is in a call, do nothing.
     """
-    if isinstance(error, _OF_ARGUMENTS):
+    if isinstance(error, _ARGUMENT_ERRORS):
         with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
             mesh = _mesh_of(arguments)
             rank_set = None if mesh is None else _rank_set_of(mesh)
@@ -56,7 +55,7 @@ def note_refusal(operation: str, error: Exception, arguments: object) -> None:
 
 
 def _mesh_of(argument: object) -> Mesh | None:
-    """Return the mesh that an *argument* is, has, or contains."""
+    """Return the mesh that *argument* is, has, or contains; None without one."""
     if isinstance(argument, Mesh):
         return argument
     if isinstance(argument, Mapping):
@@ -69,7 +68,7 @@ def _mesh_of(argument: object) -> Mesh | None:
 
 
 def _rank_set_of(mesh: Mesh) -> RankSet | None:
-    """Return the ranks of *mesh*; None if this rank is outside, or has no world yet in which it could call them."""
+    """Return the rank set of *mesh*; None if this rank is outside, or has no world yet."""
     world = bound_world(mesh) or current_world() or (common_world() if open_worlds() else None)
     location = None if world is None else world.here().location(mesh)
     return None if location is None else location.rank_set

@@ -1,4 +1,4 @@
-"""Meshes of a program: how they are made, the world of each, and the default mesh."""
+"""Meshes of a program: how to make one, its world, and the default mesh."""
 
 import atexit
 import math
@@ -70,7 +70,7 @@ def create_mesh(
 
 
 def mesh_description(mesh: Mesh) -> str:
-    """Return dimensions and ranks of *mesh* as text that ranks can compare."""
+    """Return the dimensions and ranks of *mesh* as text, which ranks can compare."""
     ranks = mesh.ranks
     return f"mesh {mesh.dims_text} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
 
@@ -80,7 +80,7 @@ def _completed_dims(
     devices: Sequence[int] | Sequence[str] | None,
     world: MPIWorld | SimulatedWorld | None,
 ) -> tuple[MeshDimension, ...]:
-    """Return *mesh_dims* checked, with the size that -1 stands for."""
+    """Return *mesh_dims*, checked and with the size that -1 stands for."""
 
     def available() -> int:
         return len(devices) if devices is not None else (world or common_world()).size
@@ -90,33 +90,33 @@ def _completed_dims(
     pairs = mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
     if not isinstance(pairs, Iterable):
         raise MeshError(f"mesh dimensions are pairs of a name and a size, not {pairs!r}")
-    listed = list(pairs)
-    unknown = [
-        number
-        for number, pair in enumerate(listed)
+    pair_list = list(pairs)
+    unknown_dims = [
+        index
+        for index, pair in enumerate(pair_list)
         if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1
     ]
-    dims = canonical_dims([(pair[0], 1) if number in unknown else pair for number, pair in enumerate(listed)])
-    if not unknown:
+    dims = canonical_dims([(pair[0], 1) if index in unknown_dims else pair for index, pair in enumerate(pair_list)])
+    if not unknown_dims:
         return dims
-    names = [dims[number].name for number in unknown]
-    if len(unknown) > 1:
+    names = [dims[index].name for index in unknown_dims]
+    if len(unknown_dims) > 1:
         raise MeshError(f"only one mesh dimension may have size -1, not {', '.join(names)}")
-    others = prod(dim.size for dim in dims)
-    if available() % others:
+    factor = prod(dim.size for dim in dims)
+    if available() % factor:
         raise MeshError(
-            f"mesh dimension {names[0]!r} of size -1: {counted(available(), 'device')} cannot be divided by {others}, "
+            f"mesh dimension {names[0]!r} of size -1: {counted(available(), 'device')} cannot be divided by {factor}, "
             "the product of the other sizes"
         )
-    size = available() // others
-    return tuple(MeshDimension(dim.name, size) if i in unknown else dim for i, dim in enumerate(dims))
+    size = available() // factor
+    return tuple(MeshDimension(dim.name, size) if index in unknown_dims else dim for index, dim in enumerate(dims))
 
 
 _default_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("default meshes", default=())
 
 
 class DefaultMesh(ContextDecorator):
-    """What `default_mesh` returns; it can be entered any number of times."""
+    """The context that `default_mesh` returns; it can be entered any number of times."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -182,7 +182,7 @@ def default_layout(ndim: int) -> Layout:
 
 
 def required_default_mesh(instead: str) -> Mesh:
-    """Return the default mesh; ``MeshError`` if there is none, which names what to pass *instead*."""
+    """Return the default mesh. Without one, raise ``MeshError``; its text says what to pass *instead*."""
     mesh = get_default_mesh()
     if mesh is None:
         raise MeshError(
@@ -198,7 +198,7 @@ def location_in(mesh: Mesh) -> Location | None:
 
 
 def location_between(source: Mesh, target: Mesh) -> Location | None:
-    """Return this process's rank set and device in a plan from mesh to mesh, or None if it is outside of both.
+    """Return this process's rank set and device in a plan from *source* to *target*; None if it is outside of both.
 
     ``MeshError`` if the meshes are in different worlds.
     """
@@ -236,9 +236,9 @@ def _world() -> MPIWorld | SimulatedWorld:
 
 @cache
 def common_world() -> MPIWorld:
-    """Return the world of COMM_WORLD, whose job ends if a rank fails."""
-    _, ranks = launched() or (0, 1)
-    if ranks > 1:
+    """Return the world of COMM_WORLD. Its job ends if a rank fails."""
+    _, size = launched() or (0, 1)
+    if size > 1:
         abort.start_mpi_with_all_ranks()
     world = mpi_world()
     refuse_alone(world.size, library_name)
@@ -255,7 +255,7 @@ def _install_watchdog(world: type[MPIWorld] | MPIWorld) -> None:
 
 
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
-    """Return the world of *comm*, whose job ends if a rank fails. Collective over *comm* if it is new."""
+    """Return the world of *comm*. Its job ends if a rank fails. Collective over *comm* if it is new."""
     _install_watchdog(MPIWorld)
     _close_before_mpi_ends()
     with CallScope("the first use of a communicator", None):
@@ -276,7 +276,7 @@ def _close_before_mpi_ends() -> None:
 
 @atexit.register
 def _close_at_exit() -> None:
-    """Close what is open. End the job with an error if an exchange failed, or ranks have made different calls."""
+    """Close all worlds. End the job with an error if an exchange failed, or ranks have made different calls."""
     abort.show_end()
     progress.stop()
     worlds = open_worlds()

@@ -55,14 +55,14 @@ _NUMBER_TAG = 1  # other messages have the tag 0
 
 
 class _MPIRequests:
-    """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`.
+    """Nonblocking operations of MPI that end together, and their memory, which is kept in `in_flight`.
 
     Parameters
     ----------
     test, wait: functions of MPI that test the requests, and wait for them
-    waits_in: name of the function *wait*
+    wait_name: name of the function *wait*
     memory: memory that is in use until they have ended
-    timed: timer of the recorder, which hears that they have begun; None while nobody records
+    timer: timer of the recorder that runs since they began; None while nobody records
     """
 
     __slots__ = ("_memory", "_peers", "_test", "_wait", "_waits_in")
@@ -71,28 +71,28 @@ class _MPIRequests:
         self,
         test: Callable[[], bool],
         wait: Callable[[], object],
-        waits_in: str,
+        wait_name: str,
         memory: tuple[Any, ...],
-        timed: "Timer | None",
+        timer: "Timer | None",
     ) -> None:
-        self._test, self._wait, self._waits_in, self._memory = test, wait, waits_in, memory
-        self._peers = (timed.posted(),) if timed else ()
+        self._test, self._wait, self._waits_in, self._memory = test, wait, wait_name, memory
+        self._peers = (timer.posted(),) if timer else ()
 
     def test(self) -> bool:
-        done = self._test()
-        if done:
+        is_complete = self._test()
+        if is_complete:
             in_flight.pop(id(self._memory), None)
-        return done
+        return is_complete
 
     def wait(self) -> None:
-        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else NO_TIMER
+        timer = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else NO_TIMER
         self._wait()
         in_flight.pop(id(self._memory), None)
-        timed()
+        timer()
 
 
 class _MPIComparison(_MPIRequests):
-    """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
+    """A reduction in flight by which ranks compare numbers: to the largest, and to the largest of their negatives."""
 
     __slots__ = ()
 
@@ -103,10 +103,12 @@ class _MPIComparison(_MPIRequests):
 
 
 class _MPINumberMessages:
-    """Numbers in persistent requests, which cost half of what a reduction does, and of what new messages do."""
+    """Messages with a number, in persistent requests: these cost half as much as a reduction, or as new messages."""
 
-    def __init__(self, number: Indices, others: Indices, sources: list[int], requests: "list[MPI_.Prequest]") -> None:
-        self._number, self._others, self._requests = number, others, requests
+    def __init__(
+        self, number: Indices, other_numbers: Indices, sources: list[int], requests: "list[MPI_.Prequest]"
+    ) -> None:
+        self._number, self._other_numbers, self._requests = number, other_numbers, requests
         self._sources = np.array(sources, dtype=np.intp)
         self._start_all, self._wait_all = mpi().Prequest.Startall, mpi().Request.Waitall
 
@@ -115,29 +117,29 @@ class _MPINumberMessages:
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
-        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else NO_TIMER
+        timer = watch.recorder.timer("MPI_Waitall") if watch.recorder else NO_TIMER
         self._wait_all(self._requests)
-        timed()
-        return self._sources[self._others[self._sources] != self._number].tolist()
+        timer()
+        return self._sources[self._other_numbers[self._sources] != self._number].tolist()
 
 
 def _countable(data: Bytes) -> list[Bytes]:
-    """Return *data* as messages whose lengths every MPI can count."""
+    """Return *data* cut into messages of lengths that every MPI can count."""
     return [data[start : start + MAX_MESSAGE_BYTES] for start in range(0, len(data), MAX_MESSAGE_BYTES)]
 
 
-def _with_bytes(counts: Counts, first: int) -> list[int]:
-    """Return the ranks with bytes, from *first* on and around."""
-    if isinstance(counts, list):  # there are few
+def _ranks_with_bytes(counts: Counts, first_rank: int) -> list[int]:
+    """Return the ranks with nonzero *counts*, from *first_rank* on and then those before it."""
+    if isinstance(counts, list):  # of few ranks
         ranks = [rank for rank, count in enumerate(counts) if count]
     else:
         ranks = np.flatnonzero(counts).tolist()
-    cut = bisect_left(ranks, first)
-    return ranks[cut:] + ranks[:cut]
+    split = bisect_left(ranks, first_rank)
+    return ranks[split:] + ranks[:split]
 
 
 def _new_comm(make: Callable[[], C]) -> C:
-    """Return a new communicator; ``MeshError`` if MPI has none left."""
+    """Return the new communicator that *make* makes; ``MeshError`` if MPI has none left."""
     try:
         return make()
     except mpi().Exception as error:
@@ -154,7 +156,7 @@ class MPICommunicator(Communicator):
         MPI = mpi()
         guard_memory(MPI, comm)
         self._comm = comm
-        self.name, self._splits = name, 0
+        self.name, self._split_count = name, 0
         self._byte, self._max = MPI.BYTE, MPI.MAX
         self._test_all, self._wait_all = MPI.Request.Testall, MPI.Request.Waitall
         self.size, self.rank = comm.size, comm.rank
@@ -164,71 +166,71 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder.collective_timer("MPI_Alltoallv", self, receive[1]) if watch.recorder else NO_TIMER
+        timer = watch.recorder.collective_timer("MPI_Alltoallv", self, receive[1]) if watch.recorder else NO_TIMER
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
-        timed()
+        timer()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        memory = message, received = [*send, self._byte], [*receive, self._byte]
-        timed = watch.recorder.collective_timer("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
+        memory = send_spec, recv_spec = [*send, self._byte], [*receive, self._byte]
+        timer = watch.recorder.collective_timer("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
-        request = self._comm.Ialltoallv(message, received)
-        return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        request = self._comm.Ialltoallv(send_spec, recv_spec)
+        return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timer)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests, memory = [], (send, receive)
         in_flight[id(memory)] = memory
-        ends = _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
-        timed = watch.recorder.point_to_point_timer("MPI_Isend", self, *ends) if watch.recorder else None
+        peers = _ranks_with_bytes(send[1], 0), _ranks_with_bytes(receive[1], 0)
+        timer = watch.recorder.point_to_point_timer("MPI_Isend", self, *peers) if watch.recorder else None
         for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
-            for rank in _with_bytes(side[1], self.rank):
+            for rank in _ranks_with_bytes(side[1], self.rank):
                 requests += [start([message, self._byte], rank) for message in _countable(message_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
-        return _MPIRequests(test, wait, "MPI_Waitall", memory, timed)
+        return _MPIRequests(test, wait, "MPI_Waitall", memory, timer)
 
-    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
-        requests, memory = [], (data, into)
+    def permute(self, data: Bytes, destination: int | None, buffer: Bytes, source: int | None) -> None:
+        requests, memory = [], (data, buffer)
         in_flight[id(memory)] = memory
-        ends = ([] if rank is None else [rank] for rank in (to, source))
-        timed = watch.recorder.point_to_point_timer("MPI_Waitall", self, *ends) if watch.recorder else NO_TIMER
+        peers = ([] if rank is None else [rank] for rank in (destination, source))
+        timer = watch.recorder.point_to_point_timer("MPI_Waitall", self, *peers) if watch.recorder else NO_TIMER
         if source is not None:
-            requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
-        if to is not None:
-            requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
+            requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(buffer)]
+        if destination is not None:
+            requests += [self._comm.Isend([message, self._byte], destination) for message in _countable(data)]
         self._wait_all(requests)
         del in_flight[id(memory)]
-        timed()
+        timer()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder.collective_timer("MPI_Allgatherv", self, receive[1]) if watch.recorder else NO_TIMER
+        timer = watch.recorder.collective_timer("MPI_Allgatherv", self, receive[1]) if watch.recorder else NO_TIMER
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
-        timed()
+        timer()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder.collective_timer("MPI_Allreduce", self) if watch.recorder else NO_TIMER
+        timer = watch.recorder.collective_timer("MPI_Allreduce", self) if watch.recorder else NO_TIMER
         self._comm.Allreduce(values, result, self._max)
-        timed()
+        timer()
         return result
 
     def start_comparison(self, number: int) -> _MPIComparison:
         memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
-        timed = watch.recorder.collective_timer("MPI_Iallreduce", self) if watch.recorder else None
+        timer = watch.recorder.collective_timer("MPI_Iallreduce", self) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Iallreduce(numbers, largest, self._max)
-        return _MPIComparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        return _MPIComparison(request.Test, request.Wait, "MPI_Wait", memory, timer)
 
-    def numbers(self, to: list[int], sources: list[int]) -> _MPINumberMessages:
+    def numbers(self, destinations: list[int], sources: list[int]) -> _MPINumberMessages:
         comm, own_number = self._comm, self._own_number
         if not len(self._other_numbers):
             self._other_numbers = np.zeros(self.size, dtype=np.int64)
-        others = self._other_numbers
-        for rank in {*to}.difference(self._sends):
+        other_numbers = self._other_numbers
+        for rank in {*destinations}.difference(self._sends):
             self._sends[rank] = comm.Send_init(own_number, rank, _NUMBER_TAG)
         for rank in {*sources}.difference(self._receives):
-            self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
-        receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
-        return _MPINumberMessages(own_number, others, sources, [*receives, *sends])
+            self._receives[rank] = comm.Recv_init(other_numbers[rank : rank + 1], rank, _NUMBER_TAG)
+        receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in destinations)
+        return _MPINumberMessages(own_number, other_numbers, sources, [*receives, *sends])
 
     def channels(self, send: Side, receive: Side) -> MPIChannels:
         channels = MPIChannels(mpi(), self._comm, self, send, receive)
@@ -239,70 +241,72 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder.collective_timer("MPI_Allgather", self) if watch.recorder else NO_TIMER
+        timer = watch.recorder.collective_timer("MPI_Allgather", self) if watch.recorder else NO_TIMER
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
-        timed()
-        into = receive_buffer(lengths)
-        self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
-        return split_messages(into)
+        timer()
+        buffers = receive_buffer(lengths)
+        self.allgatherv(np.frombuffer(message, dtype=np.uint8), buffers)
+        return split_messages(buffers)
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
-        needed: list[int] = [self.rank == root] * self.size
-        timed = watch.recorder.collective_timer("MPI_Gatherv", self, needed) if watch.recorder else NO_TIMER
+        needed_counts: list[int] = [self.rank == root] * self.size
+        timer = watch.recorder.collective_timer("MPI_Gatherv", self, needed_counts) if watch.recorder else NO_TIMER
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
-        into = receive_buffer(lengths)
-        self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
-        timed()
-        return split_messages(into)
+        buffers = receive_buffer(lengths)
+        self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*buffers, self._byte], root)
+        timer()
+        return split_messages(buffers)
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        needed: list[int] = [rank == root for rank in range(self.size)]
-        timed = watch.recorder.collective_timer("MPI_Bcast", self, needed) if watch.recorder else NO_TIMER
+        needed_counts: list[int] = [rank == root for rank in range(self.size)]
+        timer = watch.recorder.collective_timer("MPI_Bcast", self, needed_counts) if watch.recorder else NO_TIMER
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
-        timed()
+        timer()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder.point_to_point_timer("MPI_Send", self, [rank], []) if watch.recorder else NO_TIMER
+        timer = watch.recorder.point_to_point_timer("MPI_Send", self, [rank], []) if watch.recorder else NO_TIMER
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
-        timed()
+        timer()
 
-    def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder.point_to_point_timer("MPI_Recv", self, [], [rank]) if watch.recorder else NO_TIMER
-        for message in _countable(into):
+    def receive(self, buffer: Bytes, rank: int) -> None:
+        timer = watch.recorder.point_to_point_timer("MPI_Recv", self, [], [rank]) if watch.recorder else NO_TIMER
+        for message in _countable(buffer):
             self._comm.Recv([message, self._byte], rank)
-        timed()
+        timer()
 
     def barrier(self, seconds: float) -> list[int]:
-        timed = watch.recorder.collective_timer("MPI_Ibarrier", self) if watch.recorder else NO_TIMER
+        timer = watch.recorder.collective_timer("MPI_Ibarrier", self) if watch.recorder else NO_TIMER
         request = self._comm.Ibarrier()
-        end, pause = time.monotonic() + seconds, POLL_FROM
+        deadline, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
-            if time.monotonic() >= end:  # the request stays: the late rank finds that this one was here
+            if time.monotonic() >= deadline:  # the request goes on: the late rank finds that this one was here
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
             pause = min(2 * pause, POLL_TO)
-        timed()
+        timer()
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
-        self._splits += 1
-        return MPICommunicator(_new_comm(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
+        self._split_count += 1
+        return MPICommunicator(
+            _new_comm(lambda: self._comm.Split(color, key)), f"{self.name}/{self._split_count}.{color}"
+        )
 
     def side_channel(self) -> SideChannel:
-        """Return a channel for messages besides all calls. Collective over its ranks."""
+        """Return a side channel, for messages outside of calls. Collective over its ranks."""
         return SideChannel(mpi(), _new_comm(self._comm.Dup))
 
     def progress(self) -> None:
         self._comm.Iprobe()
 
     def native_handle(self) -> ctypes.c_int | ctypes.c_void_p:
-        """Return the handle as a function of C takes it: a number with MPICH, an address with Open MPI."""
+        """Return the handle as functions in C take it: an integer with MPICH, an address with Open MPI."""
         MPI = mpi()
-        kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
-        return kind.from_address(MPI._addressof(self._comm))
+        handle_type = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
+        return handle_type.from_address(MPI._addressof(self._comm))
 
     def free(self) -> None:
         for channels in self._channels:
@@ -317,14 +321,14 @@ class MPIWorld(World):
 
     ends_job_on_failure = shares_memory = True
 
-    def __init__(self, comm: "MPI_.Intracomm", ours: bool) -> None:
+    def __init__(self, comm: "MPI_.Intracomm", owns_comm: bool) -> None:
         super().__init__(comm.size, comm.rank)
         self._comm = comm
-        self._ours = ours
-        self._in_comm_world = _ranks_in_comm_world(comm)  # asked for now: the watchdog must not use *comm*
+        self._owns_comm = owns_comm
+        self._in_comm_world = _ranks_in_comm_world(comm)  # found now, as the watchdog must not use *comm*
         self._is_finalized = mpi().Is_finalized
         self.large_counts = mpi().Get_version() >= (4, 0)
-        self.orphaned = False  # the user freed the communicator that it was made on
+        self.orphaned = False  # whether the user freed the communicator that this world was made on
 
     def here(self) -> "MPIWorld":
         if forks.is_child:
@@ -345,13 +349,13 @@ class MPIWorld(World):
         name = _new_name(self.ranks_in_comm_world(ranks))
         if len(ranks) == self.size:
             return MPICommunicator(_new_comm(self._comm.Dup), name)
-        everyone = self._comm.Get_group()
-        group = everyone.Incl(list(ranks))
+        world_group = self._comm.Get_group()
+        group = world_group.Incl(list(ranks))
         try:
             return MPICommunicator(_new_comm(lambda: self._comm.Create_group(group)), name)
         finally:
             group.Free()
-            everyone.Free()
+            world_group.Free()
 
     def device_in(self, mesh: Mesh) -> int | None:
         """Return this process's device in *mesh*, or None if it is outside."""
@@ -376,52 +380,52 @@ class MPIWorld(World):
         if not self.orphaned:
             try:
                 self.here().close_on(mesh)
-            except CollectiveMismatch as error:  # the program has gone on with what the calls returned
+            except CollectiveMismatch as error:  # the program has already used the results of these calls
                 lasting_failures.append(str(error))
                 raise
 
     def close(self) -> None:
         super().close()
         _worlds[:] = [world for world in _worlds if world is not self]
-        if self._ours:
+        if self._owns_comm:
             self._comm.Free()
-            self._ours = False
+            self._owns_comm = False
 
     def __repr__(self) -> str:
         return f"MPIWorld(size={self.size}, rank={self.rank})"
 
 
 def _ranks_in_comm_world(comm: "MPI_.Intracomm") -> Ranks:
-    group, everyone = comm.Get_group(), mpi().COMM_WORLD.Get_group()
+    group, comm_world_group = comm.Get_group(), mpi().COMM_WORLD.Get_group()
     try:
-        ranks = tuple(group.Translate_ranks(None, everyone))
+        ranks = tuple(group.Translate_ranks(None, comm_world_group))
     finally:
         group.Free()
-        everyone.Free()
+        comm_world_group.Free()
     return range(comm.size) if ranks == (*range(comm.size),) else ranks
 
 
-_connected: Counter[str] = Counter()
+_name_counts: Counter[str] = Counter()
 
 
 def _new_name(ranks: Ranks) -> str:
     """Return a name for a new communicator over these *ranks* of COMM_WORLD, the same on all of them."""
-    text = spans(ranks)
-    if len(text) > _MAX_NAME_LENGTH:
-        text = f"{len(ranks)} ranks {blake2b(text.encode(), digest_size=8).hexdigest()}"
-    _connected[text] += 1
-    return f"{text} #{_connected[text]}"
+    name = spans(ranks)
+    if len(name) > _MAX_NAME_LENGTH:
+        name = f"{len(ranks)} ranks {blake2b(name.encode(), digest_size=8).hexdigest()}"
+    _name_counts[name] += 1
+    return f"{name} #{_name_counts[name]}"
 
 
 _worlds: list[MPIWorld] = []
 watch.worlds = _worlds
 
 lasting_failures: list[str] = []
-"""Why the job must not end well, though the world or the mesh in which it happened is gone."""
+"""Errors after which the job must not end with success, also of worlds and meshes that are closed."""
 
 
 def plain_operation(op: object) -> object:
-    """Return the name of one of MPI's operations, such as ``sum`` for ``MPI.SUM``; anything else as it is."""
+    """Return the name of an operation of MPI, such as "sum" for ``MPI.SUM``; return other values as they are."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None or not isinstance(op, module.Op):
         return op
@@ -432,7 +436,7 @@ def plain_operation(op: object) -> object:
 def mpi() -> ModuleType:
     """Return ``mpi4py.MPI``. The first call may initialise MPI.
 
-    ``MeshError`` that says how to get an MPI if there is none.
+    ``MeshError``, with advice on how to get an MPI, if there is none.
     """
     if "mpi4py.MPI" not in sys.modules:
         forget_launcher()
@@ -467,7 +471,7 @@ def active_mpi() -> ModuleType:
 def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
     """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new.
 
-    We communicate on a duplicate of it only. ``GroupError`` unless *comm* is an intracommunicator.
+    meshcomm communicates only on a duplicate of it. ``GroupError`` unless *comm* is an intracommunicator.
     """
     MPI = active_mpi()
     if comm is None or comm == MPI.COMM_WORLD:
@@ -480,7 +484,7 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
         )
     world: MPIWorld | None = comm.Get_attr(_keyval())
     if world is None:
-        world = MPIWorld(_new_comm(comm.Dup), ours=True)
+        world = MPIWorld(_new_comm(comm.Dup), owns_comm=True)
         _worlds.append(world)
         comm.Set_attr(_keyval(), world)
     return world
@@ -488,16 +492,16 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
 
 @cache
 def _comm_world() -> MPIWorld:
-    # Not duplicated here, which every rank would have to join, but when a rank set first needs it.
-    world = MPIWorld(mpi().COMM_WORLD, ours=False)
+    # A duplicate, which takes all ranks, is made when a rank set first needs it.
+    world = MPIWorld(mpi().COMM_WORLD, owns_comm=False)
     _worlds.append(world)
     return world
 
 
 @cache
 def _keyval() -> int:
-    # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one. To
-    # free a communicator is Collective, so all its ranks free ours here.
+    # The world of a communicator is an attribute of it, as MPI may use its handle again for another communicator. To
+    # free a communicator is Collective, so all its ranks free that of the world here.
     def forget(comm: object, keyval: int, world: MPIWorld) -> None:
         lasting_failures.extend(world.failures)
         try:

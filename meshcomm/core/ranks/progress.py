@@ -1,7 +1,7 @@
 """Progress of messages: a thread that calls MPI now and then while large messages are in flight.
 
-Most MPIs move messages only while the program is in a call of MPI. So where a program computes between the start of an
-exchange and the wait for it, nothing would move but what the system has taken.
+Most MPIs move messages only while the program is in a call of MPI. If a program computes between the start of an
+exchange and the wait for it, only bytes that are already in the buffers of the system would move.
 """
 
 import threading
@@ -14,7 +14,7 @@ from meshcomm.core.ranks.mpi import mpi
 _lock = threading.Lock()
 _in_flight = 0
 _wanted = threading.Event()
-_ended = False
+_is_stopped = False
 _threads: list[threading.Thread] = []
 
 
@@ -29,7 +29,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Stop what `begin` began: the messages are complete, or this thread waits for them in MPI."""
+    """Undo one call of `begin`: the messages are complete, or this thread waits for them in MPI."""
     global _in_flight
     with _lock:
         _in_flight -= 1
@@ -38,10 +38,10 @@ def end() -> None:
 
 
 def stop() -> None:
-    """End the thread, before MPI ends: messages may be in flight that nobody waits for."""
-    global _ended
+    """End the thread, before MPI ends: there may be messages in flight that nobody waits for."""
+    global _is_stopped
     if _threads:
-        _ended = True
+        _is_stopped = True
         _wanted.set()
         _threads.pop().join(1.0)
 
@@ -56,6 +56,6 @@ def _start() -> None:
 
 def _advance() -> None:
     probe = mpi().COMM_WORLD.Iprobe
-    while _wanted.wait() and not _ended:
-        probe()  # it takes no message, but moves all
+    while _wanted.wait() and not _is_stopped:
+        probe()  # takes no message, but lets all advance
         time.sleep(ADVANCE_EVERY)

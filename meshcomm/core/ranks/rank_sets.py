@@ -1,30 +1,30 @@
 """Worlds, rank sets and groups: which ranks exchange with each other, and over which communicator.
 
-A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `RankSet` is a set of its
-ranks that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment
-within a rank set. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by
+A `World` has all ranks of a program: those of an MPI communicator, or simulated ranks. A `RankSet` is a set of them
+that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
+rank set. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by
 `RankSet.free`, at the limit, or at exit.
 """
 # Why all ranks evict alike
 # =========================
 #
 # To open a group is Collective over its rank set, and so is to close one. So when a limit is reached, all ranks must
-# drop the same group, or the same program, at the same call. They do, without a word between them:
+# drop the same group, or the same prepared call, at the same call. They do, without communication:
 #
 # (A) The ranks of a rank set make the same calls in the same order. They agree on each new call, and compare the
 #     digest of all known ones (`RankSet.recall`, `RankSet.compare`); a program in which they differ ends.
-# (B) A rank set has a clock. A call stamps with it what it uses: its program (`recall`, `prepared_call`, `remember`),
-#     then the group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the rank set
-#     does so: all rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
-# (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
-#     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
-#     by more on some ranks than on others, as when the rows of an assignment go different ways. But all that these
-#     ranks stamp is the group of this exchange, which comes last in the list anyway.
-# (D) Stamps on one rank are distinct, as the clock has grown in between. So all ranks drop what is first in the list.
+# (B) A rank set has a clock. A call stamps with it the prepared call (`recall`, `prepared_call`, `remember`), and then
+#     the group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the rank set does so:
+#     all rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
+# (C) So the keys of prepared calls and groups, in the order of their last stamps, are the same list on all ranks. A
+#     group has a row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the
+#     clock may grow by more on some ranks than on others, as when the rows of an assignment use different transports.
+#     But these ranks stamp only the group of this exchange, which comes last in the list anyway.
+# (D) Stamps on one rank are distinct, as the clock grows between them. So all ranks drop the first entry of the list.
 #     Nothing depends on time, on memory, or on the order of a hash table.
 #
-# A closed group can be used again, as programs hold on to it: the next call opens it. As long as one does, there is no
-# other group on its key.
+# A closed group can be used again, as prepared calls keep it: the next call opens it. As long as one keeps it, no
+# other group has its key.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -61,44 +61,44 @@ R = TypeVar("R", bound="Resource")
 
 
 class Location(NamedTuple):
-    """Where this process is in a mesh: the rank set of its ranks, and its device."""
+    """The location of this process in a mesh: the rank set of the mesh, and the device of this process."""
 
     rank_set: "RankSet"
     device: int
 
 
 class Resource(Protocol):
-    """What another library has made for the ranks of a rank set."""
+    """An object of another library for the ranks of a rank set, such as a grid of processes."""
 
     def free(self) -> None:
-        """Give it back. Collective over the rank set."""
+        """Free it. Collective over the rank set."""
 
 
 class World(ABC):
-    """Where a program runs, seen by one of its ranks."""
+    """All ranks of a program, as one of them sees them."""
 
     large_counts = True  # whether counts and displacements may exceed 2**31 - 1 bytes
-    ends_job_on_failure = False  # whether a rank that fails or does not come ends the job
+    ends_job_on_failure = False  # whether the job ends if a rank fails or is missing
     takes_turns = False  # whether only one rank runs at a time, as simulated ranks do
-    shares_memory: bool = False  # whether its ranks are processes; those on one node may then share memory
+    shares_memory: bool = False  # whether its ranks are processes, which may share memory if they are on one node
 
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
         self.rank = rank
         self._rank_sets: dict[Ranks, RankSet] = {}
         self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
-        self._closed: dict[int, ref[Mesh]] = {}  # by identity: an equal mesh that is made later is open
+        self._closed_meshes: dict[int, ref[Mesh]] = {}  # by identity: an equal mesh that is made later is open
         self.unfinished: dict[int, Unfinished] = {}
-        """Nonblocking calls that this rank has to wait for, by their id; each leaves when it is complete."""
+        """Nonblocking calls of this rank that are not complete, by their id."""
 
     @abstractmethod
     def connect(self, ranks: Ranks) -> Communicator:
-        """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
+        """Return a new communicator over *ranks*, ascending. Collective over *ranks*."""
 
     def open_liveness(
         self, rank_set: "RankSet", communicator: Communicator, hosts: Sequence[str]
     ) -> LivenessCheck | None:
-        """Return how ranks of *rank_set* learn who is missing, if there is a way. Collective over the rank set."""
+        """Return the liveness check of *rank_set*; None if the world has none. Collective over the rank set."""
         return None
 
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
@@ -106,42 +106,45 @@ class World(ABC):
         return tuple(ranks)
 
     def here(self) -> "World":
-        """Return the world as the calling rank sees it."""
+        """Return this world, as the calling rank sees it."""
         return self
 
     def location(self, mesh: Mesh) -> Location | None:
-        """Return where this process is in *mesh*, or None if it is outside.
+        """Return the location of this process in *mesh*; None if it is outside.
 
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
-        if id(mesh) in self._closed:
+        if id(mesh) in self._closed_meshes:
             raise MeshError(f"the {mesh} is closed")
         try:
             return self._locations[mesh]
         except KeyError:
-            pass  # what is raised below has nothing to do with it
+            pass  # errors below are not raised from this one
         refuse_larger(mesh, self.size, self.takes_turns)
-        return self._find(mesh, mesh.ranks)
+        return self._locate(mesh, mesh.ranks)
 
     def newest_mesh_without_me(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is not in; None if there is none."""
-        meshes = (key for key, at in reversed(self._locations.items()) if at is None and isinstance(key, Mesh))
-        return max(meshes, key=lambda mesh: mesh.size > 1, default=None)  # not that of one device for `to_numpy(root)`
+        meshes = (
+            key for key, location in reversed(self._locations.items()) if location is None and isinstance(key, Mesh)
+        )
+        # Rather one of several devices: `to_numpy(root)` makes meshes of one device.
+        return max(meshes, key=lambda mesh: mesh.size > 1, default=None)
 
     def location_between(self, source: Mesh, target: Mesh) -> Location | None:
-        """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both.
+        """Return the location of this process in a plan from *source* to *target*; None if it is outside of both.
 
         ``MeshError`` as for `location`.
         """
-        in_target = self.location(target)
+        target_location = self.location(target)
         if same_devices(source, target):
-            return in_target
-        self.location(source)  # its ranks must be there, too
+            return target_location
+        self.location(source)  # raises the error if its ranks are not in this world
         pair = source, target
-        return self._locations[pair] if pair in self._locations else self._find(pair, ranks_between(source, target))
+        return self._locations[pair] if pair in self._locations else self._locate(pair, ranks_between(source, target))
 
-    def _find(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
-        """Return where this process is among *ranks*, and keep it for *key*."""
+    def _locate(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
+        """Return the location of this process among *ranks*, and keep it for *key*."""
         ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
         location = Location(self.rank_set(ascending), ranks.index(self.rank)) if self.rank in ranks else None
         self._locations[key] = location
@@ -152,7 +155,7 @@ class World(ABC):
     def rank_set(self, ranks: Ranks) -> "RankSet":
         """Return the rank set of *ranks*, ascending, this rank among them."""
         if len(ranks) == ranks[-1] - ranks[0] + 1:
-            ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
+            ranks = range(ranks[0], ranks[-1] + 1)  # equal sets of ranks have one form
         if ranks not in self._rank_sets:
             new_rank_set = RankSet(self, ranks)
             for other in self._rank_sets.values():
@@ -162,11 +165,11 @@ class World(ABC):
 
     def close_on(self, mesh: Mesh) -> bool:
         """Close *mesh* on this rank, and return whether it was open. Collective over the mesh."""
-        if id(mesh) in self._closed:
+        if id(mesh) in self._closed_meshes:
             return False
         location = self.location(mesh)
-        number, closed = id(mesh), self._closed
-        closed[number] = ref(mesh, lambda _: closed.pop(number, None))
+        mesh_id, closed_meshes = id(mesh), self._closed_meshes
+        closed_meshes[mesh_id] = ref(mesh, lambda _: closed_meshes.pop(mesh_id, None))
         watch.any_closed = True
         if location is not None:
             self.leave(location.rank_set)
@@ -182,19 +185,21 @@ class World(ABC):
             other.go_on_without(rank_set)
 
     def has_mesh_on(self, rank_set: "RankSet") -> bool:
-        """Return whether *rank_set* is that of a mesh, and not only that of ranks which called something together."""
+        """Return whether *rank_set* is that of a mesh, and not only of ranks that made a call together."""
         return any(
-            at is not None and at.rank_set is rank_set for key, at in self._locations.items() if isinstance(key, Mesh)
+            location is not None and location.rank_set is rank_set
+            for key, location in self._locations.items()
+            if isinstance(key, Mesh)
         )
 
     @property
     def communicators(self) -> int:
-        """How many communicators of ours are open."""
+        """The number of open communicators of this world."""
         return sum(rank_set.communicators for rank_set in self._rank_sets.values())
 
     @property
     def open_rank_sets(self) -> int:
-        """How many rank sets have a communicator."""
+        """The number of rank sets that have a communicator."""
         return sum(rank_set.everyone.opened is not None for rank_set in self._rank_sets.values())
 
     def all_rank_sets(self) -> "list[RankSet]":
@@ -203,7 +208,7 @@ class World(ABC):
 
     @property
     def failures(self) -> list[str]:
-        """Why no call can be made any more on rank sets whose exchange ended with an error."""
+        """The reasons why some rank sets can make no more calls."""
         return [
             rank_set.call_lock.end_reason
             for rank_set in self._rank_sets.values()
@@ -214,26 +219,26 @@ class World(ABC):
 
     def finish_all(self) -> None:
         """Complete nonblocking calls that nobody waited for, and raise ``MeshcommError`` if there are any."""
-        left = list(self.unfinished.values())
-        for request in left:
+        requests = list(self.unfinished.values())
+        for request in requests:
             request.wait()
-        if left:
-            raise MeshcommError(never_waited_for(left))
+        if requests:
+            raise MeshcommError(never_waited_for(requests))
 
     def close(self) -> None:
         """Free every communicator that this world opened. Collective over the world."""
-        # In one order on all ranks, which may have asked for their rank sets in any: else ranks would wait crosswise.
+        # In one order on all ranks, which may have made their rank sets in different orders: else they would deadlock.
         for rank_set in sorted(self._rank_sets.values(), key=lambda rank_set: tuple(rank_set.ranks)):
             self.leave(rank_set)
 
 
 def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
-    """Raise ``MeshError`` if *mesh* needs ranks beyond a world of *size* ranks, which may be a simulated one."""
-    beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
-    if beyond >= size:
-        cure = f"use simulate({beyond + 1})" if simulated else f"launch the program with mpiexec -n {beyond + 1}"
+    """Raise ``MeshError`` if *mesh* needs ranks beyond the *size* of the world, which may be *simulated*."""
+    last_rank = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
+    if last_rank >= size:
+        cure = f"use simulate({last_rank + 1})" if simulated else f"launch the program with mpiexec -n {last_rank + 1}"
         raise MeshError(
-            f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {size}: {cure}, "
+            f"the mesh needs {mesh.size} ranks up to rank {last_rank}, but the world has {size}: {cure}, "
             "or make a smaller mesh"
         )
 
@@ -241,8 +246,8 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
 class RankSet(CallLog):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
-    `everyone` is the group of all its ranks. `RankSet` and `Group` are one unit: a group adds to the clock of its rank
-    set.
+    `everyone` is the group of all its ranks. `RankSet` and `Group` are one unit: a group advances the clock of its
+    rank set.
     """
 
     def __init__(self, world: World, ranks: Ranks) -> None:
@@ -250,17 +255,17 @@ class RankSet(CallLog):
         self.world = world
         self.ranks = ranks
         self.name = ""
-        """What all its ranks call it, and no other rank set that they have or had; nothing until they communicate."""
+        """The same on all its ranks, and different for each rank set of theirs; "" until they communicate."""
         self.liveness: LivenessCheck | None = None
-        self.local_error: Exception | None = None  # what is wrong, on this rank, with the call that it takes part in
-        self._differed = ""  # for smaller rank sets: how calls of these ranks differed, if they did
-        self._ended_with: RankSet | None = None  # a larger rank set whose calls differed
+        self.local_error: Exception | None = None  # error of this rank in the call that it takes part in
+        self._mismatch_reason = ""  # why smaller rank sets make no more calls, once calls of this one differed
+        self._ended_by: RankSet | None = None  # a larger rank set, if its calls differed
         self.oversubscribed = True
-        """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
-        self._machine: Machine | str = ""  # or why there is none
-        self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_RANK_SET
-        self._groups: dict[Hashable, Group] = {}  # those that are open
-        self._known: WeakValueDictionary[Hashable, Group] = WeakValueDictionary()
+        """Whether ranks may wait for a processor, the same on all ranks; valid once the `machine` is known."""
+        self._machine: Machine | str = ""  # an error text if there is none; "" before the ranks communicate
+        self._group_limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_RANK_SET
+        self._open_groups: dict[Hashable, Group] = {}
+        self._groups_by_key: WeakValueDictionary[Hashable, Group] = WeakValueDictionary()
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
         self.everyone = Group(self, None, 0, tuple(ranks))
 
@@ -276,7 +281,7 @@ class RankSet(CallLog):
 
     @property
     def machine(self) -> Machine:
-        """What all its ranks plan by; to ask is Collective if the rank set has not communicated yet.
+        """The machine that all its ranks plan by. Collective if the rank set has not communicated yet.
 
         ``MeshError`` on all ranks if the first one could not read its file.
         """
@@ -288,8 +293,8 @@ class RankSet(CallLog):
 
     @property
     def communicators(self) -> int:
-        """How many communicators of the rank set are open."""
-        return sum(group.opened is not None for group in (self.everyone, *self._groups.values()))
+        """The number of open communicators of the rank set."""
+        return sum(group.opened is not None for group in (self.everyone, *self._open_groups.values()))
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -300,17 +305,17 @@ class RankSet(CallLog):
         """
         if members == self.everyone.members:
             return self.everyone
-        group = self._known.get(key)
+        group = self._groups_by_key.get(key)
         if group is None:
-            group = self._known[key] = Group(self, key, color, members)
+            group = self._groups_by_key[key] = Group(self, key, color, members)
         return group
 
     def open(self, group: "Group") -> Communicator:
         """Open *group*; at the limit the group used longest ago is closed. Collective over the rank set."""
         if group is self.everyone:
             communicator = group.use(self._connect())
-            # This belongs to the opening. So whatever ranks call first, what they do next is to compare their calls,
-            # and ranks whose first calls differ find that out.
+            # Part of opening the group: right after it, ranks compare their calls, whichever call is their first. So
+            # ranks with different first calls find that out.
             try:
                 self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
             except MeshError as error:  # on all ranks; raised by the call that needs the machine
@@ -318,13 +323,13 @@ class RankSet(CallLog):
             else:
                 self.oversubscribed = oversubscribed or self.world.takes_turns
             return communicator
-        if len(self._groups) >= self._limit:
-            oldest = min(self._groups.values(), key=lambda group: group.used)
-            del self._groups[oldest.key]
+        if len(self._open_groups) >= self._group_limit:
+            oldest = min(self._open_groups.values(), key=lambda group: group.used)
+            del self._open_groups[oldest.key]
             oldest.free()
-        base = self.everyone.communicator()
-        self._groups[group.key] = group
-        return group.use(base.split(group.color, group.members.index(self.world.rank)))
+        parent = self.everyone.communicator()
+        self._open_groups[group.key] = group
+        return group.use(parent.split(group.color, group.members.index(self.world.rank)))
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
@@ -357,51 +362,51 @@ class RankSet(CallLog):
             communicator.free()
 
     def explain(self, error: BaseException) -> None:
-        """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
+        """If *error* is of MPI and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
         mismatch = long_messages.mismatch(error, self.world.rank)
         if mismatch is not None:
             self._end(self.local_error or mismatch)
             raise mismatch from error
 
     def fail(self, error: BaseException) -> None:
-        """Let no further call be made: one ended with *error* on this rank. Others may be in it, or at other steps.
+        """Let no further call be made: one ended with *error* on this rank, and others may be in it, or elsewhere.
 
-        Raises what `explain` does.
+        Raises ``CollectiveMismatch`` as `explain` does.
         """
         self.explain(error)
         self._end(self.local_error or error)
 
     def _end(self, error: BaseException) -> None:
-        why, why_smaller = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
-        self.call_lock.end(why)
+        reason, smaller_reason = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
+        self.call_lock.end(reason)
         if isinstance(error, CollectiveMismatch):
-            self._differed = why_smaller
+            self._mismatch_reason = smaller_reason
             for other in self.world.all_rank_sets():
                 other.end_with(self)
 
     def end_with(self, other: "RankSet") -> None:
-        """Let no call be made if calls of *other* have differed, and all ranks of this rank set are among its ranks.
+        """Let no call be made if calls of *other*, a larger rank set with all ranks of this one, have differed.
 
-        They are at different steps of the program, until they have closed *other*.
+        Its ranks are at different steps of the program, until they have closed *other*.
         """
         if (
             self.call_lock.end_reason is None
-            and other._differed
+            and other._mismatch_reason
             and len(self.ranks) > 1
             and set(self.ranks) < set(other.ranks)
         ):
-            self._ended_with = other
-            self.call_lock.end(other._differed)
+            self._ended_by = other
+            self.call_lock.end(other._mismatch_reason)
 
     def go_on_without(self, other: "RankSet") -> None:
-        """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
-        if self._ended_with is other:
-            self._ended_with, self.call_lock = None, CallLock()
+        """Allow calls again if only *other*, which its ranks have closed, had ended them."""
+        if self._ended_by is other:
+            self._ended_by, self.call_lock = None, CallLock()
             for rank_set in self.world.all_rank_sets():
                 self.end_with(rank_set)
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
-        """Return what is kept for *key*, else what *make* returns. Collective over the rank set.
+        """Return the resource that is kept for *key*, else a new one, by *make*. Collective over the rank set.
 
         It is freed with the rank set, or at the limit if it was used longest ago.
         """
@@ -427,34 +432,34 @@ class RankSet(CallLog):
             usable = self.call_lock.end_reason is None  # else a call scope on the rank set refuses
             self.liveness.close(CallScope("the end of its communicators", self if usable else None))
             self.liveness = None
-        differ = self._made_different_calls()
-        for group in (*self._groups.values(), self.everyone):
+        calls_differ = self._made_different_calls()
+        for group in (*self._open_groups.values(), self.everyone):
             group.free(all_left)
-        self._groups.clear()
-        if differ:
+        self._open_groups.clear()
+        if calls_differ:
             raise CollectiveMismatch(
                 "ranks made different collective calls before, and noticed it only at the end. Run again with "
                 "MESHCOMM_CHECK=1 to stop at the first difference"
             )
 
     def abandon(self) -> None:
-        """Begin anew, with nothing of what was before, as all ranks are in no call: some left one before its end.
+        """Forget all calls and communicators. No rank may be in a call; some left one before its end.
 
-        The next call connects the ranks again. Communicators are left to MPI: messages may still come to them.
+        The next call connects the ranks again. The communicators are not freed: messages may still come to them.
         """
         self.forget_prepared()
         self.start_over()
         self._resources.clear()
-        for group in (self.everyone, *self._groups.values()):
+        for group in (self.everyone, *self._open_groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.close(all_left=True)
             group.opened = group.rendezvous = group.nodes = None
-        self._groups.clear()
+        self._open_groups.clear()
         self.call_lock, self.calls, self._clock, self._machine, self.name = CallLock(), 0, 0, "", ""
-        self._differed, self._ended_with = "", None
+        self._mismatch_reason, self._ended_by = "", None
 
     def _made_different_calls(self) -> bool:
-        """Compare the calls since the ranks last did. Collective over the rank set, if it has communicated."""
+        """Compare the calls since the last comparison. Collective over the rank set, if it has communicated."""
         communicator = self.everyone.opened
         if communicator is None or self.call_lock.end_reason is not None:
             return False
@@ -463,23 +468,22 @@ class RankSet(CallLog):
 
     def compare(self, number: int) -> int:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
-        # Local peers that go straight to an exchange see that this rank agrees on a call with all of the rank set
-        # first.
-        for group in (self.everyone, *self._groups.values()):
+        # Local peers that go on to an exchange can see that this rank first agrees on a call with the whole rank set.
+        for group in (self.everyone, *self._open_groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.agree()
         return super().compare(number)
 
 
 class Group:
-    """One row of a group assignment: ranks that exchange with each other, in the order of the row.
+    """One row of a group assignment: ranks that exchange with each other, in this order.
 
     Parameters
     ----------
     rank_set: ranks of all rows
     key: key of the assignment, the same on all ranks of the rank set
     color: number of the row
-    members: ranks of the row in the world
+    members: ranks of the row, as ranks of the world
     """
 
     def __init__(self, rank_set: RankSet, key: Hashable, color: int, members: tuple[int, ...]) -> None:
@@ -490,19 +494,19 @@ class Group:
         self.used = 0
         self.opened: Communicator | None = None  # the communicator, while the group has one
         self.rendezvous: Rendezvous | None = None
-        """Where its ranks on this node copy between their blocks, if they share memory."""
+        """By which its ranks on this node copy between their blocks; None if they share no memory."""
         self.nodes: tuple[int, ...] | None = None
         """A number for each position, equal for those that share memory, the same on all ranks; None if none do."""
 
     def communicator(self) -> Communicator:
         """Return the communicator of the group. Collective over the rank set when it has to be opened."""
         rank_set = self.rank_set
-        rank_set._clock += 1  # not by a method, which would cost as much as all the rest
+        rank_set._clock += 1  # inlined: a method would take as long as the rest of this function
         self.used = rank_set._clock
         return self.opened or rank_set.open(self)
 
     def use(self, communicator: Communicator) -> Communicator:
-        """Return *communicator*, now the group's, whose ranks share memory if they can. Collective over the group."""
+        """Make *communicator* that of the group, and return it; ranks share memory if they can. Collective."""
         self.opened = communicator
         if self.rank_set.world.shares_memory and len(self.members) > 1:
             self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
@@ -511,7 +515,8 @@ class Group:
     def free(self, all_left: bool = False) -> None:
         """Free the communicator, if there is one. Collective over the group.
 
-        *all_left* says that all ranks have left their calls, also after an error: then no block is kept for others.
+        *all_left* says that all ranks have left their calls, also after an error: then no rank keeps blocks for
+        others.
         """
         if self.opened is not None:
             if self.rendezvous is not None:

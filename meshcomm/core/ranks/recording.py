@@ -1,6 +1,6 @@
-"""What this rank does, reported to those who count or trace it.
+"""The recorder: it reports calls and exchanges of this rank to listeners, which count or trace them.
 
-While nobody listens, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
+Without listeners, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
 """
 
 import threading
@@ -27,20 +27,20 @@ from meshcomm.core.memory._rendezvous import measure_times
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
 
 WAITS = "wait until the others are ready"
-"""What a rank does before it copies in shared memory."""
+"""The wait of a rank before it copies in shared memory."""
 
 _MAX_CACHED = 1024
-"""Texts of known calls that are kept while a trace goes on; then they are made anew."""
+"""The number of texts of known calls that are kept during a trace; more are made each time."""
 
 
 class Span:
-    """A collective call from its begin to its end.
+    """A collective call, from its beginning to its end.
 
     Parameters
     ----------
     operation: operation of the call, with the name that the user gave it
     stack: calls in progress on this thread, outermost first
-    listeners: listeners that hear of it
+    listeners: listeners to report it to
     """
 
     __slots__ = ("began", "ended", "listeners", "operation", "stack", "text", "traffic")
@@ -53,43 +53,43 @@ class Span:
 
     @property
     def is_outermost(self) -> bool:
-        """Whether the user made this call. Asked when it has left the stack."""
+        """Whether the user made this call. Valid once it has left the stack."""
         return not self.stack
 
     def end(self) -> None:
-        """Tell the listeners that the call is over."""
+        """Report to the listeners that the call is over."""
         self.ended = monotonic_ns()
         for listener in self.listeners:
             listener.on_call_end(self)
 
 
 class Listener:
-    """Hears of what a rank does."""
+    """The base of listeners: its methods are called with the activities of a rank."""
 
     wants_details = False
-    """Whether it wants to know of each call what it is about, and how long it waited."""
+    """Whether it needs the arguments of each call, and the time that it waited."""
 
     def on_call_end(self, span: Span) -> None:
-        """Hear of a call that is over."""
+        """Handle a call that is over."""
 
     def on_exchange(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
-        """Hear of an exchange of data within the call *operation* of the user."""
+        """Handle an exchange of data within the call *operation* of the user."""
 
     def on_interval(self, kind: str, what: str, interval: tuple[int, int], dependencies: Waits) -> None:
-        """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
+        """Handle an interval of a call: *kind* is "mpi", "wait", "copy" or "user", *what* names the activity."""
 
     def on_start(self, sequence_numbers: dict[str, int]) -> None:
-        """Hear how many operations of each stream this rank has made before it listens."""
+        """Take the number of operations of each stream that this rank made before this listener was added."""
 
     def on_job_end(self) -> None:
-        """Hear that the job ends before the program does, maybe more than once."""
+        """Handle the end of the job before that of the program; maybe called more than once."""
 
     def on_agreement(self) -> None:
-        """Hear that the rank exchanged a few bytes with others to agree on a call."""
+        """Handle an agreement: the rank exchanged a few bytes with others to agree on a call."""
 
 
 class _Thread(threading.local):
-    """The calls of a thread that go on."""
+    """The calls in progress on a thread."""
 
     def __init__(self) -> None:
         self.stack: list[Span] = []
@@ -97,7 +97,7 @@ class _Thread(threading.local):
 
 @final
 class Recorder:
-    """Tells listeners what their rank does: a simulated one, or this process with all simulated ranks in it."""
+    """Reports to each listener the activities of its rank: a simulated one, or this process with all ranks in it."""
 
     def __init__(self) -> None:
         self._listeners: dict[SimulatedRank | None, tuple[Listener, ...]] = {}
@@ -108,18 +108,18 @@ class Recorder:
         self._wants_details = False
 
     def add(self, listener: Listener) -> None:
-        """Let *listener* hear of this rank from now on."""
+        """Report this rank to *listener* from now on."""
         rank = current_rank()
         listener.on_start(dict(self._sequence_numbers))
         self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
         self._listeners_changed()
 
     def remove(self, listener: Listener) -> None:
-        """Stop notifying *listener*."""
+        """Stop reporting to *listener*."""
         for rank, listeners in list(self._listeners.items()):
-            left = tuple(other for other in listeners if other is not listener)
-            if left:
-                self._listeners[rank] = left
+            remaining = tuple(other for other in listeners if other is not listener)
+            if remaining:
+                self._listeners[rank] = remaining
             else:
                 del self._listeners[rank]
         self._listeners_changed()
@@ -137,11 +137,11 @@ class Recorder:
         return listeners.get(None, ()) if rank is None else (*listeners.get(None, ()), *listeners.get(rank, ()))
 
     def begin(self, operation: str) -> Span:
-        """Return a call that begins. The caller puts it on its stack."""
+        """Return a span for a call that begins. The caller puts it on the stack of the span."""
         return Span(operation, self._thread.stack, self._current_listeners())
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
-        """Say what the call that goes on is about, if a trace wants to know: what *describe* makes of *subject*."""
+        """Note the text of the current call, if a trace needs it: the result of ``describe(*subject)``."""
         stack = self._thread.stack
         if not self._wants_details or not stack:
             return
@@ -153,7 +153,7 @@ class Recorder:
         stack[-1].text = text
 
     def record_exchange(self, way: str, began: int, traffic: Traffic) -> None:
-        """Report a completed exchange of data that started at *began* (``monotonic_ns``)."""
+        """Report a completed exchange of data that began at *began* (``monotonic_ns``)."""
         stack = self._thread.stack
         for span in stack:
             span.traffic = span.traffic.plus(traffic)
@@ -163,62 +163,64 @@ class Recorder:
             listener.on_exchange(operation, way, interval, traffic)
 
     def record_interval(
-        self, kind: str, what: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
     ) -> None:
-        """Tell how this rank spent the time since *began*, or until it *ended*."""
+        """Report an activity of this rank from *began* to *ended*, by default until now."""
         if self._wants_details:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._current_listeners():
-                listener.on_interval(kind, what, interval, dependencies)
+                listener.on_interval(kind, activity, interval, dependencies)
 
-    def timer(self, what: str, dependencies: Waits = NOBODY) -> Timer:
-        """Return what to call when *what*, which now begins in MPI, is over."""
-        return Timer(self, what, dependencies)
+    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> Timer:
+        """Return a timer for *function_name*, a function of MPI that begins now. Call the timer at its end."""
+        return Timer(self, function_name, dependencies)
 
-    def collective_timer(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
-        """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
+    def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> Timer:
+        """Return a timer for a collective operation, which waits for the ranks with nonzero *counts*; None is all."""
         if not self._wants_details or not communicator.name:
-            return Timer(self, what, NOBODY)
+            return Timer(self, function_name, NOBODY)
         positions = (
             range(communicator.size) if counts is None else self._interned_tuple(np.flatnonzero(counts).tolist())
         )
-        return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
+        return Timer(self, function_name, self._in_stream(communicator.name, communicator.rank, positions))
 
     def point_to_point_timer(
-        self, what: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
+        self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
     ) -> Timer:
-        """Return the timer of messages to some ranks, and from some."""
+        """Return a timer for messages to the ranks *destinations*, and from the ranks *sources*."""
         if not self._wants_details or not communicator.name:
-            return Timer(self, what, NOBODY)
+            return Timer(self, function_name, NOBODY)
         name, rank = communicator.name, communicator.rank
-        sent, received = (
+        sent_streams, received_streams = (
             [f"{name}: {rank} to {peer}" for peer in destinations],
             [f"{name}: {peer} to {rank}" for peer in sources],
         )
-        arrivals = tuple(Arrival(stream, self._next_number(stream), 0) for stream in sent)
+        arrivals = tuple(Arrival(stream, self._next_number(stream), 0) for stream in sent_streams)
         return Timer(
             self,
-            what,
-            Waits(arrivals, tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received)),
+            function_name,
+            Waits(
+                arrivals, tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received_streams)
+            ),
         )
 
     def record_shared_exchange(
         self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
     ) -> None:
-        """Tell of an exchange in shared memory with those of *peers*, which are positions in the rendezvous.
+        """Report an exchange in shared memory with *peers*, which are positions in the rendezvous.
 
-        *times* say when it began, when all were ready, its copies done, and all done.
+        *times* are those at which it began, all ranks were ready, its copies were done, and all copies were done.
         """
         if times is None:
             return
-        began, ready, copied, left = times
+        began, ready, copied, ended = times
         communicator, rendezvous, dependencies = group.opened, group.rendezvous, NOBODY
         if communicator is not None and communicator.name and rendezvous is not None:
             stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
             dependencies = self._in_stream(stream, rendezvous.position, self._interned_tuple(peers))
         self.record_interval("wait", WAITS, began, ready, dependencies)
         self.record_interval("copy", "copy", ready, copied)
-        self.record_interval("wait", "wait until the others have copied", copied, left)
+        self.record_interval("wait", "wait until the others have copied", copied, ended)
 
     def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
         number = self._next_number(stream)
@@ -229,19 +231,19 @@ class Recorder:
         return number
 
     def _interned_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
-        """Return *positions* as one tuple for all operations that have the same ones."""
+        """Return *positions* as a tuple, the same object for equal positions."""
         if len(self._positions) > _MAX_CACHED:
             self._positions.clear()
         return self._positions.setdefault(tuple(positions), tuple(positions))
 
     def record_job_end(self) -> None:
-        """Tell that the job ends before the program does."""
+        """Report that the job ends before the program does."""
         for listeners in list(self._listeners.values()):
             for listener in listeners:
                 listener.on_job_end()
 
     def record_agreement(self) -> None:
-        """Tell that this rank exchanged a few bytes with others to agree on a call."""
+        """Report that this rank exchanged a few bytes with others to agree on a call."""
         for listener in self._current_listeners():
             listener.on_agreement()
 

@@ -1,19 +1,19 @@
-"""Which ranks share the memory of a node, how much of it, and how they find each other's pools.
+"""Which ranks share the memory of a node, how much of it, and how they map each other's pools.
 
-`meshcomm.core.memory.blocks.new_bytes` makes blocks in the pool of this process. Once ranks have called
-`open_rendezvous`, the ranks of a node have mapped each other's pools. Then two ranks can copy straight between their
-blocks if at least one of the two blocks is in a pool.
+`meshcomm.core.memory.blocks.new_bytes` makes blocks in the pool of this process. In `open_rendezvous`, the ranks of a
+node map each other's pools. Then two ranks can copy straight between their blocks if at least one of the two blocks is
+in a pool.
 
-``MESHCOMM_SHARED_MEMORY`` says how much memory the ranks of a node may share together, as in ``500M`` or ``2G``. The
-default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first open a
+``MESHCOMM_SHARED_MEMORY`` is the total memory that the ranks of a node may share, such as ``500M`` or ``2G``. The
+default is half of the memory that they can have; 0 turns sharing off. The variable is read when ranks first open a
 rendezvous.
 
-Ranks open a rendezvous in three steps, each an all_gather. After each step all ranks know the same, so all agree on
-what comes next:
+Ranks open a rendezvous in three steps, each an all_gather. After each step all ranks know the same, so they agree on
+the next one:
 
-1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
-2. where its pool is, and its lines in it (`PoolOffer`)
-3. whether it could map the pools of its local peers
+1. each rank's host, and why it cannot share memory, if so (`Introduction`)
+2. each rank's pool, and its lines in it (`PoolOffer`)
+3. why it could not map the pools of its local peers, if so
 """
 
 import os
@@ -30,25 +30,25 @@ from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.sizes import size_in
 from meshcomm.errors import MeshcommError
 
-_mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
+_mappings: dict[str, Mapping] = {}  # mapped pools of other processes, by their tokens; kept to the end of the program
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
 
 
 class Introduction(TypedDict):
-    """Where a rank runs, and how much memory the ranks of its node may share."""
+    """The host of a rank, and the memory that the ranks of its node may share."""
 
     host: str
-    processes: str  # the namespace of processes: ranks that are in different ones cannot find each other's pools
+    processes: str  # PID namespace: ranks in different ones cannot map each other's pools
     pid: int
     limit: int  # in bytes
-    obstacle: str  # why it cannot share memory, or nothing
-    error: str  # what all ranks have to raise, or nothing
+    obstacle: str  # why it cannot share memory; "" if it can
+    error: str  # text of an error for all ranks to raise; "" without one
 
 
 class PoolOffer(TypedDict):
-    """How others find the pool of a rank, and its lines in the new rendezvous."""
+    """The pool of a rank, for others to map, and its lines for the new rendezvous."""
 
-    obstacle: str  # why there is no offer, or nothing; then the rest means nothing
+    obstacle: str  # why there is no offer (then the other fields are not valid); "" if there is one
     lines: int
     fd: int
     size: int
@@ -61,49 +61,53 @@ def open_rendezvous(
 ) -> tuple[Rendezvous | None, tuple[int, ...] | None]:
     """Return the rendezvous of the ranks of *communicator* that share memory with this one, and the map of all nodes.
 
-    Collective over *communicator*. *ranks* are the names of its ranks in errors.
+    Collective over *communicator*. *ranks* are the numbers of its ranks in errors.
 
-    The rendezvous is None, on all ranks of this node, if this is one rank, or if one of them cannot share memory with
-    another. `describe` says why. The map is the same on all ranks: a number for each rank, equal for ranks that share
-    memory; it is None if none do. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
+    The rendezvous is None, on all ranks of this node, if the node has only this rank, or if one of them cannot share
+    memory with another. `describe` says why. The map is the same on all ranks: a number for each rank, equal for ranks
+    that share memory; it is None if none do. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
 
-    The first call of a program decides how much a rank may share, and should be over all its ranks. While ranks wait
-    for each other, they let MPI make progress.
+    The first call of a program decides how much memory a rank may share, and should be over all its ranks. While ranks
+    wait for each other, they let MPI make progress.
     """
-    me = communicator.rank
-    everyone = communicator.allgather_json(_introduction())
-    error = next((other["error"] for other in everyone if other["error"]), None)
+    own_rank = communicator.rank
+    introductions = communicator.allgather_json(_introduction())
+    error = next((introduction["error"] for introduction in introductions if introduction["error"]), None)
     if error is not None:
         raise MeshcommError(error)
-    hosts = [(other["host"], other["processes"]) for other in everyone]
-    groups = list(ranks_by_value(range(len(everyone)), hosts).values())
-    peers = next(group for group in groups if me in group)
-    if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
-        _note(_obstacle(everyone, peers))
+    hosts = [(introduction["host"], introduction["processes"]) for introduction in introductions]
+    groups = list(ranks_by_value(range(len(introductions)), hosts).values())
+    peers = next(group for group in groups if own_rank in group)
+    if all(_obstacle(introductions, group) for group in groups):  # all ranks see the same
+        _note_reason(_obstacle(introductions, peers))
         return None, None
-    offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
+    offer = _pool_offer(_obstacle(introductions, peers), _ranks_on_host(introductions, own_rank))
     offers = communicator.allgather_json(offer)
-    memories, obstacle = _mapped_memories([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
+    memories, obstacle = _mapped_memories(
+        [(introductions[rank]["pid"], offers[rank]) for rank in peers], peers.index(own_rank)
+    )
     obstacles = communicator.allgather_json(obstacle)
     nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
         if offer["lines"] >= 0:
             own_pool().close_lines(offer["lines"])
-        _note(reason)
+        _note_reason(reason)
         if _why_not != "":  # no other ranks share with this one either
             unshare()
             _mappings.clear()
         return None, nodes
     lines = [offers[rank]["lines"] for rank in peers]
     clock = max(offers[rank]["clock"] for rank in peers)
-    _note("")
+    _note_reason("")
     names = [ranks[rank] for rank in peers]
-    return Rendezvous(own_pool(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
+    return Rendezvous(
+        own_pool(), memories, lines, peers.index(own_rank), clock, peers, names, communicator.progress
+    ), nodes
 
 
 def describe() -> str:
-    """Say whether the ranks of this node share memory, and how much, or why not."""
+    """Return a text that says whether the ranks of this node share memory, and how much, or why not."""
     if _why_not == "":
         return f"up to {bytes_text(own_pool().share)} per rank, of which {bytes_text(own_pool().used)} are in use"
     introduction = _introduction()
@@ -113,36 +117,36 @@ def describe() -> str:
     return f"off: {reason}" if reason else f"up to {bytes_text(introduction['limit'])} for all ranks of this node"
 
 
-def _note(reason: str) -> None:
+def _note_reason(reason: str) -> None:
     global _why_not
     if _why_not != "":
         _why_not = reason
 
 
 def _introduction() -> Introduction:
-    """Return where this process runs, how much memory the ranks of its node may share, and why not to share it."""
-    where = Introduction(host="", processes="", pid=os.getpid(), limit=0, obstacle="", error="")
+    """Return the `Introduction` of this process."""
+    result = Introduction(host="", processes="", pid=os.getpid(), limit=0, obstacle="", error="")
     try:
-        where["limit"] = shared_limit()
-        where["host"] = this_host()
-        where["processes"] = os.readlink("/proc/self/ns/pid")
+        result["limit"] = shared_limit()
+        result["host"] = this_host()
+        result["processes"] = os.readlink("/proc/self/ns/pid")
     except MeshcommError as error:
-        where["error"] = str(error)
+        result["error"] = str(error)
     except OSError as error:
-        where["obstacle"] = f"this system has no memory to share between processes ({error})"
-    if not where["limit"]:
-        where["obstacle"] = "MESHCOMM_SHARED_MEMORY=0"
-    return where
+        result["obstacle"] = f"this system has no memory to share between processes ({error})"
+    if not result["limit"]:
+        result["obstacle"] = "MESHCOMM_SHARED_MEMORY=0"
+    return result
 
 
 def shared_limit() -> int:
-    """Return how many bytes the ranks of this node may share; ``MeshcommError`` if the variable is no size."""
+    """Return the bytes that the ranks of this node may share; ``MeshcommError`` if the variable is no size."""
     nbytes = size_in("MESHCOMM_SHARED_MEMORY", "500M or 2G, or 0")
     return all_memory() // 2 if nbytes is None else nbytes
 
 
 def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | None:
-    """Return a number for each rank, equal for those that share memory, or None if none do."""
+    """Return a number for each rank, equal for ranks that share memory; None if none do."""
     nodes = list(range(len(obstacles)))
     for peers in groups:
         for peer in peers if not any(obstacles[rank] for rank in peers) else ():
@@ -150,29 +154,29 @@ def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | N
     return tuple(nodes) if len(set(nodes)) < len(nodes) else None
 
 
-def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
-    """Return how many ranks use the memory of this host, also those that the launcher says are there."""
-    hosts = [other["host"] for other in everyone]
-    launched = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
-    return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
+def _ranks_on_host(introductions: Sequence[Introduction], rank: int) -> int:
+    """Return the number of ranks on the host of *rank*: those of *introductions*, or as many as the launcher says."""
+    hosts = [introduction["host"] for introduction in introductions]
+    launcher_counts = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
+    return max(hosts.count(hosts[rank]), *(int(text) for text in launcher_counts if text.isdigit()), 1)
 
 
-def _obstacle(everyone: Sequence[Introduction], peers: list[int]) -> str:
-    """Return why *peers*, which see each other's processes, cannot share memory, as far as all ranks know."""
+def _obstacle(introductions: Sequence[Introduction], peers: list[int]) -> str:
+    """Return why *peers*, ranks of one host and PID namespace, cannot share memory; "" if they can, so far."""
     for peer in peers:
-        if everyone[peer]["obstacle"]:
-            return f"{everyone[peer]['obstacle']} on rank {peer}"
+        if introductions[peer]["obstacle"]:
+            return f"{introductions[peer]['obstacle']} on rank {peer}"
     if len(peers) == 1:
         return "no other rank is on this node, or sees the processes of this one"
-    if len({everyone[peer]["pid"] for peer in peers}) < len(peers):
+    if len({introductions[peer]["pid"] for peer in peers}) < len(peers):
         return "the ranks are threads of one process"
     return ""
 
 
-def _offer(obstacle: str, ranks: int) -> PoolOffer:
-    """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
+def _pool_offer(obstacle: str, ranks: int) -> PoolOffer:
+    """Return the `PoolOffer` of this process; with *obstacle*, if that is not "".
 
-    The pool gets an equal share for each of *ranks*, the number of ranks on the node.
+    *ranks* is the number of ranks on the node: each of their pools gets an equal share of the memory.
     """
     if not obstacle:
         try:
@@ -187,15 +191,15 @@ def _offer(obstacle: str, ranks: int) -> PoolOffer:
     return PoolOffer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 
-def _mapped_memories(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory], str]:
-    """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
+def _mapped_memories(offers: list[tuple[int, PoolOffer]], own_position: int) -> tuple[list[Memory], str]:
+    """Return the memory of each rank, from its process and offer, and ""; or [] and why one cannot be mapped."""
     obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
     if obstacle:
         return [], obstacle
     memories: list[Memory] = []
     for position, (process, offer) in enumerate(offers):
         try:
-            memories.append(own_pool() if position == me else _mapped_pool(process, offer))
+            memories.append(own_pool() if position == own_position else _mapped_pool(process, offer))
         except OSError as error:
             return [], f"the memory of process {process} cannot be mapped ({error})"
     return memories, ""
@@ -206,7 +210,7 @@ def _mapped_pool(process: int, offer: PoolOffer) -> Mapping:
     token = offer["token"]
     if token not in _mappings:
         path = f"/proc/{process}/fd/{offer['fd']}"
-        # Looked at before it is opened, which has effects on some files, should it be that of another process.
+        # A check before it is opened: it may belong to another process, and some files react to being opened.
         if not os.readlink(path).startswith("/memfd:meshcomm"):
             raise OSError("it is not where it should be")
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The environment variables of meshcomm: all their names, names that are none, and values that are wrong."""
+"""The environment variables of meshcomm: all names, and checks for unknown names and wrong values."""
 
 import errno
 import os
@@ -25,17 +25,17 @@ KNOWN = (
 SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE, launchers.EAGER)
 
 
-def _check_folder(variable: str, what: str) -> None:
-    """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
+def _check_folder(variable: str, content: str) -> None:
+    """Raise ``MeshcommError`` if *variable* names a folder in which *content* cannot be written."""
     folder = folder_in(variable)
     if folder is not None:
-        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
-        why = "it is a file, or in one" if not existing.is_dir() else os.strerror(errno.EACCES)
-        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-            raise MeshcommError(f"{variable}={folder}: no {what} can be written there: {why}")
+        existing_path = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+        reason = "it is a file, or in one" if not existing_path.is_dir() else os.strerror(errno.EACCES)
+        if not (existing_path.is_dir() and os.access(existing_path, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{variable}={folder}: no {content} can be written there: {reason}")
 
 
-_OURS = "MESHCOMM_"
+_PREFIX = "MESHCOMM_"
 
 _READERS = {
     "MESHCOMM_TIMEOUT": abort.timeout_seconds,
@@ -43,20 +43,19 @@ _READERS = {
     hosts.MACHINE_FILE: hosts.stored_constants,
     sizes.WHOLE: sizes.whole_below,
 }
-"""Functions that read the value of a variable before ranks communicate: ``MeshcommError`` if it is wrong."""
+"""Functions that read the value of a variable before ranks communicate, and raise ``MeshcommError`` if it is wrong."""
 
 _EXTRA_CHECKS: dict[str, Callable[[], object]] = {
     flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
     TRACE_FOLDER: partial(_check_folder, TRACE_FOLDER, "trace"),
 }
-"""Checks of variables whose value nothing else validates: ``MeshcommError`` if it is wrong."""
+"""Checks of variables that no other function checks: they raise ``MeshcommError`` if the value is wrong."""
 
 
 def find_problems() -> dict[str, str]:
-    """Return the environment variables that look like ours and are wrong, each with its problem.
+    """Return wrong environment variables of meshcomm by name, each with a text on its problem.
 
-    Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
-    the variable can have.
+    A name may be misspelt, or in small letters; a switch may be neither on nor off; or a value may be wrong.
     """
     checks = {**_READERS, **_EXTRA_CHECKS}
     if abort.comm_world()[0] > 0:
@@ -65,11 +64,11 @@ def find_problems() -> dict[str, str]:
     for name, value in sorted(os.environ.items()):
         if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
             problems[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
-        if name.upper().startswith(_OURS) and name not in KNOWN:
-            stem = name.upper().removeprefix(_OURS)
-            close = get_close_matches(stem, [variable.removeprefix(_OURS) for variable in KNOWN], 1)
-            meant = f"; is it {_OURS}{close[0]}?" if close else f"; there are {', '.join(sorted(KNOWN))}"
-            problems[name] = f"no environment variable of meshcomm is called {name}{meant}"
+        if name.upper().startswith(_PREFIX) and name not in KNOWN:
+            stem = name.upper().removeprefix(_PREFIX)
+            matches = get_close_matches(stem, [variable.removeprefix(_PREFIX) for variable in KNOWN], 1)
+            hint = f"; is it {_PREFIX}{matches[0]}?" if matches else f"; there are {', '.join(sorted(KNOWN))}"
+            problems[name] = f"no environment variable of meshcomm is called {name}{hint}"
     return problems
 
 
@@ -82,9 +81,9 @@ def _error_text(check: Callable[[], object]) -> str:
 
 
 def reset_invalid() -> list[str]:
-    """Return the problems, and reset invalid variables in this process, so that each is reported once.
+    """Return the problems, and reset wrong variables in this process, so that each is reported once.
 
-    A switch is set to "1", as which it counts. The other variables are removed, so that their defaults hold.
+    A switch is set to "1", which a wrong value counts as. Other variables are removed, so that their defaults hold.
     """
     problems = find_problems()
     for name in problems:
@@ -98,17 +97,17 @@ def reset_invalid() -> list[str]:
 @cache
 def check_trace_folder() -> bool:
     """Return False, and print why, if a trace is requested that cannot be written."""
-    wrong = _error_text(_EXTRA_CHECKS[TRACE_FOLDER])
-    if wrong:
-        abort.say_once(wrong)
-    return not wrong
+    problem = _error_text(_EXTRA_CHECKS[TRACE_FOLDER])
+    if problem:
+        abort.say_once(problem)
+    return not problem
 
 
 @cache
 def report_problems() -> None:
-    """Print the problems of `find_problems` on the first rank, once, but not those that are reported elsewhere.
+    """Print the problems of `find_problems` on the first rank, once, except those that are reported elsewhere.
 
-    If there are other ranks, calls raise an error for a wrong value. Each host reports that it cannot write a trace.
+    With several ranks, calls raise an error for a wrong value. Each host reports that it cannot write a trace.
     """
     rank, size = abort.comm_world()
     reported_elsewhere = {TRACE_FOLDER, *(_READERS if size > 1 else ())}

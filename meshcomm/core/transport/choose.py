@@ -1,12 +1,13 @@
-"""The way of the bytes: the one file that picks it.
+"""The choice of the transport of an exchange: made in this file only.
 
 An exchange goes
 
-- not at all, if the group has one rank: it copies what it keeps;
+- not at all, if the group has one rank: that rank copies within its memory;
 - packed, over MPI, if no ranks of the group share memory: gathered or broadcast in one call, in two messages or as an
   AllToAll;
 - in place, among ranks that share memory, and packed between these and all others;
-- relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
+- relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory for
+  the messages.
 
 An exchange that is repeated between the same blocks goes by a channel among ranks that share memory, if the blocks of
 all of them are shared, and packed between all others.
@@ -14,8 +15,8 @@ all of them are shared, and packed between all others.
 # Why all ranks choose the same way
 # =================================
 #
-# If two ranks chose different ways, they would make different calls of MPI, and wait for each other for ever. So a
-# choice may only depend on what is equal on all ranks of the group. These are all the facts that are looked at:
+# If two ranks chose different transports, they would make different calls of MPI, and wait for each other for ever. So
+# a choice may only depend on facts that are equal on all ranks of the group. These are all facts that it depends on:
 #
 # (A) `len(group.members)`, `len(tensors)` and the `ExchangeSpec`. They follow from the call, that is, from layouts,
 #     shape and dtype, and from the `Machine`. All ranks of the rank set have agreed on the call before it first runs,
@@ -27,10 +28,10 @@ all of them are shared, and packed between all others.
 #     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
 #     (see "Why all ranks evict alike" in `ranks.rank_sets`), so `nodes` also changes at the same call.
 # (D) Whether a relayed exchange has its memory. A rank may have none, so `Relayed.open` reduces the answers over the
-#     group. All ranks get there, because all that is asked before is (A) or (C).
+#     group. All ranks get there, because all decisions before depend on (A) or (C).
 #
 # One fact differs: `group.rendezvous` is None on a rank that shares no memory, while others of the group share some.
-# That rank exchanges everything packed over MPI. The others exchange packed only what goes to other nodes. All of them
+# That rank exchanges all boxes packed over MPI. The others exchange packed only the boxes for other nodes. All of them
 # run one `Packed` of the same rounds, that is, the same calls of MPI. A pair in which one rank has no rendezvous is
 # packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
 # all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.
@@ -40,7 +41,7 @@ all of them are shared, and packed between all others.
 # (E) For a channel, whether the blocks of each rank are in its pool. `open_channel` gathers the answers of all.
 #
 # Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
-# messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in
+# messages. Both ranks of the pair find this from entries of both in the rendezvous (`_find_ways` in
 # memory/_rendezvous.pyx). Messages are between pairs only, so no other rank has to know of them.
 
 from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ def exchange(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -
 
 
 def received_traffic(group: Group, tensors: Sequence[BoxExchange]) -> Traffic:
-    """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
+    """Return the traffic to this rank from the others in an exchange of *tensors*, by any transport."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
     for tensor in tensors:
         boxes = without_peer(tensor.receives, tensor.position)
@@ -97,15 +98,15 @@ def received_traffic(group: Group, tensors: Sequence[BoxExchange]) -> Traffic:
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
-    """Return whether *count* blocks of this many bytes together are small enough for one MPI_Allgatherv."""
+    """Return whether *count* blocks, of *gathered_bytes* together, are small enough for one MPI_Allgatherv."""
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, MAX_COUNT)
 
 
 def _rounds(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> int:
-    """Return the rounds of an exchange over MPI: those that the scratch limit asks for, or more.
+    """Return the number of rounds of an exchange over MPI: at least as many as the scratch limit needs.
 
-    More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
-    in the caches.
+    With more rounds, messages to other hosts are on their way while others are packed; on a node, packed data stay in
+    the caches.
     """
     if spec.root is not None or spec.gathers:
         return 1
@@ -117,17 +118,18 @@ def _rounds(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) ->
 
 
 def _rounds_by_length(group: Group, spec: ExchangeSpec) -> int:
-    """Return the rounds in which messages between hosts are as long as they should be."""
+    """Return the number of rounds for messages between hosts of the best length."""
     rank_set = group.rank_set
     if rank_set.machine.one_node or rank_set.world.takes_turns:
         return 1
     hosts = len(np.unique(rank_set.machine.node_of(np.array(rank_set.ranks, dtype=np.intp))))
-    slow = rank_set.machine.beta_between * hosts > SLOW_NETWORK * len(rank_set.ranks)  # ranks of a host share its link
-    return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
+    # Ranks of a host share its link.
+    is_slow = rank_set.machine.beta_between * hosts > SLOW_NETWORK * len(rank_set.ranks)
+    return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if is_slow else MESSAGE_BYTES))
 
 
-_left_behind: list["RepeatedExchange"] = []
-"""Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
+_abandoned: list["RepeatedExchange"] = []
+"""Exchanges in flight that nobody waits for any more: other ranks may still read and write their blocks."""
 
 
 class LocalCopy:
@@ -146,7 +148,7 @@ class LocalCopy:
 class Nonblocking:
     """An exchange of *tensors* that can start without waiting: over MPI, with all rounds in flight.
 
-    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
+    Never in place, even if all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
     """
 
     def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> None:
@@ -156,12 +158,12 @@ class Nonblocking:
         self._sizes = BlockSizes(tensors)
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
-        """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
-        wrong = self._sizes.size_error(sources, targets)
-        if wrong is not None:
+        """Begin to fill the new blocks; *buffer* allocates memory to pack into. Collective over the group."""
+        size_error = self._sizes.size_error(sources, targets)
+        if size_error is not None:
             rank_set = self._group.rank_set
             join_and_raise(
-                wrong, rank_set, lambda: self.start(*self._sizes.with_zeros(sources, targets), buffer).wait()
+                size_error, rank_set, lambda: self.start(*self._sizes.with_zeros(sources, targets), buffer).wait()
             )
         recorder = watch.recorder
         if recorder is None:
@@ -173,32 +175,32 @@ class Nonblocking:
 
 
 class RepeatedExchange:
-    """An exchange from some blocks to the same blocks, in a form that can start without waiting.
+    """An exchange from some blocks to the same blocks, which can start without waiting.
 
-    To make one is Collective over the group. The blocks must stay where they are.
+    To make one is Collective over the group. The blocks must keep their addresses.
     """
 
     def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec, blocks: list[Bytes]) -> None:
         self._group, self._tensors, self._number, self._blocks = group, tensors, spec.fingerprint, blocks
-        self._waiting = exchange(group, tensors, spec)
+        self._blocking = exchange(group, tensors, spec)
         self._channel: Channel | None = None
         self._messages: Packed | None = None
-        self._own: BoxCopies | None = None
-        self._starts = len(group.members) > 1
-        self._copies = False
-        if self._starts:
+        self._own_copies: BoxCopies | None = None
+        self._is_nonblocking = len(group.members) > 1
+        self._any_copies = False
+        if self._is_nonblocking:
             BlockSizes(tensors).check(blocks, blocks)
-            self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
-            if sends:
-                crossing = [tensor.between(others, others) for tensor in tensors]
-                self._messages = Packed(group, crossing, spec, overlaps=True)
+            self._channel, peers, self._any_copies, any_messages = open_channel(group, tensors, blocks)
+            if any_messages:
+                crossing_tensors = [tensor.between(peers, peers) for tensor in tensors]
+                self._messages = Packed(group, crossing_tensors, spec, overlaps=True)
             if self._channel is not None:
-                self._own = own_copies(tensors)
+                self._own_copies = own_copies(tensors)
 
     def run(self) -> None:
         """Exchange, and wait. Collective over the group."""
-        if not self._copies:
-            self._waiting.run(self._blocks, self._blocks)
+        if not self._any_copies:
+            self._blocking.run(self._blocks, self._blocks)
             return
         try:
             pending = self.start(_off_node_buffer)
@@ -211,11 +213,11 @@ class RepeatedExchange:
     def start(self, buffer: Buffer) -> Pending | None:
         """Begin to exchange, but do not wait; return None if it is complete. Collective over the group.
 
-        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete. Who loses what
-        this returns, as by an interrupt, calls `fail`.
+        *buffer* allocates memory to pack into, which is in use until the exchange is complete. A caller that loses the
+        result, as by an interrupt, calls `fail`.
         """
-        if not self._starts:
-            self._waiting.run(self._blocks, self._blocks)
+        if not self._is_nonblocking:
+            self._blocking.run(self._blocks, self._blocks)
             return None
         recorder = watch.recorder
         began = 0 if recorder is None else monotonic_ns()
@@ -226,8 +228,8 @@ class RepeatedExchange:
 
     def fail(self, error: BaseException) -> None:
         """Let no further call be made after an *error*, and keep the blocks."""
-        if self._starts:
-            _left_behind.append(self)
+        if self._is_nonblocking:
+            _abandoned.append(self)
             self._group.rank_set.fail(error)
 
     def _begin(self, buffer: Buffer) -> Pending:
@@ -240,8 +242,8 @@ class RepeatedExchange:
             assert messages is not None
             return messages
         channel.start(number)
-        if self._own is not None:
-            self._own.run(self._blocks, self._blocks)
+        if self._own_copies is not None:
+            self._own_copies.run(self._blocks, self._blocks)
         return _RepeatedInFlight(group, channel, messages)
 
 
@@ -254,16 +256,16 @@ class _RepeatedInFlight:
         self._group, self._channel, self._messages = group, channel, messages
 
     def test(self) -> bool:
-        """Return whether all bytes are there, and taken."""
+        """Return whether all bytes have arrived, and others have read those of this rank."""
         try:
-            complete = self._channel.test()
+            is_complete = self._channel.test()
         except CollectiveMismatch as error:
             self._group.rank_set.fail(error)
             raise
-        return (self._messages is None or self._messages.test()) and complete
+        return (self._messages is None or self._messages.test()) and is_complete
 
     def wait(self) -> None:
-        """Wait until all bytes are there, and taken."""
+        """Wait until all bytes have arrived, and others have read those of this rank."""
         try:
             self._channel.wait(self._progress)
         except CollectiveMismatch as error:
@@ -274,43 +276,43 @@ class _RepeatedInFlight:
 
     def _progress(self) -> None:
         communicator = self._group.rank_set.everyone.opened
-        if communicator is not None:  # the mesh may have been closed meanwhile
+        if communicator is not None:  # else the mesh was closed meanwhile
             communicator.progress()
 
 
 class _Chosen:
-    """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
+    """An exchange that chooses its transport when it runs: only an open group knows which ranks share memory."""
 
     def __init__(self, group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) -> None:
         self._group, self._tensors, self._spec = group, tensors, spec
         self._sizes = BlockSizes(tensors)
         self._way: Transport | None = None
-        self._chosen_for: tuple[int, ...] | None = None
+        self._chosen_nodes: tuple[int, ...] | None = None
         self._received: Traffic | None = None
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         group, recorder = self._group, watch.recorder
         began = 0 if recorder is None else monotonic_ns()
-        wrong = self._sizes.size_error(sources, targets)
-        if wrong is not None:
+        size_error = self._sizes.size_error(sources, targets)
+        if size_error is not None:
             join_and_raise(
-                wrong, group.rank_set, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation)
+                size_error, group.rank_set, lambda: self.run(*self._sizes.with_zeros(sources, targets), allocation)
             )
         try:
             group.communicator()
-            way = self._way
-            if way is None or group.nodes is not self._chosen_for:  # a new group, or opened again
-                way = self._way = self._over_mpi() if group.nodes is None else self._on_nodes(group.nodes)
-                self._chosen_for = group.nodes
-            way.run(sources, targets, allocation)
+            transport = self._way
+            if transport is None or group.nodes is not self._chosen_nodes:  # a new group, or opened again
+                transport = self._way = self._over_mpi() if group.nodes is None else self._on_nodes(group.nodes)
+                self._chosen_nodes = group.nodes
+            transport.run(sources, targets, allocation)
         except BaseException as error:
             group.rank_set.fail(error)
             raise
         if recorder is not None:
             if self._received is None:
                 self._received = received_traffic(group, self._tensors)
-            recorder.record_exchange(type(way).__name__, began, self._received)
+            recorder.record_exchange(type(transport).__name__, began, self._received)
 
     def _over_mpi(self) -> OverMPI:
         group, tensors, spec = self._group, self._tensors, self._spec
@@ -323,11 +325,11 @@ class _Chosen:
         return Packed(group, tensors, spec, _rounds(group, tensors, spec))
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Transport:
-        """Return the way for a group in which some ranks share memory. Collective over the group."""
+        """Return the transport for a group in which some ranks share memory. Collective over the group."""
         group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
         if (several_nodes and spec.root is not None) or (spec.is_in_place and len(tensors) > 1):
-            return self._over_mpi()  # several blocks that are not in one allocation go in place by a channel only
+            return self._over_mpi()  # only a channel copies in place several blocks that are not in one allocation
         rounds = _rounds(group, tensors, spec)
         remaining = MessagesOnNode(group, tensors, spec, rounds)
         if several_nodes and spec.relay_pays and len(tensors) == 1:
@@ -337,10 +339,10 @@ class _Chosen:
         if not several_nodes:
             return InPlace(group, tensors, spec, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
-        others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
-        # A rank that shares no memory does this as well: all have to make the same calls of MPI.
-        crossing = [tensor.between(others, others) for tensor in tensors]
-        off_node = Packed(group, crossing, spec, rounds)
+        off_node_positions = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
+        # Also on a rank that shares no memory: all ranks have to make the same calls of MPI.
+        crossing_tensors = [tensor.between(off_node_positions, off_node_positions) for tensor in tensors]
+        off_node = Packed(group, crossing_tensors, spec, rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
         spec = replace(spec, scratch_limit=max(0, spec.scratch_limit - off_node.scratch_bytes))
@@ -365,17 +367,17 @@ class _Mixed:
 
 
 def _off_node_buffer(use: str, size: int) -> Bytes:
-    """Return scratch that messages on the node do not use: they may run while those to other nodes are in flight."""
+    """Return scratch for messages to other nodes, which messages on the node may not use at the same time."""
     return scratch(f"off node {use}", size)
 
 
 def on_arrays(transport: Transport, shape: Shape) -> Callable[[Array], Array]:
-    """Return a function from an array to the new one, of *shape*, that *transport* makes of it."""
+    """Return a function that takes an array, runs *transport* on it, and returns the new array of *shape*."""
 
-    elements = block_bytes(shape, 1)
+    element_count = block_bytes(shape, 1)
 
     def run(array: Array) -> Array:
-        target = new_bytes(elements * array.dtype.itemsize)
+        target = new_bytes(element_count * array.dtype.itemsize)
         transport.run([as_bytes(array)], [target])
         return np.ndarray(shape, array.dtype, target)  # as_block, without its call
 

@@ -1,8 +1,8 @@
-"""How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
+"""Comparison of calls in exchanges over MPI: ranks send the digest of all their calls with the data.
 
-In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed,
-it goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
-wait, see `SeparateComparison`. In all cases no data leave the call before it is compared.
+In a small exchange the digest goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be
+packed, it goes separately: in messages to the same peers if they are few (`Pairs`), else in a nonblocking reduction
+(`SeparateComparison`). In all cases the digests are compared before the call returns any data.
 """
 
 from collections.abc import Sequence
@@ -22,28 +22,28 @@ from meshcomm.errors import CollectiveMismatch
 _NUMBER_BYTES = 8
 
 Blocks: TypeAlias = list[Any]
-"""Buffers of bytes."""
+"""Blocks as bytes, one for each tensor."""
 
-Begun: TypeAlias = Any
-"""What a comparison has begun: each class has its own."""
+StartedComparison: TypeAlias = Any
+"""A comparison in flight; its type depends on the class that has begun it."""
 
 
 class Comparing(Protocol):
-    """How the ranks of an exchange compare their calls."""
+    """A way for the ranks of an exchange to compare their calls."""
 
     tensors: list[BoxExchange]
-    """What the messages carry: the tensors of the exchange, and perhaps a header."""
+    """The tensors in the messages: perhaps a header, and those of the exchange."""
 
-    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Begun]:
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, StartedComparison]:
         """Begin to compare. Collective over the group, but does not wait.
 
-        Return the blocks of `tensors` before and after, and what the other methods need to know about this exchange.
+        Return the blocks of `tensors` before and after, and the comparison, which the other methods take.
         """
 
-    def is_complete(self, begun: Begun) -> bool:
+    def is_complete(self, comparison: StartedComparison) -> bool:
         """Return whether `check` does not wait, once the messages are complete."""
 
-    def check(self, begun: Begun) -> None:
+    def check(self, comparison: StartedComparison) -> None:
         """Wait for the comparison. ``CollectiveMismatch`` if the ranks make different calls."""
 
 
@@ -55,17 +55,17 @@ def comparing(
     *,
     overlaps: bool = False,
 ) -> Comparing:
-    """Return how to compare calls in an exchange of *tensors* over MPI.
+    """Return the comparison of calls for an exchange of *tensors* over MPI.
 
     *peers* are the positions of the ranks to which this one sends messages, and from which it receives some.
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
-    packed = len(tensors) > 1
-    small = spec.most_bytes <= MAX_HEADER_BLOCK_BYTES
-    scratch = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
-    # Simulated ranks count bytes, and compare beside them at no cost.
+    several_tensors = len(tensors) > 1
+    is_small = spec.most_bytes <= MAX_HEADER_BLOCK_BYTES
+    scratch_bytes = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
+    # Simulated ranks count bytes, and compare separately at no cost.
     if not group.rank_set.world.takes_turns:
-        if packed or (small and scratch <= spec.scratch_limit):
+        if several_tensors or (is_small and scratch_bytes <= spec.scratch_limit):
             return DigestHeader(group, spec.fingerprint, tensors, *peers)
         if len(group.members) <= MAX_PAIRWISE_RANKS and not overlaps:
             return Pairs(group, spec.fingerprint, tensors, *peers)
@@ -89,10 +89,10 @@ class DigestHeader(Digests):
         super().__init__(group.rank_set, number, len(receives_from))
         self._group, self._peers = group, receives_from.tolist()
         count = len(receives_from)
-        first = np.arange(count, dtype=np.intp)
-        one = np.ones((1, 1), dtype=np.intp)
-        sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
-        receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
+        indices = np.arange(count, dtype=np.intp)
+        ones = np.ones((1, 1), dtype=np.intp)
+        sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), ones - 1, ones)
+        receives = Boxes(receives_from, indices, indices[:, None], indices[:, None] + 1)
         header = BoxExchange(
             _NUMBER_BYTES,
             tensors[0].position,
@@ -103,17 +103,17 @@ class DigestHeader(Digests):
         )
         self.tensors = [header, *tensors]
 
-    def is_complete(self, begun: tuple[bytes, bytearray]) -> bool:
+    def is_complete(self, comparison: tuple[bytes, bytearray]) -> bool:
         return True
 
-    def check(self, begun: tuple[bytes, bytearray]) -> None:
-        differing = self.differing(begun)
+    def check(self, comparison: tuple[bytes, bytearray]) -> None:
+        differing = self.differing(comparison)
         if differing:
-            raise _difference(self._group, [self._peers[which] for which in differing])
+            raise _difference(self._group, [self._peers[index] for index in differing])
 
 
 class Pairs:
-    """One number from each rank to its peers, in messages of its own.
+    """One number from each rank to its peers, in separate messages.
 
     Parameters
     ----------
@@ -131,22 +131,22 @@ class Pairs:
     def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, NumberMessages]:
         """Send the number of this rank."""
         communicator = self._group.opened or self._group.communicator()
-        if communicator is not self._communicator:  # the first time, or the group was closed and opened again
+        if communicator is not self._communicator:  # the first time, or after the group was closed
             self._communicator, self._numbers = communicator, communicator.numbers(*self._peers)
         self._numbers.start(self._number ^ self._group.rank_set.call_digest)
         return sources, targets, self._numbers
 
-    def is_complete(self, begun: NumberMessages) -> bool:
+    def is_complete(self, comparison: NumberMessages) -> bool:
         return True
 
-    def check(self, begun: NumberMessages) -> None:
-        differing = begun.differing()
+    def check(self, comparison: NumberMessages) -> None:
+        differing = comparison.differing()
         if differing:
             raise _difference(self._group, differing)
 
 
 class SeparateComparison:
-    """A reduction over the group, beside the messages.
+    """A reduction over the group, besides the messages.
 
     Parameters
     ----------
@@ -168,20 +168,20 @@ class SeparateComparison:
         communicator = self._group.opened or self._group.communicator()
         return communicator.start_comparison(self._number ^ self._group.rank_set.call_digest)
 
-    def is_complete(self, begun: Comparison) -> bool:
-        return begun.test()
+    def is_complete(self, comparison: Comparison) -> bool:
+        return comparison.test()
 
-    def check(self, begun: Comparison) -> None:
-        if not begun.equal():
+    def check(self, comparison: Comparison) -> None:
+        if not comparison.equal():
             raise _difference(self._group, [])
 
 
-def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
-    """Return the error of a rank that has found a difference, after which its rank set makes no call any more."""
-    names = ", ".join(str(group.members[other]) for other in others)
-    if others:
+def _difference(group: Group, peers: list[int]) -> CollectiveMismatch:
+    """Let the rank set make no more calls, and return the error; *peers* have sent another digest, if known."""
+    names = ", ".join(str(group.members[position]) for position in peers)
+    if peers:
         text = (
-            f"rank {group.rank_set.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+            f"rank {group.rank_set.world.rank} made another collective call than rank{'s' * (len(peers) > 1)} {names}"
         )
     else:
         text = f"ranks among {', '.join(map(str, group.members))} made different collective calls"

@@ -1,8 +1,8 @@
-"""What the ranks of a group exchange: the boxes of one or several tensors.
+"""The boxes, of one or several tensors, that the ranks of a group exchange.
 
 A `BoxExchange` describes this for one tensor, once for every transport: which box of the global array each position
-of the group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out
-in memory, in `BoxExchange.in_source` and `BoxExchange.in_target`.
+of the group holds before and after, and which boxes go to which positions. Boxes stay in global indices until
+`BoxExchange.in_source` and `BoxExchange.in_target` lay them out in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ T = TypeVar("T")
 BoxOf: TypeAlias = Callable[[int], Box | None]
 BoxesOf: TypeAlias = Callable[[int], Boxes]
 Order: TypeAlias = tuple[int, ...] | None
-"""For each axis of a box, which axis of the block in memory it is; None if the axes are in one order."""
+"""For each axis of a box, the axis of the block in memory; None if the axes are in the same order."""
 
 
 class Transport(Protocol):
@@ -34,19 +34,19 @@ class Transport(Protocol):
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks *targets* from the blocks *sources*.
 
-        Several new blocks lie in one *allocation*, where `block_offsets` says.
+        Several new blocks lie in one *allocation*, at the offsets that `block_offsets` returns.
         """
 
 
 UncopiedPeers: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""The senders and the receivers, as numbers of local peers, whose bytes no copy can move: neither block is shared."""
+"""Senders and receivers, as indices of local peers, whose bytes no copy can move: neither block is shared."""
 
 
 class Remaining(Protocol):
-    """Exchanges what copies in shared memory cannot move."""
+    """An exchange of the boxes that copies in shared memory cannot move."""
 
     def run(self, peers: UncopiedPeers, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Exchange what copies cannot move with local *peers*. Collective over these pairs."""
+        """Exchange boxes with local *peers* that copies cannot move. Collective over these pairs."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class BoxExchange:
     ----------
     itemsize: bytes of an element
     position: position of this rank in the group
-    source, target: functions from a position to the box of its block before and after; None where it has none
-    sends_of, receives_of: functions from a position to the boxes that it sends and receives, also to itself
+    source, target: functions from a position to the box of its block before and after; None if it has no block
+    sends_of, receives_of: functions from a position to the boxes that it sends and receives, those to itself too
     order: order of the axes of the blocks before; blocks after have the order of the boxes
     """
 
@@ -72,7 +72,7 @@ class BoxExchange:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether blocks lie in memory as their boxes say, in the order of their axes."""
+        """Whether the axes of blocks in memory are in the order of their boxes."""
         return self.order is None and type(self).in_source is BoxExchange.in_source
 
     @cached_property
@@ -86,7 +86,7 @@ class BoxExchange:
         return self.receives_of(self.position)
 
     def between(self, senders: Indices, receivers: Indices) -> "BoxExchange":
-        """Return what this rank receives from *senders* and sends to *receivers*."""
+        """Return the part of the exchange that this rank receives from *senders* and sends to *receivers*."""
         return replace(
             self,
             sends_of=lambda position: with_peers(self.sends_of(position), receivers),
@@ -95,7 +95,7 @@ class BoxExchange:
 
     @cached_property
     def _block_bytes(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The bytes of the blocks before and after, by position, as far as they were needed."""
+        """A cache of the bytes of the blocks before and after, by position."""
         return {}, {}
 
     def source_bytes(self, position: int) -> int:
@@ -113,7 +113,7 @@ class BoxExchange:
         return sizes[position]
 
     def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
-        """Return the corners of a box in the indices of the blocks after."""
+        """Return the corners *start* and *stop* of a box in the indices of the blocks after."""
         return start, stop
 
     def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
@@ -127,7 +127,7 @@ class BoxExchange:
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """The specification of an exchange, the same on all ranks, by which its way is chosen.
+    """The specification of an exchange, the same on all ranks, by which its transport is chosen.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ class ExchangeSpec:
     scratch_limit: bytes that a rank may use beyond its blocks
     permutes: whether each rank sends to one rank at most, and receives from one at most
     gathers: whether all ranks need all blocks, and these are small enough for one MPI_Allgatherv
-    root: position whose block all ranks get, in a broadcast; None without one
-    relay_pays: whether messages through aggregators are predicted to pay between nodes
+    root: position of the block that all ranks get, in a broadcast; else None
+    relay_pays: whether messages through aggregators are predicted to be faster between nodes
     stages: whether a block that is not shared may be copied to shared memory
     is_in_place: whether the new block overwrites the old one in the same memory, as for ghosts. MPI cannot receive
         into a buffer that it sends from, so all is packed; and the new blocks of several tensors are not in one
@@ -158,7 +158,7 @@ class ExchangeSpec:
 
 
 def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> BoxExchange:
-    """Return the exchange in which each new block takes from each block what the two boxes share.
+    """Return the exchange in which each new block gets, from each block, the intersection of their two boxes.
 
     *sources* and *targets* are the boxes of all positions in one index space, so that no element is in two sources.
     """
@@ -172,12 +172,12 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
     )
 
 
-def map_distinct(tensors: Sequence[BoxExchange], find: Callable[[BoxExchange], T]) -> list[T]:
-    """Return ``[find(tensor) for tensor in tensors]``, with one call of *find* for each distinct object."""
+def map_distinct(tensors: Sequence[BoxExchange], compute: Callable[[BoxExchange], T]) -> list[T]:
+    """Return ``[compute(tensor) for tensor in tensors]``, with one call of *compute* for each distinct object."""
     results: dict[int, T] = {}
     for tensor in tensors:
         if id(tensor) not in results:
-            results[id(tensor)] = find(tensor)
+            results[id(tensor)] = compute(tensor)
     return [results[id(tensor)] for tensor in tensors]
 
 
@@ -189,7 +189,7 @@ def with_region_numbers(blocks: Sequence[Strided]) -> list[Strided]:
 class BlockSizes:
     """The bytes that the blocks of some tensors have on this rank before and after.
 
-    NumPy lets a program resize an array, or make a tensor of a block that does not fit. MPI would read and write
+    A program may resize an array of NumPy, or make a tensor of a block that does not fit. MPI would read and write
     beyond such a block.
     """
 
@@ -206,60 +206,63 @@ class BlockSizes:
             raise error
 
     def size_error(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
-        """Return what is wrong, unless all blocks are as long as their tensors say."""
+        """Return an error if a block has another length than its tensor needs; else None."""
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
-            return None  # the same without lists: this is on the way of every small exchange
+            return None  # as below, without lists: every small exchange comes through here
         lengths, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
         if lengths == expected:
             return None
         return wrong_length(*next(pair for pair in zip(lengths, expected, strict=True) if pair[0] != pair[1]))
 
     def with_zeros(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
-        """Return the blocks, with zeros instead of those that do not fit."""
+        """Return the blocks, with zeros of the right length instead of blocks that do not fit."""
         return _with_zeros(sources, self._sources), _with_zeros(targets, self._targets)
 
 
-def wrong_length(length: int, wanted: int) -> ShapeError:
-    """Return the error for a block of *length* bytes that should have others."""
+def wrong_length(length: int, expected: int) -> ShapeError:
+    """Return the error for a block of *length* bytes that should have *expected* bytes."""
     return ShapeError(
-        f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+        f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {expected}: "
         "it was resized, or the tensor was made of a block that does not fit"
     )
 
 
 def own_copies(tensors: Sequence[BoxExchange]) -> BoxCopies | None:
-    """Return the copies of what this rank sends to itself, from block to block, if there are any."""
+    """Return the copies of the boxes that this rank sends to itself, from block to block; None without such."""
     return next(iter(own_pieces(tensors, 1)), None)
 
 
-def own_pieces(tensors: Sequence[BoxExchange], pieces: int) -> list[BoxCopies]:
-    """Return the same copies in *pieces* of about the same size, perhaps none."""
+def own_pieces(tensors: Sequence[BoxExchange], piece_count: int) -> list[BoxCopies]:
+    """Return the copies of `own_copies` in *piece_count* pieces of about the same size; [] without such."""
 
-    def sent(tensor: BoxExchange) -> Strided:
+    def sent_boxes(tensor: BoxExchange) -> Strided:
         position, sends = tensor.position, tensor.sends
         return tensor.in_source(position, 0, sends.subset(sends.of(position)))
 
-    def received(tensor: BoxExchange) -> Strided:
+    def received_boxes(tensor: BoxExchange) -> Strided:
         position, receives = tensor.position, tensor.receives
         return tensor.in_target(position, 0, receives.subset(receives.of(position)))
 
-    froms, tos = with_region_numbers(map_distinct(tensors, sent)), with_region_numbers(map_distinct(tensors, received))
+    sources, targets = (
+        with_region_numbers(map_distinct(tensors, sent_boxes)),
+        with_region_numbers(map_distinct(tensors, received_boxes)),
+    )
     itemsizes = [tensor.itemsize for tensor in tensors]
-    (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
+    (source, itemsize), (target, _) = as_byte_boxes(sources, itemsizes), as_byte_boxes(targets, itemsizes)
     if not len(source.offsets):
         return []
-    sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
+    source_sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     target_sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
-    copies = [(source, target)]
-    if pieces > 1:
+    pairs = [(source, target)]
+    if piece_count > 1:
         axis = int(source.extents.max(axis=0).argmax())
-        cuts = pairwise(source.extents[:, axis] * number // pieces for number in range(pieces + 1))
-        copies = [(_parts_of(source, axis, first, stop), _parts_of(target, axis, first, stop)) for first, stop in cuts]
-    return [BoxCopies(sizes, target_sizes, itemsize, *before[:3], *after) for before, after in copies]
+        intervals = pairwise(source.extents[:, axis] * index // piece_count for index in range(piece_count + 1))
+        pairs = [(_sliced(source, axis, first, stop), _sliced(target, axis, first, stop)) for first, stop in intervals]
+    return [BoxCopies(source_sizes, target_sizes, itemsize, *sent[:3], *received) for sent, received in pairs]
 
 
-def _parts_of(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
-    """Return the part of each box from index *first* of an *axis* to *stop*."""
+def _sliced(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
+    """Return the slice of each box from index *first* to *stop* of an *axis*."""
     extents = boxes.extents.copy()
     extents[:, axis] = stop - first
     return boxes._replace(offsets=boxes.offsets + first * boxes.strides[:, axis], extents=extents)
@@ -284,7 +287,7 @@ def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, orde
 
 def are_few(boxes: Boxes) -> bool:
     """Return whether *boxes* are laid out faster by integers of Python than by arrays."""
-    return boxes.repeats is None and len(boxes.starts) <= _FEW
+    return boxes.repeats is None and len(boxes.starts) <= _MAX_FEW
 
 
 def has_intervals(box: Box) -> bool:
@@ -292,35 +295,35 @@ def has_intervals(box: Box) -> bool:
     return all(type(span) is tuple for span in box)
 
 
-_FEW = 16
-"""Boxes. A compromise: arrays take about as long for a few of them as for one."""
+_MAX_FEW = 16
+"""Boxes. A compromise: arrays take about as long for this many boxes as for one."""
 
 PlacedBox: TypeAlias = tuple[int, Box, list[int], list[int]]
-"""A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""
+"""A box in a block: the region of memory of the block, the box of the block, and the corners of the box."""
 
 
 def strided_rows(rows: Sequence[PlacedBox], ndim: int, itemsize: int) -> Strided:
-    """Return where boxes of *ndim* axes lie in blocks that are one interval along each axis."""
+    """Return where boxes, in *rows*, of *ndim* axes lie in blocks that are one interval along each axis."""
     regions, offsets, strides, extents = [], list[int](), list[list[int]](), list[list[int]]()
     for region, block, start, stop in rows:
-        stride, offset, steps = itemsize, 0, [0] * ndim
+        stride, offset, box_strides = itemsize, 0, [0] * ndim
         for axis in range(ndim - 1, -1, -1):
-            first, end = block[axis][:2]
-            offset += (start[axis] - first) * stride
-            steps[axis] = stride
-            stride *= end - first
+            block_start, block_stop = block[axis][:2]
+            offset += (start[axis] - block_start) * stride
+            box_strides[axis] = stride
+            stride *= block_stop - block_start
         regions.append(region)
         offsets.append(offset)
-        strides.append(steps)
-        extents.append([end - first for first, end in zip(start, stop, strict=True)])
+        strides.append(box_strides)
+        extents.append([block_stop - block_start for block_start, block_stop in zip(start, stop, strict=True)])
     count = len(regions)
-    numbers = np.array([regions, offsets], dtype=np.intp)
+    regions_and_offsets = np.array([regions, offsets], dtype=np.intp)
     loops = np.array([strides, extents], dtype=np.intp).reshape(2, count, ndim)
-    return Strided(numbers[0], numbers[1], loops[0], loops[1])
+    return Strided(regions_and_offsets[0], regions_and_offsets[1], loops[0], loops[1])
 
 
 def run_length(block: Box, start: Sequence[int], stop: Sequence[int], itemsize: int) -> int:
-    """Return how many bytes of a box lie one after the other in a block that is one interval along each axis."""
+    """Return the bytes of a box that are contiguous in *block*, which is one interval along each axis."""
     run = itemsize
     for span, first, end in zip(reversed(block), reversed(start), reversed(stop), strict=True):
         run *= end - first

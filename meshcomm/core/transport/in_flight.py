@@ -13,17 +13,18 @@ from meshcomm.core.transport.comparison import Comparing
 
 
 class InFlight:
-    """Rounds of an exchange that are not complete, in order. Each is unpacked when it is, and then calls are compared.
+    """Rounds of an exchange in flight, in order. Complete ones are unpacked; when all are, calls are compared.
 
     Parameters
     ----------
-    comparing, begun: comparison of the ranks' calls, and what it returned when it began; None without comparison
+    comparing: way to compare the ranks' calls; None without comparison
+    comparison: comparison in flight, which *comparing* has begun
     """
 
     __slots__ = ("_advances", "_begun", "_comparing", "_rounds")
 
-    def __init__(self, comparing: Comparing | None, begun: object) -> None:
-        self._comparing, self._begun, self._advances = comparing, begun, False
+    def __init__(self, comparing: Comparing | None, comparison: object) -> None:
+        self._comparing, self._begun, self._advances = comparing, comparison, False
         self._rounds: deque[tuple[Pending, Callable[[], None] | None]] = deque()
 
     def __len__(self) -> int:
@@ -42,7 +43,7 @@ class InFlight:
         unpack = self._rounds[0][1]
         if unpack is not None:
             unpack()
-        self._rounds.popleft()  # at the end: after an error, or an interrupt, it is not complete
+        self._rounds.popleft()  # last: after an error, or an interrupt, the round is not complete
 
     def advance(self) -> None:
         """Let messages advance, and unpack the rounds that are complete."""
@@ -69,7 +70,7 @@ class InFlight:
             self._comparing = None
 
     def leave(self) -> None:
-        """Let a thread advance the messages until somebody waits for them: the program does something else now."""
+        """Let a thread advance the messages until the program, which does something else now, waits for them."""
         if len(self._rounds) > 1:  # they are large
             self._advances = True
             progress.begin()
@@ -81,7 +82,7 @@ class InFlight:
 
 
 class InChannels:
-    """An exchange of one small tensor, which goes in the channels of its communicator.
+    """An exchange of one small tensor, in channels of its communicator.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ class InChannels:
     sides: counts and offsets of the messages to the ranks and from them, and the bytes of their buffers
     packings: packing of the messages to other ranks, and from them
     kept_copies: copies of the boxes that the rank sends to itself
-    comparing: comparison of the ranks' calls
+    comparing: way to compare the ranks' calls
     """
 
     def __init__(
@@ -102,46 +103,46 @@ class InChannels:
     ) -> None:
         self._group, self._sides, self._kept_copies, self._comparing = group, sides, kept_copies, comparing
         self._packing, self._unpacking = packings
-        self._opened_on: Communicator | None = None
+        self._communicator: Communicator | None = None
 
     def run(self, sources: list[Bytes], targets: list[Bytes]) -> bool:
-        """Exchange. Collective over the group; return False on all ranks if newer exchanges have the channels.
+        """Exchange. Collective over the group; return False on all ranks if newer exchanges have taken the channels.
 
-        Every small exchange comes this way, and calls of functions count: so it does not use `start`.
+        Every small exchange comes through here, and function calls cost time: so it does not use `start`.
         """
         communicator = self._group.opened or self._group.communicator()
-        if communicator is not self._opened_on:
+        if communicator is not self._communicator:
             self._open(communicator)
         if self._channels.closed:
             return False
-        froms, tos, begun = self._comparing.begin(sources, targets)
+        send_blocks, receive_blocks, comparison = self._comparing.begin(sources, targets)
         channel = self._channels.take()
-        self._packing.pack(froms, channel.send)
+        self._packing.pack(send_blocks, channel.send)
         channel.start()
         for copies in self._kept_copies:
             copies.run(sources, targets)
         channel.wait()
-        self._unpacking.unpack(channel.receive, tos)
-        self._comparing.check(begun)
+        self._unpacking.unpack(channel.receive, receive_blocks)
+        self._comparing.check(comparison)
         channel.give_back()
         return True
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
-        """Begin to exchange. Collective over the group, but does not wait. It needs no *buffer*."""
+        """Begin to exchange. Collective over the group, but does not wait. *buffer* is not used."""
         communicator = self._group.communicator()
-        if communicator is not self._opened_on:
+        if communicator is not self._communicator:
             self._open(communicator)
-        froms, tos, begun = self._comparing.begin(sources, targets)
+        send_blocks, receive_blocks, comparison = self._comparing.begin(sources, targets)
         channel = self._channels.take()
-        self._packing.pack(froms, channel.send)
+        self._packing.pack(send_blocks, channel.send)
         channel.start()
         for copies in self._kept_copies:
             copies.run(sources, targets)
-        return _InChannel(channel, self._unpacking, tos, self._comparing, begun)
+        return _InChannel(channel, self._unpacking, receive_blocks, self._comparing, comparison)
 
     def _open(self, communicator: Communicator) -> None:
-        """Open channels: the first time, or when the group was closed and opened again."""
-        self._opened_on, self._channels = communicator, communicator.channels(*self._sides)
+        """Open channels: the first time, or after the group was closed and opened again."""
+        self._communicator, self._channels = communicator, communicator.channels(*self._sides)
 
 
 class _InChannel:
@@ -150,10 +151,10 @@ class _InChannel:
     __slots__ = ("_begun", "_channel", "_comparing", "_targets", "_unpacking")
 
     def __init__(
-        self, channel: Channel, unpacking: Packing, targets: list[Bytes], comparing: Comparing, begun: object
+        self, channel: Channel, unpacking: Packing, targets: list[Bytes], comparing: Comparing, comparison: object
     ) -> None:
         self._channel: Channel | None = channel
-        self._unpacking, self._targets, self._comparing, self._begun = unpacking, targets, comparing, begun
+        self._unpacking, self._targets, self._comparing, self._begun = unpacking, targets, comparing, comparison
 
     def test(self) -> bool:
         """Return whether all bytes have arrived; unpack them if they have."""
@@ -162,7 +163,7 @@ class _InChannel:
             return True
         if not channel.test():
             return False
-        self.wait()  # which does not wait
+        self.wait()  # returns at once
         return True
 
     def wait(self) -> None:
@@ -172,5 +173,5 @@ class _InChannel:
             channel.wait()
             self._unpacking.unpack(channel.receive, self._targets)
             self._comparing.check(self._begun)
-            self._channel = None  # at the end: after an error, or an interrupt, it is not complete
+            self._channel = None  # last: after an error, or an interrupt, the exchange is not complete
             channel.give_back()

@@ -1,11 +1,11 @@
-"""Copies between the blocks of ranks that share memory: what is copied from where to where. Nothing runs here.
+"""Copies between the blocks of ranks that share memory. Only descriptions: nothing runs here.
 
-What is to be copied is the same as over MPI; shared memory is only another way for it to go. For each pair of ranks
-the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared. If both are,
-the rank whose own side has the shorter runs does it: the other side is then touched in whole cache lines.
+The boxes are the same as over MPI. For each pair of ranks the receiver reads from the sender's block, or the sender
+writes to the receiver's block: one of the two has to be shared. If both are, the rank whose side has the shorter runs
+copies: then the other side is read or written in whole cache lines.
 
-Several tensors move in one exchange. Their new blocks lie in one allocation, so that the other ranks find all
-of them when they know where it begins.
+Several tensors may move in one exchange. Their new blocks lie in one allocation, so that the other ranks find all of
+them by its address.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ from meshcomm.core.transport.exchange import (
 
 
 def block_offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where blocks of these *sizes* begin in one allocation, and its length.
+    """Return the offsets of blocks of these *sizes* in one allocation, and its length.
 
-    Each begins on a cache line of its own.
+    Each block begins on a cache line of its own.
 
     >>> block_offsets([10, 64, 1])
     [0, 64, 128, 192]
@@ -58,9 +58,9 @@ class LocalCopies:
         self.position = members.index(tensors[0].position)
 
     def pairs(self, receives: bool) -> list[tuple[int, bool]]:
-        """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
+        """Return the local peers with bytes for this rank, or from it, and whether the sender should write."""
         sender_writes: dict[int, bool] = {}
-        for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many have one description
+        for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many tensors may be one object
             boxes = tensor.receives if receives else tensor.sends
             for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
                 if peer == tensor.position or peer not in self.members:
@@ -75,9 +75,9 @@ class LocalCopies:
     def reads_and_writes(
         self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
     ) -> tuple[BoxCopies | None, BoxCopies | None]:
-        """Return the copies from blocks of local peers to the new block, and from the blocks to those of peers.
+        """Return the copies from blocks of local peers to the new block, and from the blocks to new blocks of peers.
 
-        What stays on this rank goes with the one or the other, so that memory is read once, or written once.
+        Boxes that stay on this rank are copied with the reads or the writes, so that memory is read or written once.
         """
         this_rank = (self.position,)
         if reads_from:
@@ -88,62 +88,68 @@ class LocalCopies:
         """Return the copies from the blocks of local *peers*, this rank perhaps among them, to the new block."""
         (tensor,) = self.tensors
         sizes, boxes = [0] * len(self.members), tensor.receives
-        chosen = [(number, boxes.of(self.members[number])) for number in sorted(peers)]
-        chosen = [(number, which) for number, which in chosen if len(which)]
-        if not chosen:
+        boxes_of_peers = [(index, boxes.of(self.members[index])) for index in sorted(peers)]
+        boxes_of_peers = [(index, box_indices) for index, box_indices in boxes_of_peers if len(box_indices)]
+        if not boxes_of_peers:
             return None
-        for number, _ in chosen:
-            sizes[number] = tensor.source_bytes(self.members[number])
-        source, into = self._laid_out(tensor, boxes, chosen, receives=True)
-        target = [tensor.target_bytes(tensor.position)]
-        return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
+        for index, _ in boxes_of_peers:
+            sizes[index] = tensor.source_bytes(self.members[index])
+        source_boxes, target_boxes = self._laid_out(tensor, boxes, boxes_of_peers, receives=True)
+        target_sizes = [tensor.target_bytes(tensor.position)]
+        return BoxCopies(sizes, target_sizes, tensor.itemsize, *source_boxes[:3], *target_boxes, len(self.members))
 
     def _laid_out(
-        self, tensor: BoxExchange, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+        self, tensor: BoxExchange, boxes: Boxes, boxes_of_peers: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided]:
-        """Return where boxes that are *chosen* of local peers lie before and after; peers are the regions there."""
-        position, froms, tos = tensor.position, list[Strided](), list[Strided]()
-        plain = self._laid_out_by_integers(tensor, boxes, chosen, receives)
-        if plain is not None:
-            return plain
-        for number, which in chosen:
-            peer, rows = self.members[number], boxes.subset(which)
-            froms.append(tensor.in_source(peer, number, rows) if receives else tensor.in_source(position, 0, rows))
-            tos.append(tensor.in_target(position, 0, rows) if receives else tensor.in_target(peer, number, rows))
-        loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
-        return concatenated(froms, loops), concatenated(tos, loops)
+        """Return where the boxes in *boxes_of_peers* lie before and after; local peers are the regions there."""
+        position, sources, targets = tensor.position, list[Strided](), list[Strided]()
+        integer_layout = self._laid_out_by_integers(tensor, boxes, boxes_of_peers, receives)
+        if integer_layout is not None:
+            return integer_layout
+        for index, box_indices in boxes_of_peers:
+            peer, subset = self.members[index], boxes.subset(box_indices)
+            sources.append(
+                tensor.in_source(peer, index, subset) if receives else tensor.in_source(position, 0, subset)
+            )
+            targets.append(
+                tensor.in_target(position, 0, subset) if receives else tensor.in_target(peer, index, subset)
+            )
+        loops = sources[0].extents.shape[1] if sources else boxes.starts.shape[1]
+        return concatenated(sources, loops), concatenated(targets, loops)
 
     def _laid_out_by_integers(
-        self, tensor: BoxExchange, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+        self, tensor: BoxExchange, boxes: Boxes, boxes_of_peers: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided] | None:
-        """Return what `_laid_out` does, by integers of Python; None if there are many boxes, or some have gaps."""
+        """Return the result of `_laid_out`, by integers of Python; None if there are many boxes, or some have gaps."""
         if not tensor.is_in_order or not are_few(boxes):
             return None
         starts, stops, position = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
-        froms, tos = list[PlacedBox](), list[PlacedBox]()
-        for number, which in chosen:
-            sender, receiver = (self.members[number], position) if receives else (position, self.members[number])
+        source_rows, target_rows = list[PlacedBox](), list[PlacedBox]()
+        for index, box_indices in boxes_of_peers:
+            sender, receiver = (self.members[index], position) if receives else (position, self.members[index])
             source, target = tensor.source(sender), tensor.target(receiver)
             if source is None or target is None or not has_intervals(source) or not has_intervals(target):
                 return None
-            for box in which.tolist():
-                froms.append((number if receives else 0, source, starts[box], stops[box]))
-                tos.append((0 if receives else number, target, *tensor.corners_in_target(starts[box], stops[box])))
+            for box in box_indices.tolist():
+                source_rows.append((index if receives else 0, source, starts[box], stops[box]))
+                target_rows.append(
+                    (0 if receives else index, target, *tensor.corners_in_target(starts[box], stops[box]))
+                )
         ndim = boxes.starts.shape[1]
-        return strided_rows(froms, ndim, tensor.itemsize), strided_rows(tos, ndim, tensor.itemsize)
+        return strided_rows(source_rows, ndim, tensor.itemsize), strided_rows(target_rows, ndim, tensor.itemsize)
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
-        offsets = {number: self._offsets_of(self.members[number]) for number in peers}
-        sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
-        sides = map_distinct(self.tensors, lambda tensor: self._written_boxes(tensor, sorted(peers)))
-        sources = with_region_numbers([source for source, _ in sides])
+        offsets = {index: self._offsets_of(self.members[index]) for index in peers}
+        sizes = [offsets[index][-1] if index in offsets else 0 for index in range(len(self.members))]
+        sources_and_targets = map_distinct(self.tensors, lambda tensor: self._written_boxes(tensor, sorted(peers)))
+        sources = with_region_numbers([source for source, _ in sources_and_targets])
         begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
-        for number, starts in offsets.items():
-            begins[number] = starts[: len(self.tensors)]
+        for index, begin_offsets in offsets.items():
+            begins[index] = begin_offsets[: len(self.tensors)]
         targets = [
             target._replace(offsets=target.offsets + begins[target.regions, region])
-            for region, (_, target) in enumerate(sides)
+            for region, (_, target) in enumerate(sources_and_targets)
         ]
         itemsizes = [tensor.itemsize for tensor in self.tensors]
         (source, itemsize), (target, _) = as_byte_boxes(sources, itemsizes), as_byte_boxes(targets, itemsizes)
@@ -154,11 +160,11 @@ class LocalCopies:
 
     def _written_boxes(self, tensor: BoxExchange, peers: Sequence[int]) -> tuple[Strided, Strided]:
         """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
-        chosen = [(number, tensor.sends.of(self.members[number])) for number in peers]
-        return self._laid_out(tensor, tensor.sends, [row for row in chosen if len(row[1])], receives=False)
+        boxes_of_peers = [(index, tensor.sends.of(self.members[index])) for index in peers]
+        return self._laid_out(tensor, tensor.sends, [pair for pair in boxes_of_peers if len(pair[1])], receives=False)
 
     def _offsets_of(self, position: int) -> list[int]:
-        """Return where the new blocks of a position begin in its allocation, and the length of this."""
+        """Return the offsets of the new blocks of *position* in its allocation, and the length of the allocation."""
         sizes = [tensor.target_bytes(position) for tensor in self.tensors]
         return block_offsets(sizes) if self.several else [0, sizes[0]]
 
@@ -166,17 +172,17 @@ class LocalCopies:
 def _rather_writes(tensor: BoxExchange, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
     if tensor.is_in_order and boxes.repeats is None:
-        before, after = tensor.source(sender), tensor.target(receiver)
-        if before is not None and after is not None and has_intervals(before) and has_intervals(after):
+        old_box, new_box = tensor.source(sender), tensor.target(receiver)
+        if old_box is not None and new_box is not None and has_intervals(old_box) and has_intervals(new_box):
             corners = boxes.starts[box].tolist(), boxes.stops[box].tolist()
-            return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
-    one = boxes.subset(slice(box, box + 1))
-    source, target = tensor.in_source(sender, 0, one), tensor.in_target(receiver, 0, one)
+            return run_length(old_box, *corners, tensor.itemsize) < run_length(new_box, *corners, tensor.itemsize)
+    single_box = boxes.subset(slice(box, box + 1))
+    source, target = tensor.in_source(sender, 0, single_box), tensor.in_target(receiver, 0, single_box)
     return _run_bytes(source, tensor.itemsize) < _run_bytes(target, tensor.itemsize)
 
 
 def _run_bytes(box: Strided, itemsize: int) -> int:
-    """Return how many bytes of a box lie one after the other in its block."""
+    """Return the bytes of a box that are contiguous in its block."""
     run = itemsize
     for stride, extent in zip(reversed(box.strides[0].tolist()), reversed(box.extents[0].tolist()), strict=True):
         if extent > 1 and stride != run:

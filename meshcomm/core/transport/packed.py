@@ -1,9 +1,10 @@
 """Exchanges over MPI: boxes are packed, sent and unpacked.
 
 A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, a `Broadcast` one is one MPI_Bcast,
-and a `Permuted` one is two messages. Boxes that lie consecutively in a block are sent from it and received in it
+and a `Permuted` one is two messages. Boxes that are contiguous in a block are sent from it and received in it
 directly. All others are packed and unpacked. To keep to a scratch limit, or to send while it packs, an exchange has
-rounds, each of which moves a share of every box. Small ones go in channels, which are persistent requests of MPI.
+rounds, each of which moves a fraction of every box. Small exchanges go in channels, which are persistent requests of
+MPI.
 
 In each exchange the ranks compare the digest of their calls: see `meshcomm.core.transport.comparison`.
 """
@@ -45,19 +46,19 @@ from meshcomm.core.transport.in_flight import InChannels, InFlight
 
 
 class Side:
-    """One side of an exchange: how boxes lie in the blocks, and in the buffer that MPI sees.
+    """One side of an exchange: how boxes lie in the blocks, and in the buffer that MPI uses.
 
-    That is the block itself where the boxes of one tensor lie consecutively in it, else a packed buffer.
+    That is the block itself if the boxes of one tensor are contiguous in it, else a packed buffer.
 
     Parameters
     ----------
     ranks: number of ranks of the group
     sizes: bytes of the block of each tensor
     blocks: boxes of each tensor, as they lie in its block
-    boxes: boxes of each tensor, with the ranks that get them or give them
+    boxes: boxes of each tensor, with the ranks that receive them or send them
     itemsizes: bytes of an element of each tensor
     rounds: number of rounds in which the boxes move
-    packs: whether boxes that lie consecutively are packed, too
+    packs: whether boxes that are contiguous are packed, too
     """
 
     def __init__(
@@ -72,64 +73,65 @@ class Side:
         packs: bool = False,
     ) -> None:
         self._ranks = ranks
-        layout, itemsize = as_byte_boxes(blocks, itemsizes)
+        strided_boxes, itemsize = as_byte_boxes(blocks, itemsizes)
         peers = np.concatenate([tensor_boxes.peers for tensor_boxes in boxes])
-        first = np.cumsum([0] + [len(tensor_boxes.starts) for tensor_boxes in boxes[:-1]])
-        which = np.concatenate([tensor_boxes.which + start for tensor_boxes, start in zip(boxes, first, strict=True)])
+        firsts = np.cumsum([0] + [len(tensor_boxes.starts) for tensor_boxes in boxes[:-1]])
+        which = np.concatenate([tensor_boxes.which + start for tensor_boxes, start in zip(boxes, firsts, strict=True)])
         if len(boxes) > 1:
-            peers, which, chosen = _side_by_side(peers, which)
-            layout = Strided(*(array[chosen] for array in layout))
+            peers, which, box_order = _side_by_side(peers, which)
+            strided_boxes = Strided(*(array[box_order] for array in strided_boxes))
         self._peers, self._which, self._itemsize = peers, which, itemsize
-        self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
-        self._offsets = layout.offsets
-        packing = Packing(sizes, itemsize, *layout)
+        self._elements = np.prod(strided_boxes.extents, axis=1, dtype=np.intp)
+        self._offsets = strided_boxes.offsets
+        packing = Packing(sizes, itemsize, *strided_boxes)
         in_place = not packs and len(boxes) == 1 and packing.contiguous and self._adjoin(rounds)
         self.packing = None if in_place else packing
 
     def _adjoin(self, rounds: int) -> bool:
-        """Return whether what moves to a rank, or from it, in a round lies together in the block."""
-        one_box = self._peers[1:] != self._peers[:-1]
-        if rounds > 1:  # a share of each box
-            return bool(one_box.all())
-        first, second = self._which[:-1], self._which[1:]
-        follow = self._offsets[second] == self._offsets[first] + self._elements[first] * self._itemsize
-        return bool((follow | one_box).all())
+        """Return whether the bytes to a rank, or from it, in a round are contiguous in the block."""
+        peer_changes = self._peers[1:] != self._peers[:-1]
+        if rounds > 1:  # a fraction of each box
+            return bool(peer_changes.all())
+        box, next_box = self._which[:-1], self._which[1:]
+        is_adjacent = self._offsets[next_box] == self._offsets[box] + self._elements[box] * self._itemsize
+        return bool((is_adjacent | peer_changes).all())
 
     def buffer_bytes(self, rounds: int) -> int:
-        """Return the bytes of the packed buffer: those of the first of *rounds*, which is the longest."""
+        """Return the bytes of the packed buffer: those of the first of *rounds*, which is the largest."""
         return 0 if self.packing is None else self.packing.round_bytes(0, rounds)
 
     def counts(self, number: int, rounds: int) -> tuple[Counts, Counts]:
-        """Return for round *number* the bytes of each rank, and where they begin in the buffer."""
+        """Return for round *number* the bytes to, or from, each rank, and their offsets in the buffer."""
         first, stop = (round_starts(self._elements, rounds, n) * self._itemsize for n in (number, number + 1))
         sizes = stop - first
         starts = self._offsets + first if self.packing is None else np.cumsum(sizes) - sizes
         counts, offsets = np.zeros((2, self._ranks), dtype=np.int64)
-        moved = sizes[self._which]
-        np.add.at(counts, self._peers, moved)
-        nonempty = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
+        moved_bytes = sizes[self._which]
+        np.add.at(counts, self._peers, moved_bytes)
+        # If a rank has several boxes, they are in the order of ranks, and its first one counts.
+        nonempty = moved_bytes > 0
         offsets[self._peers[nonempty][::-1]] = starts[self._which][nonempty][::-1]
         return (counts.tolist(), offsets.tolist()) if self._ranks <= COUNTS_IN_LISTS else (counts, offsets)
 
 
 def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices]:
-    """Return peers and their boxes so that what goes to one rank lies together, and which boxes to lay out, in order.
+    """Return peers and their boxes, in an order that keeps those of a peer together, and the boxes to lay out.
 
-    Ranks that get the same boxes, as in a gather, share them.
+    Peers that get the same boxes, as in a gather, share them.
     """
     boxes_of_peers: dict[int, list[int]] = {}
     for peer, box in zip(peers.tolist(), which.tolist(), strict=True):
         boxes_of_peers.setdefault(peer, []).append(box)
-    laid_out: dict[tuple[int, ...], int] = {}
-    chosen: list[int] = []
-    rows = []
+    first_of_boxes: dict[tuple[int, ...], int] = {}
+    box_order: list[int] = []
+    entries = []
     for peer, boxes in sorted(boxes_of_peers.items()):
-        first = laid_out.setdefault(tuple(boxes), len(chosen))
-        if first == len(chosen):
-            chosen += boxes
-        rows += [(peer, first + i) for i in range(len(boxes))]
-    table = np.array(rows, dtype=np.intp).reshape(-1, 2)
-    return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
+        first = first_of_boxes.setdefault(tuple(boxes), len(box_order))
+        if first == len(box_order):
+            box_order += boxes
+        entries += [(peer, first + i) for i in range(len(boxes))]
+    table = np.array(entries, dtype=np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1], np.array(box_order, dtype=np.intp)
 
 
 def _sending(ranks: int, tensors: Sequence[BoxExchange], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
@@ -160,19 +162,19 @@ def _peers(boxes: list[Boxes]) -> Indices:
 class Packed:
     """Boxes of blocks to the ranks of a group, and their boxes into new blocks: an MPI_Alltoallv in each round.
 
-    What a rank sends to itself is copied once, from block to block.
+    Boxes that a rank sends to itself are copied once, from block to block.
 
     Parameters
     ----------
     group: ranks that exchange
     tensors: boxes that they exchange
     spec: specification of the exchange, the same on all ranks
-    rounds: number of rounds; in each, only a share of each box is packed
-    between_pairs: whether pairs exchange messages instead, so that ranks with nothing to exchange take no part. The
+    rounds: number of rounds; in each, only a fraction of each box is packed
+    between_pairs: whether pairs exchange messages instead, and ranks with nothing to exchange take no part. The
         pairs have compared their calls before.
     overlaps: whether other exchanges of the group may begin before this one is complete
 
-    `in_channels` runs it if it is small, among few ranks; None on all ranks alike if it is not.
+    `in_channels` runs a small exchange among few ranks; it is None, on all ranks, for others.
     """
 
     def __init__(
@@ -194,18 +196,18 @@ class Packed:
         sends = map_distinct(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
         receives = map_distinct(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
         self._comparing: Comparing | None = None
-        carried = list(tensors)
+        carried_tensors = list(tensors)
         if ranks > 1 and not between_pairs:
             self._comparing = comparing(group, tensors, spec, (_peers(sends), _peers(receives)), overlaps=overlaps)
-            carried = self._comparing.tensors
-            header = carried[: len(carried) - len(tensors)]
+            carried_tensors = self._comparing.tensors
+            header = carried_tensors[: len(carried_tensors) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
-        self._alone = ranks == 1
-        self.send = _sending(ranks, carried, sends, rounds, spec.is_in_place)
-        self.receive = _receiving(ranks, carried, receives, rounds, spec.is_in_place)
+        self._is_alone = ranks == 1
+        self.send = _sending(ranks, carried_tensors, sends, rounds, spec.is_in_place)
+        self.receive = _receiving(ranks, carried_tensors, receives, rounds, spec.is_in_place)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
-        self._kept = [self._computed_counts(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
+        self._kept_counts = [self._computed_counts(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
         self.own = own_pieces(tensors, rounds * LOCAL_COPY_PIECES if self._advances else 1)
         self.in_channels: InChannels | None = None
         if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= MAX_PAIRWISE_RANKS:
@@ -213,62 +215,62 @@ class Packed:
 
     def _find_channels(self, group: Group) -> None:
         """Let messages go in channels if they are small, with a header: then both sides are packed."""
-        sides, comparing = (self.send, self.receive), self._comparing
+        sides, call_comparison = (self.send, self.receive), self._comparing
         packings = [side.packing for side in sides]
-        if isinstance(comparing, DigestHeader) and packings[0] is not None and packings[1] is not None:
-            sizes = (*self._kept[0][0], self._send_bytes), (*self._kept[0][1], self._receive_bytes)
-            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
+        if isinstance(call_comparison, DigestHeader) and packings[0] is not None and packings[1] is not None:
+            sizes = (*self._kept_counts[0][0], self._send_bytes), (*self._kept_counts[0][1], self._receive_bytes)
+            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, call_comparison)
 
     @property
     def scratch_bytes(self) -> int:
         """The bytes of the buffers that this rank packs into and unpacks from."""
-        return 0 if self._alone else (self._send_bytes + self._receive_bytes) * self._window
+        return 0 if self._is_alone else (self._send_bytes + self._receive_bytes) * self._window
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         if self.in_channels is not None and self.in_channels.run(sources, targets):
             return
-        if self._advances and self._is_alltoallv:  # on all ranks alike, however many rounds each one has in flight
+        if self._advances and self._is_alltoallv:  # the same on all ranks, however many rounds each has in flight
             self.start(sources, targets, scratch).wait()
             return
         packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
         sent_bytes, received_bytes = self._send_bytes, self._receive_bytes
-        froms, tos, begun = sources, targets, None
+        send_blocks, receive_blocks, comparison = sources, targets, None
         if self._comparing is not None:
-            froms, tos, begun = self._comparing.begin(sources, targets)
-        small = sent_bytes < ALIGNED_FROM and received_bytes < ALIGNED_FROM
-        data, into = sources[0], targets[0]
-        for number in range(0 if self._alone else rounds):
+            send_blocks, receive_blocks, comparison = self._comparing.begin(sources, targets)
+        is_small = sent_bytes < ALIGNED_FROM and received_bytes < ALIGNED_FROM
+        sendbuf, recvbuf = sources[0], targets[0]
+        for round_number in range(0 if self._is_alone else rounds):
             if packing is not None:
-                data = scratch("send", sent_bytes) if small else aligned("send", sent_bytes, targets[0], scratch)
-                packing.pack(froms, data, number, rounds)
+                sendbuf = scratch("send", sent_bytes) if is_small else aligned("send", sent_bytes, targets[0], scratch)
+                packing.pack(send_blocks, sendbuf, round_number, rounds)
             if unpacking is not None:
-                into = (
+                recvbuf = (
                     scratch("receive", received_bytes)
-                    if small
+                    if is_small
                     else aligned("receive", received_bytes, sources[0], scratch)
                 )
-            sent, received = self._counts(number)
+            sent, received = self._counts(round_number)
             if self._is_alltoallv:
-                (self._group.opened or self._group.communicator()).alltoallv((data, *sent), (into, *received))
+                (self._group.opened or self._group.communicator()).alltoallv((sendbuf, *sent), (recvbuf, *received))
             else:
-                self._communicate((data, *sent), (into, *received))
+                self._communicate((sendbuf, *sent), (recvbuf, *received))
             if unpacking is not None:
-                unpacking.unpack(into, tos, number, rounds)
+                unpacking.unpack(recvbuf, receive_blocks, round_number, rounds)
         for piece in self.own:
             piece.run(sources, targets)
         if self._comparing is not None:
-            self._comparing.check(begun)
+            self._comparing.check(comparison)
 
     def _counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
-        """Return the counts and offsets of round *number*: what is sent, and what is received."""
-        return self._kept[number] if self._kept else self._computed_counts(number)
+        """Return the counts and offsets of round *number*, of bytes sent and of bytes received."""
+        return self._kept_counts[number] if self._kept_counts else self._computed_counts(number)
 
     def _computed_counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
         return self.send.counts(number, self.rounds), self.receive.counts(number, self.rounds)
 
     def _rounds_within(self, limit: int) -> int:
-        """Return how many rounds may be in flight at once, with *limit* bytes of scratch: on one node only one."""
+        """Return the number of rounds that may be in flight at once with *limit* bytes of scratch; on one node 1."""
         rounds = self.rounds if self._advances else 1
         return max(1, min(rounds, limit // max(1, self._send_bytes + self._receive_bytes)))
 
@@ -279,29 +281,29 @@ class Packed:
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> InFlight:
         """Begin to fill the new blocks. Collective over the group, but does not wait if all rounds may be in flight.
 
-        *buffer* gives memory for a use, and its bytes. Nobody else may use this memory until the exchange is complete.
+        *buffer* allocates memory for a use, and a number of bytes; it is in use until the exchange is complete.
         """
         rounds, window = self.rounds, self._window
-        froms, tos, begun = sources, targets, None
+        send_blocks, receive_blocks, comparison = sources, targets, None
         if self._comparing is not None:
-            froms, tos, begun = self._comparing.begin(sources, targets)
+            send_blocks, receive_blocks, comparison = self._comparing.begin(sources, targets)
         communicator = self._group.communicator()
-        begin = communicator.start_messages if self._in_messages else communicator.start_alltoallv
-        packed = self._slots(self.send, "send", targets[0], buffer)
-        arrived = self._slots(self.receive, "receive", sources[0], buffer)
-        in_flight = InFlight(self._comparing, begun)
-        for number in range(rounds):
+        start_round = communicator.start_messages if self._in_messages else communicator.start_alltoallv
+        send_slots = self._slots(self.send, "send", targets[0], buffer)
+        receive_slots = self._slots(self.receive, "receive", sources[0], buffer)
+        in_flight = InFlight(self._comparing, comparison)
+        for round_number in range(rounds):
             if len(in_flight) == window:
                 in_flight.finish_first()
-            data, into, unpack = sources[0], targets[0], None
+            sendbuf, recvbuf, unpack = sources[0], targets[0], None
             if self.send.packing is not None:
-                data = packed[number % window]
-                self.send.packing.pack(froms, data, number, rounds)
+                sendbuf = send_slots[round_number % window]
+                self.send.packing.pack(send_blocks, sendbuf, round_number, rounds)
             if self.receive.packing is not None:
-                into = arrived[number % window]
-                unpack = partial(self.receive.packing.unpack, into, tos, number, rounds)
-            sent, received = self._counts(number)
-            in_flight.add(begin((data, *sent), (into, *received)), unpack)
+                recvbuf = receive_slots[round_number % window]
+                unpack = partial(self.receive.packing.unpack, recvbuf, receive_blocks, round_number, rounds)
+            sent, received = self._counts(round_number)
+            in_flight.add(start_round((sendbuf, *sent), (recvbuf, *received)), unpack)
             if rounds > 1:
                 in_flight.advance()
         for piece in self.own:
@@ -311,7 +313,7 @@ class Packed:
         return in_flight
 
     def start_and_leave(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
-        """As `start`, for a program that does something else then."""
+        """As `start`, for a program that then does something else."""
         in_flight = self.start(sources, targets, buffer)
         in_flight.leave()
         return in_flight
@@ -321,35 +323,35 @@ class Packed:
         if side.packing is None:
             return []
         size = -(-side.buffer_bytes(self.rounds) // LINE) * LINE
-        whole = size * self._window
-        memory = buffer(use, whole) if whole < ALIGNED_FROM else aligned(use, whole, block, buffer)
-        return [memory[size * number : size * (number + 1)] for number in range(self._window)]
+        total = size * self._window
+        memory = buffer(use, total) if total < ALIGNED_FROM else aligned(use, total, block, buffer)
+        return [memory[size * index : size * (index + 1)] for index in range(self._window)]
 
 
 def aligned(use: str, size: int, block: Bytes, buffer: Buffer) -> Bytes:
-    """Return *size* bytes of a *buffer* for a *use*, at an address that MPI copies fast from, or to.
+    """Return *size* bytes of a *buffer* for a *use*, at an address from which, or to which, MPI copies fast.
 
-    `SCRATCH_PAGE_OFFSETS` says which. That is relative to *block*: the blocks of other ranks mostly begin at the same
-    byte of a page as this one does.
+    `SCRATCH_PAGE_OFFSETS` has its offset from *block*, modulo a page: the blocks of other ranks mostly begin at the
+    same byte of a page as this one does.
     """
-    over = (block.__array_interface__["data"][0] + SCRATCH_PAGE_OFFSETS[use]) % PAGE
-    return buffer(use, size + PAGE)[over : over + size]
+    shift = (block.__array_interface__["data"][0] + SCRATCH_PAGE_OFFSETS[use]) % PAGE
+    return buffer(use, size + PAGE)[shift : shift + size]
 
 
 class Permuted(Packed):
     """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
 
-    That is at most two messages for a rank, instead of a collective call among all.
+    Each rank takes part in two messages at most, instead of a collective call of all ranks.
     """
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
-        to, sent = _only_message(send)
+        destination, sent = _only_message(send)
         source, received = _only_message(receive)
-        (self._group.opened or self._group.communicator()).permute(sent, to, received, source)
+        (self._group.opened or self._group.communicator()).permute(sent, destination, received, source)
 
 
 def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
-    """Return the one rank that a side has bytes for, if any, and these bytes."""
+    """Return the only rank with bytes in *buffers*, and these bytes; None and no bytes without one."""
     data, counts, offsets = buffers
     rank = next((rank for rank, count in enumerate(counts) if count), None)
     if rank is None:
@@ -358,7 +360,7 @@ def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
 
 
 class MessagesOnNode:
-    """Messages between ranks that share memory, for what no copy can move: neither block is shared.
+    """Messages between ranks that share memory, for boxes that no copy can move: neither block is shared.
 
     Parameters
     ----------
@@ -370,7 +372,7 @@ class MessagesOnNode:
         self._packed: dict[UncopiedPeers, Packed] = {}
 
     def run(self, peers: UncopiedPeers, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Exchange what copies cannot move with local *peers*. Collective over these pairs."""
+        """Exchange boxes with local *peers* that copies cannot move. Collective over these pairs."""
         messages = self._packed.get(peers)
         if messages is None:
             assert self._group.rendezvous is not None
@@ -385,7 +387,7 @@ class MessagesOnNode:
 class Gathered:
     """A box of a block to all ranks of a group, and theirs into a new block: one MPI_Allgatherv.
 
-    The tensor's one box goes to all ranks, itself among them, and this rank receives the box of each one.
+    The only box of this rank goes to all ranks, itself among them, and this rank receives the box of each rank.
     """
 
     rounds = 1
@@ -393,11 +395,11 @@ class Gathered:
     def __init__(self, group: Group, tensor: BoxExchange, spec: ExchangeSpec) -> None:
         self._group = group
         position, ranks = tensor.position, len(group.members)
-        everyone = np.arange(ranks, dtype=np.intp)
-        self._comparing = comparing(group, [tensor], spec, (everyone, everyone))
+        all_positions = np.arange(ranks, dtype=np.intp)
+        self._comparing = comparing(group, [tensor], spec, (all_positions, all_positions))
         tensors = self._comparing.tensors
-        self.send = _sending(ranks, tensors, [_to_itself(exchanged.sends, position) for exchanged in tensors], 1)
-        self.receive = _receiving(ranks, tensors, [exchanged.receives for exchanged in tensors], 1)
+        self.send = _sending(ranks, tensors, [_to_itself(t.sends, position) for t in tensors], 1)
+        self.receive = _receiving(ranks, tensors, [t.receives for t in tensors], 1)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
         counts, offsets = self.send.counts(0, 1)
         self._sent = slice(offsets[position], offsets[position] + counts[position])
@@ -410,18 +412,18 @@ class Gathered:
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
-        data, into, unpacking = sources[0], targets[0], self.receive.packing
-        froms, tos, begun = self._comparing.begin(sources, targets)
+        sendbuf, recvbuf, unpacking = sources[0], targets[0], self.receive.packing
+        send_blocks, receive_blocks, comparison = self._comparing.begin(sources, targets)
         if self.send.packing is not None:
-            data = scratch("send", self._send_bytes)
-            self.send.packing.pack(froms, data)
+            sendbuf = scratch("send", self._send_bytes)
+            self.send.packing.pack(send_blocks, sendbuf)
         if unpacking is not None:
-            into = scratch("receive", self._receive_bytes)
+            recvbuf = scratch("receive", self._receive_bytes)
         communicator = self._group.opened or self._group.communicator()
-        communicator.allgatherv(data[self._sent], (into, *self._received))
+        communicator.allgatherv(sendbuf[self._sent], (recvbuf, *self._received))
         if unpacking is not None:
-            unpacking.unpack(into, tos)
-        self._comparing.check(begun)
+            unpacking.unpack(recvbuf, receive_blocks)
+        self._comparing.check(comparison)
 
 
 class Broadcast:
@@ -448,6 +450,6 @@ class Broadcast:
 
 
 def _to_itself(boxes: Boxes, position: int) -> Boxes:
-    """Return the box that goes to all, if there is one, as going to this rank: it lies in the buffer once."""
-    number = len(boxes.starts)  # none, if the block is empty
-    return boxes._replace(peers=np.full(number, position), which=np.arange(number))
+    """Return the box that goes to all, if there is one, as one to this rank, so that it lies in the buffer once."""
+    count = len(boxes.starts)  # 0 if the block is empty
+    return boxes._replace(peers=np.full(count, position), which=np.arange(count))

@@ -22,16 +22,16 @@ _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum
 class AllReduce:
     """Arrays of the ranks of a group, reduced elementwise, on every rank.
 
-    Of small arrays, each rank gathers those of all and reduces them, in the order of the group. Of others, each rank
-    reduces one block of the elements so, and then all gather the blocks: two exchanges. The result is the same to the
-    last bit everywhere.
+    If arrays are small, each rank gathers those of all ranks and reduces them, in the order of the group. Else each
+    rank reduces one block of the elements, and then all gather the blocks: two exchanges. The result is the same on
+    all ranks, to the last bit.
 
     Parameters
     ----------
     group: ranks that reduce
     position: position of this rank in the group
     reduce: function that reduces an array over its first axis, as `reduction` returns it
-    n, itemsize: number of elements of the array of each rank, and their bytes
+    n, itemsize: number of elements of the array of each rank, and the bytes of an element
     counted: positions in the group whose arrays count, by default all
     """
 
@@ -47,50 +47,50 @@ class AllReduce:
     ) -> None:
         self._reduce, self._counted = reduce, counted
         count = len(group.members)
-        elements = Cut(n, count)
-        cuts = [elements.interval(number) for number in range(count)]
-        call = f"of all_reduce of {n} items of {itemsize} bytes"
-        arrays = [((number, number + 1), (0, n)) for number in range(count)]
-        self._at_once = count * n * itemsize <= REDUCED_AT_ONCE
-        if self._at_once:
-            everything = from_boxes(itemsize, position, arrays, [((0, count), (0, n))] * count)
-            spec = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
-            self._gather = on_arrays(exchange(group, [everything], spec), (count, n))
+        element_cut = Cut(n, count)
+        intervals = [element_cut.interval(index) for index in range(count)]
+        description = f"of all_reduce of {n} items of {itemsize} bytes"
+        row_boxes = [((index, index + 1), (0, n)) for index in range(count)]
+        self._gathers_all = count * n * itemsize <= REDUCED_AT_ONCE
+        if self._gathers_all:
+            gather_all = from_boxes(itemsize, position, row_boxes, [((0, count), (0, n))] * count)
+            spec = ExchangeSpec(fingerprint(f"gather {description}"), count * n * itemsize, gathers=True)
+            self._gather = on_arrays(exchange(group, [gather_all], spec), (count, n))
             return
-        columns = [((0, count), cut) for cut in cuts]
-        scatter = from_boxes(itemsize, position, arrays, columns)
-        largest = max(n, count * elements.longest) * itemsize
-        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
-        start, stop = cuts[position]
+        column_boxes = [((0, count), interval) for interval in intervals]
+        scatter = from_boxes(itemsize, position, row_boxes, column_boxes)
+        max_bytes = max(n, count * element_cut.longest) * itemsize
+        spec = ExchangeSpec(fingerprint(f"scatter {description}"), max_bytes)
+        start, stop = intervals[position]
         self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
-        gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
-        at_once = gathers_at_once(n * itemsize, count)
-        spec = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
+        gather = from_boxes(itemsize, position, [(interval,) for interval in intervals], [((0, n),)] * count)
+        is_small = gathers_at_once(n * itemsize, count)
+        spec = ExchangeSpec(fingerprint(f"gather {description}"), n * itemsize, gathers=is_small)
         self._gather = on_arrays(exchange(group, [gather], spec), (n,))
 
     def run(self, array: Array, compute: Callable[[Array], Array] | None = None) -> Array:
-        """Return the reduced array, or what *compute* makes of the array, reduced. Collective over the group."""
-        # An overflow, which concerns one rank, must not stop it while the others go on.
+        """Return the reduction of *array*, or of the result of *compute* for it. Collective over the group."""
+        # An overflow on one rank must not stop it while the others go on.
         with unstopped():
             if compute is not None:
                 array = compute(array)
-            columns = self._gather(array) if self._at_once else self._scatter(array)
-            reduced = self._reduce(columns if self._counted is None else columns[self._counted])
-            return (reduced if self._at_once else self._gather(reduced)).reshape(array.shape)
+            rows = self._gather(array) if self._gathers_all else self._scatter(array)
+            reduced = self._reduce(rows if self._counted is None else rows[self._counted])
+            return (reduced if self._gathers_all else self._gather(reduced)).reshape(array.shape)
 
 
 class ExclusiveScan:
-    """For each rank of a group, the arrays of those before it, reduced elementwise: first one with second one and on.
+    """For each rank of a group, the arrays of the ranks before it, reduced elementwise from the first one on.
 
-    As `AllReduce`: each rank scans one block of the elements, and then each rank gets its own row.
+    As in `AllReduce`, each rank scans one block of the elements; then each rank gets its own row.
 
     Parameters
     ----------
     group: ranks that scan
     position: position of this rank in the group
     ufunc: reduction of two arrays
-    n, itemsize: number of elements of the array of each rank, and their bytes
-    order: positions whose arrays count, first one first; the results of others, and of the first one, are undefined
+    n, itemsize: number of elements of the array of each rank, and the bytes of an element
+    order: positions of the arrays that count, in order; the results of others, and of the first one, are undefined
     """
 
     def __init__(
@@ -98,28 +98,28 @@ class ExclusiveScan:
     ) -> None:
         self._ufunc, self._order = ufunc, order
         count = len(group.members)
-        elements = Cut(n, count)
-        call = f"of exclusive_scan of {n} items of {itemsize} bytes in the order {order}"
-        arrays = [((number, number + 1), (0, n)) for number in range(count)]
-        columns = [((0, count), elements.interval(number)) for number in range(count)]
-        largest = max(n, count * elements.longest) * itemsize
-        scatter = from_boxes(itemsize, position, arrays, columns)
-        start, stop = elements.interval(position)
-        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
+        element_cut = Cut(n, count)
+        description = f"of exclusive_scan of {n} items of {itemsize} bytes in the order {order}"
+        row_boxes = [((index, index + 1), (0, n)) for index in range(count)]
+        column_boxes = [((0, count), element_cut.interval(index)) for index in range(count)]
+        max_bytes = max(n, count * element_cut.longest) * itemsize
+        scatter = from_boxes(itemsize, position, row_boxes, column_boxes)
+        start, stop = element_cut.interval(position)
+        spec = ExchangeSpec(fingerprint(f"scatter {description}"), max_bytes)
         self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
-        back = from_boxes(itemsize, position, columns, arrays)
-        spec = ExchangeSpec(fingerprint(f"return {call}"), largest)
-        self._return = on_arrays(exchange(group, [back], spec), (n,))
+        return_exchange = from_boxes(itemsize, position, column_boxes, row_boxes)
+        spec = ExchangeSpec(fingerprint(f"return {description}"), max_bytes)
+        self._return = on_arrays(exchange(group, [return_exchange], spec), (n,))
 
     def run(self, array: Array) -> Array:
         """Return the reduction of the arrays before that of this rank. Collective over the group."""
         columns = self._scatter(array)
-        before = np.zeros_like(columns)
+        results = np.zeros_like(columns)
         with unstopped():
-            for last, this in pairwise(self._order):
-                first = last == self._order[0]
-                before[this] = columns[last] if first else self._ufunc(before[last], columns[last])
-        return self._return(before).reshape(array.shape)
+            for previous, current in pairwise(self._order):
+                is_first = previous == self._order[0]
+                results[current] = columns[previous] if is_first else self._ufunc(results[previous], columns[previous])
+        return self._return(results).reshape(array.shape)
 
 
 def reduction(op: object, dtype: DType) -> Callable[[Array], Array]:
@@ -133,7 +133,7 @@ def reduction(op: object, dtype: DType) -> Callable[[Array], Array]:
         raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}{suggestion(op, _OPS)}")
 
     def reduce(rows: Array) -> Array:
-        # One after the other: ufunc.reduce may sum in pairs, or in another precision.
+        # Row by row: ufunc.reduce may sum in pairs, or in another precision.
         result: Array = rows[0].copy()
         for row in rows[1:]:
             ufunc(result, row, out=result)
